@@ -1,0 +1,35 @@
+"""Voxelocity: training and inference of volumetric medical-imaging networks, as fast as the machine allows.
+
+Importing this package imports neither torch nor MONAI; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from voxelocity.data.pipeline import Feed as Feed
+    from voxelocity.data.source import open_cases as open
+    from voxelocity.infer import predict_files as predict
+    from voxelocity.planning import make_plan as plan
+    from voxelocity.training import train as train
+
+__version__ = "0.1.0"
+
+__all__ = ["Feed", "__version__", "open", "plan", "predict", "train"]
+
+_WHERE = {
+    "Feed": ("voxelocity.data.pipeline", "Feed"),
+    "open": ("voxelocity.data.source", "open_cases"),
+    "plan": ("voxelocity.planning", "make_plan"),
+    "predict": ("voxelocity.infer", "predict_files"),
+    "train": ("voxelocity.training", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'voxelocity' has no attribute '{name}'")
+    module, attribute = _WHERE[name]
+    return getattr(importlib.import_module(module), attribute)

@@ -1,0 +1,75 @@
+"""Options that several commands share, and how their texts become values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from voxelocity.core.cases import Fold
+from voxelocity.core.errors import ConfigError
+
+Dataset = Annotated[
+    Path, typer.Argument(help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv.")
+]
+FoldText = Annotated[str, typer.Option("--fold", help="Fold to hold out, or 'all' to train and validate on all cases.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, order, patches and augmentation.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")]
+Budget = Annotated[str, typer.Option("--time-budget", help="End by then, validation and report included: 90s, 5m, 1h.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with keys of the plan to fix.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
+
+
+def read_fold(text: str) -> Fold:
+    """A fold number or "all".
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    if text == "all":
+        return "all"
+    if not text.isdecimal():
+        raise ConfigError(f"config: --fold {text!r} is neither a number from 0 nor 'all'")
+    return int(text)
+
+
+def read_device(text: str) -> Any:
+    """One of the known devices.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if text not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"config: --device {text!r} is not known; choose cpu, cuda or auto")
+    return text
+
+
+def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any]:
+    """Keys of the plan to fix: those of the file first, then those of `--set`, which win.
+
+    Raises:
+        ConfigError: the file cannot be read or is no mapping, or a `--set` has no `=`.
+    """
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            loaded = yaml.safe_load(config.read_text())
+        except OSError as error:
+            raise ConfigError(f"config: cannot read {config} ({error.strerror})") from None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"config: {config} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(loaded, dict):
+            raise ConfigError(f"config: {config} must hold keys and values, such as 'seed: 1'")
+        # A run.yaml can be given as it is: its plan stands under one key.
+        values |= loaded["plan"] if isinstance(loaded.get("plan"), dict) else loaded
+    for text in sets or []:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"config: --set {text!r} has no '='; write --set key=value")
+        try:
+            values[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"config: --set {key.strip()}: {value!r} is not a YAML value") from None
+    return values

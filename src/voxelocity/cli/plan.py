@@ -1,0 +1,45 @@
+"""`voxelocity plan`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from voxelocity.cli import options
+
+
+def plan(
+    dataset: options.Dataset,
+    fold: options.FoldText = "0",
+    time_budget: options.Budget = "",
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    config: options.ConfigFile = None,
+    sets: options.Sets = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record that train would store, as JSON.")] = False,
+) -> None:
+    """Show what `train` would do with DATASET, and why, without doing it."""
+    overrides = options.read_overrides(config, sets)
+    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    from voxelocity.core.units import parse_duration_s
+    from voxelocity.data.source import open_cases
+
+    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    cases = open_cases(dataset)
+    from rich.console import Console
+
+    from voxelocity.planning import make_plan
+    from voxelocity.report import dataset_panel, plan_table
+
+    planned = make_plan(
+        cases, fold=chosen_fold, time_budget_s=budget_s, seed=seed, device=chosen_device, overrides=overrides
+    )
+    record = planned.to_record()
+    if as_json:
+        print(json.dumps(record, indent=1))
+        return
+    console = Console()
+    console.print(dataset_panel(record["dataset"], record["fingerprint"]))
+    console.print(plan_table(planned.choices))

@@ -1,0 +1,58 @@
+"""`voxelocity train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from voxelocity.cli import options
+
+
+def train(
+    dataset: options.Dataset,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
+    fold: options.FoldText = "0",
+    time_budget: options.Budget = "",
+    seed: options.Seed = 0,
+    device: options.Device = "auto",
+    config: options.ConfigFile = None,
+    sets: options.Sets = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own plan.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+) -> None:
+    """Train a network on DATASET: plan, cache, train, validate, report."""
+    overrides = options.read_overrides(config, sets)
+    chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    from voxelocity.core.units import parse_duration_s
+    from voxelocity.data.source import open_cases
+
+    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    cases = open_cases(dataset)
+    from rich.console import Console
+
+    from voxelocity.observe import process_age_s
+    from voxelocity.report import duration_text, score_table
+    from voxelocity.training import train as run_training
+
+    console = Console()
+    result = run_training(
+        cases,
+        out,
+        fold=chosen_fold,
+        time_budget_s=budget_s,
+        seed=seed,
+        device=chosen_device,
+        overrides=overrides,
+        resume=resume,
+        overwrite=overwrite,
+        console=console,
+        spent_s=process_age_s(),
+    )
+    console.print(score_table(result.scores))
+    console.print(
+        f"mean foreground Dice {result.mean_dice:.3f} after {duration_text(result.seconds)} "
+        f"({result.step} steps); see {result.folder / 'report.html'}",
+        highlight=False,
+    )

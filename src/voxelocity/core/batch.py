@@ -1,0 +1,48 @@
+"""A batch of patches, and the record of where each came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from voxelocity.core.region import Region
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """One patch to be taken, as the key of its random numbers: which case, in which pass, which patch of that case."""
+
+    case_id: str
+    case: int
+    epoch: int
+    draw: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Patches stacked along the first axis.
+
+    Attributes:
+        image: (b, c, x, y, z) floating point.
+        label: (b, x, y, z) uint8 class indices.
+        draws: b records, one per patch, in order.
+        regions: b boxes on the prepared grids, where each patch was cut; they may reach beyond the volume.
+        step: index of this batch in the run, from 0.
+    """
+
+    image: torch.Tensor
+    label: torch.Tensor
+    draws: tuple[Draw, ...]
+    regions: tuple[Region, ...]
+    step: int
+
+    @property
+    def case_ids(self) -> tuple[str, ...]:
+        return tuple(draw.case_id for draw in self.draws)
+
+    def with_(self, **changes: Any) -> Batch:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)

@@ -1,0 +1,97 @@
+"""A data set as a value: which cases exist, what their channels and classes are called, how they split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.core.volume import VolumeRef
+
+Fold = int | Literal["all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """The cases to learn from and the cases to judge by. `held_out` is False where both are the same cases."""
+
+    training: tuple[VolumeRef, ...]
+    validation: tuple[VolumeRef, ...]
+    held_out: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """The cases of one data set. No voxel has been read.
+
+    Attributes:
+        name: what the data set calls itself.
+        root: the folder or file it was opened from.
+        layout: the form it was found in ("msd", "nnunet", "csv").
+        channels: one name per image channel.
+        labels: file value to class name, background (0) included; empty where the form does not declare classes
+            (`data.pipeline` then reads them from the label files).
+        refs: every case, sorted by case id.
+        num_folds: folds the data set declares, or the default number of folds.
+    """
+
+    name: str
+    root: Path
+    layout: str
+    channels: tuple[str, ...]
+    labels: Mapping[int, str]
+    refs: tuple[VolumeRef, ...]
+    num_folds: int = 5
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+    def __iter__(self) -> Iterator[VolumeRef]:
+        return iter(self.refs)
+
+    @property
+    def num_channels(self) -> int:
+        return len(self.channels)
+
+    @property
+    def label_values(self) -> tuple[int, ...]:
+        """File values in order of class index: class index i stands for `label_values[i]`."""
+        return tuple(sorted(self.labels))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Class names in order of class index, background first."""
+        return tuple(self.labels[value] for value in self.label_values)
+
+    @property
+    def num_classes(self) -> int:
+        """Classes with the background."""
+        return len(self.labels)
+
+    def split(self, fold: Fold) -> Split:
+        """The labelled cases, divided by `fold`; "all" trains and validates on every case and says so.
+
+        Raises:
+            DatasetError: there are no labelled cases, or the fold holds no case to validate or to train on.
+        """
+        labelled = tuple(ref for ref in self.refs if ref.label is not None)
+        if not labelled:
+            raise DatasetError(f"source: {self.root}: no case has a label, so nothing can be trained; add labels")
+        if fold == "all":
+            return Split(training=labelled, validation=labelled, held_out=False)
+        validation = tuple(ref for ref in labelled if ref.fold == fold)
+        training = tuple(ref for ref in labelled if ref.fold != fold)
+        known = sorted({ref.fold for ref in labelled if ref.fold is not None})
+        if not validation:
+            raise DatasetError(
+                f"source: {self.root}: fold {fold} holds zero of the {len(labelled)} labelled cases; "
+                f"folds with cases: {known or 'none'}; choose one of them or --fold all"
+            )
+        if not training:
+            raise DatasetError(
+                f"source: {self.root}: fold {fold} holds all {len(labelled)} labelled cases, none is left to train on; "
+                "choose --fold all to train and validate on the same cases"
+            )
+        return Split(training=training, validation=validation, held_out=True)

@@ -1,0 +1,141 @@
+"""The base of every configuration model: frozen, unknown keys refused, "auto" where a value is to be chosen for you."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from voxelocity.core.errors import ConfigError
+
+Auto = Literal["auto"]
+AUTO: Auto = "auto"
+
+
+class Config(BaseModel):
+    """A frozen set of named values. Data only: it can be written to YAML and read back unchanged."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str = "config") -> Self:
+        """The model for these values.
+
+        Raises:
+            ConfigError: a key is unknown (the nearest valid one is named) or a value is out of range.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(_in_words(cls, error, where)) from None
+
+    def to_plain(self) -> dict[str, Any]:
+        """The values as plain types that YAML and JSON know."""
+        return self.model_dump(mode="json")
+
+
+def set_value(values: dict[str, Any], dotted_key: str, value: Any) -> None:
+    """Puts `value` at `a.b.c` in nested dictionaries, making those on the way."""
+    *parents, last = dotted_key.split(".")
+    for parent in parents:
+        inner = values.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"config: '{dotted_key}' goes below '{parent}', which holds the value {inner!r}")
+        values = inner
+    values[last] = value
+
+
+def valid_keys(model: type[Config], prefix: str = "") -> list[str]:
+    """Every dotted key of a model, leaves and sections."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        keys.append(prefix + name)
+        inner = _config_inside(field.annotation)
+        if inner is not None:
+            keys.extend(valid_keys(inner, f"{prefix}{name}."))
+    return keys
+
+
+def check_key(model: type[Config], key: str) -> None:
+    """Passes silently where `key` is one of the model's dotted keys.
+
+    Raises:
+        ConfigError: it is not; the nearest valid key is named.
+    """
+    keys = valid_keys(model)
+    if key not in keys:
+        near = _nearest(key, keys)
+        raise ConfigError(f"config: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else ""))
+
+
+def check_value(model: type[Config], key: str, value: Any) -> Any:
+    """The value of one dotted key as its field keeps it, in plain types.
+
+    Raises:
+        ConfigError: the value is out of range or of the wrong type.
+    """
+    *parents, last = key.split(".")
+    for parent in parents:
+        inner = _config_inside(model.model_fields[parent].annotation)
+        assert inner is not None, "check_key has seen this key"
+        model = inner
+    field = model.model_fields[last]
+    # The field alone, so that checks across fields wait until the rules have settled the others.
+    annotation: Any = field.annotation
+    for constraint in field.metadata:
+        annotation = Annotated[annotation, constraint]
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+    try:
+        return adapter.dump_python(adapter.validate_python(value), mode="json")
+    except ValidationError as error:
+        reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors()))
+        raise ConfigError(f"config: {key} = {value!r} is not valid: {'; or: '.join(reasons)}") from None
+
+
+def flatten(model: type[Config], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values as dotted keys, going as deep as the model has sections. Dotted keys are taken as they are."""
+    flat: dict[str, Any] = {}
+    sections = {key for key in valid_keys(model) if _section(model, key) is not None}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (key in sections or key not in valid_keys(model)):
+            flat |= flatten(model, value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
+
+
+def _section(model: type[Config], key: str) -> type[Config] | None:
+    found: type[Config] | None = model
+    for part in key.split("."):
+        assert found is not None
+        found = _config_inside(found.model_fields[part].annotation)
+    return found
+
+
+def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if not _is_union_branch(str(part)))
+    if first["type"] == "extra_forbidden":
+        near = _nearest(key, valid_keys(model))
+        return f"{where}: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else "")
+    reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors() if e["loc"][:1] == first["loc"][:1]))
+    return f"{where}: {key} = {first['input']!r} is not valid: {'; or: '.join(reasons)}"
+
+
+def _is_union_branch(part: str) -> bool:
+    return part.startswith(("literal[", "constrained-", "tuple[", "float", "int", "list[", "function-"))
+
+
+def _nearest(key: str, keys: Sequence[str]) -> str | None:
+    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    if close:
+        return close[0]
+    by_last_part = difflib.get_close_matches(key.split(".")[-1], [k.split(".")[-1] for k in keys], n=1, cutoff=0.5)
+    return next((k for k in keys if by_last_part and k.split(".")[-1] == by_last_part[0]), None)
+
+
+def _config_inside(annotation: Any) -> type[Config] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Config) else None

@@ -1,0 +1,80 @@
+"""The exception tree. Every error a person can cause says what failed, the value, where, and what to do.
+
+VoxelocityError
+├── InputError (also ValueError)      something a person gave us is wrong; the command line exits with status 2
+│   ├── DatasetError                  the description of a data set, or what it lists
+│   ├── ScanError                     one file or one case
+│   ├── ConfigError                   an unknown key or a value out of range
+│   └── OutputError                   a folder or file we cannot write
+├── CacheError                        a cache entry that cannot be written or read; the run goes on without it
+│   └── CacheFullError                no space left for the entry
+├── CheckpointError                   no usable checkpoint where one is needed
+├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
+└── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class VoxelocityError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class InputError(VoxelocityError, ValueError):
+    """Something a person gave us is wrong. The text names the value, the place and the cure."""
+
+
+class DatasetError(InputError):
+    """The description of a data set is wrong, or it lists what is not there."""
+
+
+class ScanError(InputError):
+    """One scan, or one image and its label, cannot be used."""
+
+
+class ConfigError(InputError):
+    """A configuration key is unknown or its value is out of range."""
+
+
+class OutputError(InputError):
+    """A folder or file cannot be written."""
+
+
+class CacheError(VoxelocityError):
+    """A cache entry cannot be written or read."""
+
+
+class CacheFullError(CacheError):
+    """There is no space left for a cache entry."""
+
+
+class CheckpointError(VoxelocityError):
+    """No usable checkpoint stands where one is needed."""
+
+
+class NonFiniteLossError(VoxelocityError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+        case_ids: the cases whose patches made up the batch.
+        step: the optimiser step, counted from 0.
+    """
+
+    def __init__(self, message: str, *, case_ids: Sequence[str], step: int) -> None:
+        super().__init__(message)
+        self.case_ids = tuple(case_ids)
+        self.step = step
+
+
+class InterruptedRunError(VoxelocityError):
+    """A signal asked the run to stop; its state was saved first.
+
+    Attributes:
+        signal_number: the signal that arrived (2 for Ctrl-C, 15 for SIGTERM).
+    """
+
+    def __init__(self, message: str, *, signal_number: int) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number

@@ -1,0 +1,42 @@
+"""Plain records that say what was chosen, what happened and how well it went. `report` draws them, nobody else does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One automatic decision.
+
+    Attributes:
+        key: the configuration key it settles, dotted.
+        value: what was chosen, as plain data.
+        reason: why, in words, with the measurement behind it.
+        changes_results: whether another choice would change the trained weights or the predictions.
+    """
+
+    key: str
+    value: Any
+    reason: str
+    changes_results: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseScore:
+    """How well one case was segmented, on its own grid.
+
+    Attributes:
+        dice: class name to Dice (1.0 where truth and prediction are both empty).
+        hd95_mm: class name to the 95th percentile surface distance; None where truth or prediction is empty.
+    """
+
+    case_id: str
+    dice: Mapping[str, float]
+    hd95_mm: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def mean_dice(self) -> float:
+        return sum(self.dice.values()) / len(self.dice)

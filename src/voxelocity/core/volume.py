@@ -1,0 +1,127 @@
+"""What travels along the path: which files a case has, the grid it lies on, and its voxels.
+
+Arrays have the logical axes (c, x, y, z), whatever their order in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+
+Array = npt.NDArray[Any]
+Affine = tuple[tuple[float, float, float, float], ...]
+Spacing = tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeRef:
+    """One case of a data set: names of files, no voxels.
+
+    Attributes:
+        case_id: unique within the data set.
+        images: one file per channel, or one file that holds all of them on its fourth axis.
+        label: the label file, absent for cases to predict.
+        fold: the fold in which this case is held out, where the data set says so.
+    """
+
+    case_id: str
+    images: tuple[Path, ...]
+    label: Path | None = None
+    fold: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A regular grid in space: voxels along (x, y, z), and the affine that takes a voxel index to RAS+ millimetres."""
+
+    shape: Index3
+    affine: Affine
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], affine: Array) -> Grid:
+        """The grid of an array's last three axes and a 4x4 affine."""
+        x, y, z = (int(n) for n in shape[-3:])
+        rows = tuple((float(r[0]), float(r[1]), float(r[2]), float(r[3])) for r in np.asarray(affine, dtype=np.float64))
+        return cls(shape=(x, y, z), affine=rows)
+
+    @property
+    def matrix(self) -> npt.NDArray[np.float64]:
+        """The affine as a fresh (4, 4) float64 array."""
+        return np.array(self.affine, dtype=np.float64)
+
+    @property
+    def spacing_mm(self) -> Spacing:
+        """Length of one voxel step along (x, y, z)."""
+        x, y, z = np.linalg.norm(self.matrix[:3, :3], axis=0)
+        return (float(x), float(y), float(z))
+
+    @property
+    def num_voxels(self) -> int:
+        x, y, z = self.shape
+        return x * y * z
+
+    def is_close(self, other: Grid, *, atol_mm: float = 1e-3) -> bool:
+        """Whether both grids have the same shape and put each voxel at the same place, to `atol_mm`."""
+        return self.shape == other.shape and self.largest_difference_mm(other) <= atol_mm
+
+    def largest_difference_mm(self, other: Grid) -> float:
+        """Largest distance between the places that both affines give to one of this grid's eight corner voxels."""
+        # All eight: the first and the last corner alone cannot tell a cube from itself with two axes exchanged.
+        corners = np.array([(*index, 1) for index in np.ndindex(2, 2, 2)]) * [*self.shape, 1]
+        return float(np.linalg.norm(corners @ (self.matrix - other.matrix).T, axis=1).max())
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeSpec:
+    """What a stage may know of a volume before its voxels exist: channels, grid, dtype of the image."""
+
+    num_channels: int
+    grid: Grid
+    dtype: str
+
+    @property
+    def image_bytes(self) -> int:
+        return self.num_channels * self.grid.num_voxels * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """One case in memory.
+
+    Attributes:
+        case_id: the case these voxels belong to.
+        image: (c, x, y, z).
+        label: (x, y, z) uint8 class indices (not file values), or None where the case has no label.
+        grid: where the voxels lie now.
+        trace: the spatial steps that led here from the scan's own grid, oldest first, as plain records;
+            `data.prepare` walks it backwards to put a prediction on the scan's own grid.
+        foreground: per class index, int32 flat (C-order) indices into (x, y, z) of some of its voxels.
+    """
+
+    case_id: str
+    image: Array
+    label: Array | None
+    grid: Grid
+    trace: tuple[Mapping[str, Any], ...] = ()
+    foreground: Mapping[int, Array] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> VolumeSpec:
+        return VolumeSpec(num_channels=int(self.image.shape[0]), grid=self.grid, dtype=str(self.image.dtype))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the voxels and the foreground indices."""
+        label_bytes = 0 if self.label is None else int(self.label.nbytes)
+        return int(self.image.nbytes) + label_bytes + sum(int(index.nbytes) for index in self.foreground.values())
+
+    def with_(self, **changes: Any) -> Volume:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)

@@ -1,0 +1,79 @@
+"""The memory tier: prepared volumes as they are, in this process, within a byte budget."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+import numpy as np
+
+from voxelocity.core.errors import CacheFullError
+from voxelocity.core.volume import Array, Volume
+
+
+class MemoryTier:
+    """Volumes in memory; the one used longest ago goes first when the budget is reached.
+
+    Safe to use from several threads. Arrays are kept without a copy (unless they are a part of a larger array, which
+    would otherwise stay in memory unaccounted for) and handed out read-only: whoever puts a volume gives it away.
+
+    Args:
+        max_bytes: budget for `Volume.num_bytes` of all entries together.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._volumes: OrderedDict[str, Volume] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Volume | None:
+        """The volume under this key, its arrays read-only, or None."""
+        with self._lock:
+            volume = self._volumes.get(key)
+            if volume is not None:
+                self._volumes.move_to_end(key)
+            return volume
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Keeps the volume, dropping others where the budget asks for it.
+
+        Raises:
+            CacheFullError: the volume alone is larger than the budget; nothing is dropped.
+        """
+        size = volume.num_bytes
+        if size > self._max_bytes:
+            raise CacheFullError(
+                f"cache.memory: case '{volume.case_id}' takes {size / 1e6:.1f} MB, the whole budget is "
+                f"{self._max_bytes / 1e6:.1f} MB; raise cache.max_bytes or choose the disk tier"
+            )
+        kept = volume.with_(
+            image=_kept(volume.image),
+            label=None if volume.label is None else _kept(volume.label),
+            foreground={index: _kept(voxels) for index, voxels in volume.foreground.items()},
+        )
+        with self._lock:
+            self._drop(key)
+            while self._num_bytes + size > self._max_bytes:
+                self._drop(next(iter(self._volumes)))
+            self._volumes[key] = kept
+            self._num_bytes += size
+
+    def bytes_used(self) -> int:
+        """Bytes of the voxels and foreground indices of all entries."""
+        with self._lock:
+            return self._num_bytes
+
+    def _drop(self, key: str) -> None:
+        dropped = self._volumes.pop(key, None)
+        if dropped is not None:
+            self._num_bytes -= dropped.num_bytes
+
+
+def _kept(array: Array) -> Array:
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    kept = array.copy(order="K") if root.nbytes > array.nbytes else array.view()
+    kept.flags.writeable = False
+    return kept

@@ -1,0 +1,104 @@
+"""One case in memory: its channels stacked, its label as class indices, and everything checked that can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
+from voxelocity.data.decode.labels import class_indices
+from voxelocity.data.decode.nifti import read_scan
+
+
+def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
+    """The voxels of one case on its own grid: image (c, x, y, z), label (x, y, z) uint8 class indices or None.
+
+    The image has the common dtype of its files; integers stay integers. Arrays may be read-only views on the unpacked
+    bytes, with x fastest in memory. Safe from several threads; the GIL is free while files are unpacked.
+
+    Args:
+        ref: the files of the case.
+        label_values: file values in order of class index.
+
+    Raises:
+        ScanError: a file is missing, damaged, truncated or not a 3-D NIfTI image; the files differ in shape or affine;
+            the image holds NaN or infinite voxels; the label holds values that are not declared; the spacing or the
+            affine is not valid. The text names the case, the file, the value and the cure.
+    """
+    image, grid = _stack(ref)
+    label = None if ref.label is None else _read_label(ref, ref.label, grid, label_values)
+    return Volume(case_id=ref.case_id, image=image, label=label, grid=grid)
+
+
+def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
+    first = ref.images[0]
+    image, grid = _read(ref, first)
+    _check_finite(ref, first, image)
+    if len(ref.images) == 1:
+        return image, grid
+    parts = [image]
+    for path in ref.images[1:]:
+        part, part_grid = _read(ref, path)
+        _check_same_grid(ref, (first, grid), (path, part_grid), what="channels")
+        _check_finite(ref, path, part)
+        parts.append(part)
+    num_channels = sum(part.shape[0] for part in parts)
+    x, y, z = grid.shape
+    # In the order that the files have in memory, so that each channel is one straight copy.
+    stacked = np.empty((num_channels, z, y, x), dtype=np.result_type(*parts)).transpose(0, 3, 2, 1)
+    np.concatenate(parts, axis=0, out=stacked)
+    return stacked, grid
+
+
+def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[int]) -> Array:
+    label, label_grid = _read(ref, path)
+    _check_same_grid(ref, (ref.images[0], grid), (path, label_grid), what="image and label")
+    if label.shape[0] != 1:
+        raise ScanError(
+            f"decode: case '{ref.case_id}': {path}: the label has {label.shape[0]} channels; "
+            "save it as one 3-D image with a number per class"
+        )
+    return class_indices(label[0], label_values, where=f"decode: case '{ref.case_id}': {path}")
+
+
+def _read(ref: VolumeRef, path: Path) -> tuple[Array, Grid]:
+    try:
+        return read_scan(path)
+    except ScanError as error:
+        raise ScanError(f"decode: case '{ref.case_id}': {str(error).removeprefix('decode: ')}") from None
+
+
+def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, Grid], *, what: str) -> None:
+    (one_path, one_grid), (other_path, other_grid) = one, other
+    if one_grid.shape != other_grid.shape:
+        raise ScanError(
+            f"decode: case '{ref.case_id}': {what} differ in shape: {one_path} has {one_grid.shape}, {other_path} has "
+            f"{other_grid.shape}; resample one onto the grid of the other"
+        )
+    if not one_grid.is_close(other_grid):
+        apart_mm = one_grid.largest_difference_mm(other_grid)
+        raise ScanError(
+            f"decode: case '{ref.case_id}': {what} lie up to {apart_mm:.4g} mm apart: "
+            f"{one_path} has the affine {_affine_text(one_grid)}, {other_path} has {_affine_text(other_grid)}; "
+            "resample one onto the grid of the other, or copy the affine if the voxels do belong together"
+        )
+
+
+def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
+    # The extremes of an array with NaN are NaN: two quick passes instead of a mask of the whole volume.
+    if image.dtype.kind != "f" or np.isfinite([image.min(), image.max()]).all():
+        return
+    bad = ~np.isfinite(image)
+    channel, x, y, z = (int(n) for n in np.argwhere(bad)[0])
+    raise ScanError(
+        f"decode: case '{ref.case_id}': {path}: {int(bad.sum()):,} voxels are NaN or infinite, the first is "
+        f"{image[channel, x, y, z]} at (x, y, z) = ({x}, {y}, {z}), channel {channel}; "
+        "replace them, for example with numpy.nan_to_num, or leave the case out"
+    )
+
+
+def _affine_text(grid: Grid) -> str:
+    return str([[round(value, 4) for value in row] for row in grid.affine[:3]])

@@ -1,0 +1,105 @@
+"""The bytes of a file, unpacked where it is gzipped. Knows nothing of what the bytes mean.
+
+Unpacking is done by ISA-L (`isal`), which gave 63 MB of voxels in 0.15 s where zlib took 0.32 s (vs_seg_001, 1 core).
+It releases the GIL while it works: another thread counted as fast beside it as alone.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from isal import igzip, igzip_lib, isal_zlib
+
+from voxelocity.core.errors import ScanError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW_BITS = 31
+# isal's stubs give its error as an instance, not as a class.
+_IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
+_DRAIN_BYTES = 1 << 20
+
+
+def read_start(path: Path, num_bytes: int) -> bytes:
+    """The first `num_bytes` unpacked bytes of a file, or all of them where it has fewer. Reads little of the file.
+
+    Raises:
+        ScanError: the file is missing, cannot be opened, or is no valid gzip stream.
+    """
+    try:
+        with path.open("rb") as file:
+            is_packed = file.read(2) == _GZIP_MAGIC
+            file.seek(0)
+            if not is_packed:
+                return file.read(num_bytes)
+            with igzip.IGzipFile(fileobj=file, mode="rb") as unpacked:
+                start: bytes = unpacked.read(num_bytes)
+                return start
+    except EOFError:
+        raise ScanError(
+            f"decode: {path}: the file is truncated: it ends within its first {num_bytes} unpacked bytes; "
+            "copy or download it again"
+        ) from None
+    except (gzip.BadGzipFile, _IsalError) as error:
+        raise ScanError(_damaged(path, error)) from None
+    except OSError as error:
+        raise ScanError(_unreadable(path, error)) from None
+
+
+def read_unpacked(path: Path, *, num_expected: int) -> bytes:
+    """All unpacked bytes of a file, at least `num_expected` of them; checksums are verified. Releases the GIL.
+
+    Args:
+        path: a gzipped file (also of several members) or a plain one, told apart by their content.
+        num_expected: bytes needed; what follows them may be cut off.
+
+    Raises:
+        ScanError: the file is missing, ends too early (bytes expected and found are named) or its checksum is wrong.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ScanError(_unreadable(path, error)) from None
+    unpacked = _unpack(path, data, num_expected) if data.startswith(_GZIP_MAGIC) else data
+    if len(unpacked) < num_expected:
+        raise ScanError(
+            f"decode: {path}: the file is truncated: {num_expected:,} bytes expected by its header, "
+            f"{len(unpacked):,} found; copy or download it again"
+        )
+    return unpacked
+
+
+def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
+    parts: list[bytes] = []
+    num_found = 0
+    while data.startswith(_GZIP_MAGIC):
+        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        try:
+            # One byte more than needed, so that the end of the member is reached and its checksum compared.
+            part = member.decompress(data, max(1, num_expected - num_found + 1))
+            while not member.eof and member.unconsumed_tail:
+                member.decompress(member.unconsumed_tail, _DRAIN_BYTES)
+        except _IsalError as error:
+            raise ScanError(_damaged(path, error)) from None
+        parts.append(part)
+        num_found += len(part)
+        if not member.eof:
+            if num_found >= num_expected:
+                raise ScanError(
+                    f"decode: {path}: the file is truncated: all {num_expected:,} bytes expected by its header are "
+                    "there, but not the checksum after them; copy or download it again"
+                )
+            break
+        # As gzip does: zeros after a member are padding.
+        data = member.unused_data.lstrip(b"\0")
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return f"decode: {path}: the gzip data is damaged ({error}); copy or download the file again"
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"decode: {path}: the file does not exist; correct the path or remove the case from the data set"
+    return f"decode: {path}: the file cannot be read ({error.strerror}); check that it is a file you may read"

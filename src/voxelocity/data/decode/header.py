@@ -1,0 +1,201 @@
+"""What a NIfTI header says, checked before any voxel is read. nibabel knows the format; the checks are ours."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+from nibabel.spatialimages import HeaderDataError
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Array, Grid
+from voxelocity.data.decode.gunzip import read_start
+
+_NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
+# The four bytes after the header say whether extensions follow; voxels cannot start before their end.
+_EXTENSION_FLAG_BYTES = 4
+_MAX_AXES = 7
+_MAX_VALUE_BYTES = 8
+_LEAST_RELATIVE_DETERMINANT = 1e-6
+
+# nibabel repairs small faults as it loads; the ones that matter are refused above, with the case named.
+_QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
+_NEVER_RAISE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScanHeader:
+    """What is known of a NIfTI file without its voxels.
+
+    Attributes:
+        path: the file.
+        grid: shape and affine (sform, then qform, then nibabel's fallback).
+        num_channels: entries along the fourth axis, 1 where there is none.
+        dtype: of the stored values, before scaling, in this machine's byte order.
+        slope: stored values are multiplied by this; 1 where the file asks for no scaling.
+        inter: and this is added; 0 where the file asks for no scaling.
+        num_bytes: size of the file.
+        is_big_endian: byte order of the stored values.
+        data_start: where the voxels start among the unpacked bytes.
+    """
+
+    path: Path
+    grid: Grid
+    num_channels: int
+    dtype: str
+    slope: float
+    inter: float
+    num_bytes: int
+    is_big_endian: bool
+    data_start: int
+
+    @property
+    def is_scaled(self) -> bool:
+        return (self.slope, self.inter) != (1.0, 0.0)
+
+    @property
+    def stored_dtype(self) -> np.dtype[Any]:
+        """Of the values as the file has them, byte order included."""
+        return np.dtype(self.dtype).newbyteorder(">" if self.is_big_endian else "<")
+
+    @property
+    def data_bytes(self) -> int:
+        """Unpacked bytes of the voxels."""
+        return self.num_channels * self.grid.num_voxels * np.dtype(self.dtype).itemsize
+
+
+def read_header(path: Path) -> ScanHeader:
+    """The checked header of a .nii or .nii.gz file. Reads the first bytes only.
+
+    Raises:
+        ScanError: the file is missing or not NIfTI, is 2-D or empty, its voxel type is not a plain number, its spacing
+            is zero, negative or NaN, or its affine is singular.
+    """
+    path = Path(path)
+    raw = _parse(path, read_start(path, _NIFTI2_BYTES))
+    shape = _shape(path, raw)
+    slope, inter = _scaling(path, raw)
+    return ScanHeader(
+        path=path,
+        grid=Grid.of(shape[:3], _affine(path, raw)),
+        num_channels=math.prod(shape[3:]),
+        dtype=_dtype(path, raw),
+        slope=slope,
+        inter=inter,
+        num_bytes=path.stat().st_size,
+        is_big_endian=raw.endianness == ">",
+        data_start=_data_start(path, raw),
+    )
+
+
+def _parse(path: Path, start: bytes) -> Any:
+    for kind, num_bytes, magic_at, single in (
+        (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",)),
+        (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0")),
+    ):
+        for endianness, name in (("<", "little"), (">", "big")):
+            if len(start) < num_bytes or int.from_bytes(start[:4], name) != num_bytes:  # type: ignore[arg-type]
+                continue
+            if start[magic_at:].startswith((b"ni1\0", b"ni2\0")):
+                raise ScanError(f"decode: {path}: this is the header of a .hdr/.img pair; save it as one .nii.gz file")
+            if start[magic_at:].startswith(single):
+                return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
+    raise ScanError(
+        f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
+        "convert it to .nii.gz"
+    )
+
+
+def _shape(path: Path, raw: Any) -> tuple[int, ...]:
+    num_axes = int(raw["dim"][0])
+    shape = tuple(int(n) for n in raw["dim"][1 : num_axes + 1])
+    if num_axes < 3:
+        raise ScanError(
+            f"decode: {path}: the image has {num_axes} axes, shape {shape}; volumes of 3 axes are needed: "
+            "stack the slices of a scan into one file"
+        )
+    if num_axes > _MAX_AXES:
+        raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
+    if min(shape) < 1:
+        raise ScanError(f"decode: {path}: the image has shape {shape}, so it holds no voxels; export the file again")
+    if sum(n > 1 for n in shape[3:]) > 1:
+        raise ScanError(
+            f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is understood: "
+            "save each time point or component as a case of its own"
+        )
+    return shape
+
+
+def _dtype(path: Path, raw: Any) -> str:
+    try:
+        dtype = raw.get_data_dtype()
+    except HeaderDataError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iuf" or dtype.itemsize > _MAX_VALUE_BYTES:
+        raise ScanError(
+            f"decode: {path}: the voxel type is {dtype if dtype is not None else 'unknown'} (NIfTI code "
+            f"{int(raw['datatype'])}); save it with a plain integer or float type of at most 64 bits"
+        )
+    return str(dtype.newbyteorder("="))
+
+
+def _scaling(path: Path, raw: Any) -> tuple[float, float]:
+    slope, inter = float(raw["scl_slope"]), float(raw["scl_inter"])
+    if slope == 0.0 or not math.isfinite(slope):
+        return 1.0, 0.0
+    if not math.isfinite(inter):
+        raise ScanError(
+            f"decode: {path}: scl_slope is {slope} but scl_inter is {inter}; set scl_inter in the header, 0 for none"
+        )
+    return slope, inter
+
+
+def _data_start(path: Path, raw: Any) -> int:
+    least = int(raw["sizeof_hdr"]) + _EXTENSION_FLAG_BYTES
+    start = float(raw["vox_offset"])
+    if start == 0.0:
+        return least
+    if not start >= least or start != int(start):
+        raise ScanError(
+            f"decode: {path}: the header places the voxels at byte {start}, inside the header of {least} bytes; "
+            "export the file again"
+        )
+    return int(start)
+
+
+def _affine(path: Path, raw: Any) -> Array:
+    for axis, step in zip("xyz", raw["pixdim"][1:4], strict=True):
+        _check_spacing(path, axis, float(step), "pixdim")
+    fixed = raw.copy()
+    fixed.check_fix(logger=_QUIET, error_level=_NEVER_RAISE)
+    try:
+        affine = np.asarray(fixed.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise ScanError(f"decode: {path}: the orientation is not valid ({error}); set a valid affine") from None
+    steps_mm = np.linalg.norm(affine[:3, :3], axis=0)
+    for axis, step in zip("xyz", steps_mm, strict=True):
+        _check_spacing(path, axis, float(step), "affine")
+    if not np.isfinite(affine).all():
+        raise ScanError(
+            f"decode: {path}: the affine has values that are not finite: {affine.tolist()}; set a valid one"
+        )
+    determinant = float(np.linalg.det(affine[:3, :3] / steps_mm))
+    if abs(determinant) < _LEAST_RELATIVE_DETERMINANT:
+        raise ScanError(
+            f"decode: {path}: the affine is singular (two axes point the same way, determinant {determinant:.1e}): "
+            f"{affine[:3].tolist()}; set a valid one"
+        )
+    return affine
+
+
+def _check_spacing(path: Path, axis: str, step_mm: float, source: str) -> None:
+    if not (math.isfinite(step_mm) and step_mm > 0.0):
+        raise ScanError(
+            f"decode: {path}: the spacing on {axis} is {step_mm} mm ({source}); "
+            "set the true spacing in the header, for example with nibabel, and save the file again"
+        )

@@ -1,0 +1,115 @@
+"""Arrays to NIfTI files: whole or not at all, quickly packed, the same bytes for the same input."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+from isal import igzip
+from nibabel.spatialimages import HeaderDataError
+
+from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.errors import OutputError
+from voxelocity.core.volume import Array, Grid
+
+# Level 1 packs a label volume nine times smaller than level 0 in the same time; level 3 takes twenty times as long.
+_GZIP_LEVEL = 1
+_SLAB_BYTES = 8 << 20
+_SCANNER_SPACE = 1
+_NO_EXTENSIONS = b"\0\0\0\0"
+_RIGHT_ANGLE_TOLERANCE = 1e-5
+
+
+def write_scan(path: Path, array_xyz: Array, like: Grid, dtype: npt.DTypeLike | Auto = AUTO) -> None:
+    """Writes an array as .nii.gz or .nii (told by the name) on the grid `like`, in millimetres.
+
+    The file appears whole or not at all. The affine is stored as sform, to float32; also as qform where it is a
+    rotation with zooms. The gzip header carries no time, so equal input gives equal bytes.
+
+    Args:
+        path: replaced if it exists; its folder must exist.
+        array_xyz: (x, y, z), any order in memory.
+        like: the grid of the array.
+        dtype: of the stored values; "auto" keeps the array's.
+
+    Raises:
+        OutputError: the name does not end in .nii or .nii.gz, NIfTI or `dtype` cannot hold the array, or the file
+            cannot be written.
+    """
+    path = Path(path)
+    if not path.name.lower().endswith((".nii", ".nii.gz")):
+        raise OutputError(f"decode: {path} is not named .nii or .nii.gz; give it such a name")
+    if tuple(array_xyz.shape) != like.shape:
+        raise OutputError(
+            f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must agree"
+        )
+    stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
+    header = _header(path, like, stored.dtype)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            _write(file, header, stored, is_packed=path.name.lower().endswith(".gz"))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise OutputError(
+            f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
+    stored = array.astype(dtype, copy=False)
+    if dtype.kind in "iu" and dtype != array.dtype and not np.array_equal(stored, array):
+        raise OutputError(
+            f"decode: {path}: values from {array.min()} to {array.max()} ({array.dtype}) do not fit {dtype}; "
+            "choose a dtype that holds them"
+        )
+    return stored
+
+
+def _header(path: Path, grid: Grid, dtype: np.dtype[Any]) -> bytes:
+    header = nib.Nifti1Header()
+    try:
+        header.set_data_dtype(dtype)
+        header.set_data_shape(grid.shape)
+    except HeaderDataError as error:
+        raise OutputError(
+            f"decode: {path}: NIfTI cannot store shape {grid.shape} of {dtype} ({error}); choose another dtype"
+        ) from None
+    affine = grid.matrix
+    header.set_zooms(grid.spacing_mm)
+    header.set_sform(affine, code=_SCANNER_SPACE)
+    if _is_rotation_with_zooms(affine):
+        header.set_qform(affine, code=_SCANNER_SPACE)
+    header.set_xyzt_units("mm")
+    header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
+    return bytes(header.binaryblock) + _NO_EXTENSIONS
+
+
+def _is_rotation_with_zooms(affine: Array) -> bool:
+    directions = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    return bool(np.allclose(directions.T @ directions, np.eye(3), rtol=0.0, atol=_RIGHT_ANGLE_TOLERANCE))
+
+
+def _write(file: IO[bytes], header: bytes, stored: Array, *, is_packed: bool) -> None:
+    if not is_packed:
+        _write_voxels(file, header, stored)
+        return
+    with igzip.IGzipFile(filename="", mode="wb", fileobj=file, compresslevel=_GZIP_LEVEL, mtime=0) as packed:
+        _write_voxels(packed, header, stored)
+
+
+def _write_voxels(file: Any, header: bytes, stored: Array) -> None:
+    file.write(header)
+    thickness = max(1, _SLAB_BYTES // max(1, stored[..., :1].nbytes))
+    for start in range(0, stored.shape[2], thickness):
+        file.write(np.ascontiguousarray(stored[..., start : start + thickness].T).data)

@@ -1,0 +1,207 @@
+"""Items made ahead of their use by threads, given in order. Knows nothing of what the items are."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Final, Generic, Self, TypeVar
+
+T = TypeVar("T")
+
+_EXIT_WAIT_S = 5.0
+"""How long an iterator that nobody closed waits for items in work when it is collected or the interpreter ends."""
+
+
+class OrderedPrefetch(Generic[T]):
+    """An iterator over `make(start)`, `make(start + 1)`, ... that makes items ahead in threads.
+
+    Items come in order, whichever thread is first. An error raised by `make(i)` is raised, with its traceback, when
+    item `i` is asked for; the iteration may go on after it. The threads start at once and end when the last item is
+    made, at `close`, at the end of a `with` block, or when the iterator is collected. For one consumer.
+
+    Args:
+        make: item by index; called from several threads at once.
+        start: the first index.
+        stop: the index after the last, or None for an endless stream.
+        num_threads: threads to make items in; 0 makes each item in the caller's thread when it is asked for.
+        num_ahead: items made or being made beyond those given, at least 1.
+        clock: seconds, for `wait_s`.
+
+    Attributes:
+        wait_s: seconds the consumer has waited for items.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], T],
+        *,
+        start: int = 0,
+        stop: int | None = None,
+        num_threads: int,
+        num_ahead: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        assert num_threads >= 0, f"num_threads {num_threads}"
+        assert num_ahead >= 1, f"num_ahead {num_ahead}"
+        self._make = make
+        self._next = start
+        self._stop = stop
+        self._clock = clock
+        self.wait_s = 0.0
+        self._crew: _Crew[T] | None = None
+        if num_threads > 0:
+            num_items = num_ahead if stop is None else min(num_ahead, stop - start)
+            self._crew = _Crew(make, start, stop, num_ahead)
+            # Threads know the crew and not this object, so that it can be collected while they run.
+            self._end_crew = weakref.finalize(self, self._crew.end, _EXIT_WAIT_S)
+            self._crew.begin(min(num_threads, num_items))
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._stop is not None and self._next >= self._stop:
+            self.close()
+            raise StopIteration
+        index = self._next
+        self._next += 1
+        started = self._clock()
+        try:
+            return self._make(index) if self._crew is None else self._crew.take(index)
+        except StopIteration as error:
+            # It would end the consumer's loop as if all items had been given.
+            raise RuntimeError(f"feed: making item {index} raised StopIteration") from error
+        finally:
+            self.wait_s += self._clock() - started
+
+    def close(self) -> None:
+        """Ends the iteration and its threads; returns when items in work are finished. They are dropped."""
+        self._stop = self._next
+        if self._crew is not None:
+            self._crew.end(None)
+            self._end_crew.detach()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ThreadBuffer(Generic[T]):
+    """The items of any iterable, taken from it ahead of their use by one thread. Each `for` loop is a fresh pass.
+
+    Args:
+        source: its iterator is used by one thread, which is not the consumer's.
+        num_ahead: items taken beyond those given, at least 1.
+    """
+
+    def __init__(self, source: Iterable[T], *, num_ahead: int = 1) -> None:
+        self._source = source
+        self._num_ahead = num_ahead
+
+    def __iter__(self) -> Iterator[T]:
+        items = iter(self._source)
+
+        def take(_index: int) -> T | _End:
+            return next(items, _END)
+
+        with OrderedPrefetch(take, num_threads=1, num_ahead=self._num_ahead) as taken:
+            for item in taken:
+                if isinstance(item, _End):
+                    return
+                yield item
+
+
+class _End:
+    """Marks the end of a source, whose items may have any other value."""
+
+
+_END: Final = _End()
+
+
+class _Made(Generic[T]):
+    """What became of one item: a value, or the error that making it raised."""
+
+    def __init__(self, make: Callable[[int], T], index: int) -> None:
+        self._error: BaseException | None = None
+        try:
+            self._value = make(index)
+        except BaseException as error:  # handed to the consumer, whatever it is
+            self._error = error
+
+    def get(self) -> T:
+        if self._error is None:
+            return self._value
+        try:
+            raise self._error
+        finally:
+            # The traceback holds this frame: without this, the two would keep each other alive.
+            del self
+
+
+class _Crew(Generic[T]):
+    """Threads that make items up to a bound ahead of the consumer. All fields are guarded by `_changed`."""
+
+    def __init__(self, make: Callable[[int], T], start: int, stop: int | None, num_ahead: int) -> None:
+        self._make = make
+        self._to_make = start
+        self._to_take = start
+        self._stop = stop
+        self._num_ahead = num_ahead
+        self._made: dict[int, _Made[T]] = {}
+        self._is_ended = False
+        self._threads: list[threading.Thread] = []
+        # The lock inside can be taken twice by one thread, as `end` may run while garbage is collected in any place.
+        self._changed = threading.Condition(threading.RLock())
+
+    def begin(self, num_threads: int) -> None:
+        for number in range(num_threads):
+            thread = threading.Thread(target=self._work, name=f"voxelocity-feed-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def take(self, index: int) -> T:
+        """The item of this index; indices are taken in order."""
+        with self._changed:
+            self._changed.wait_for(lambda: index in self._made)
+            made = self._made.pop(index)
+            self._to_take = index + 1
+            self._changed.notify_all()
+        return made.get()
+
+    def end(self, timeout_s: float | None) -> None:
+        """Tells the threads to end and waits for them, each at most `timeout_s`."""
+        with self._changed:
+            self._is_ended = True
+            self._made.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (index := self._claim()) is not None:
+            made = _Made(self._make, index)
+            with self._changed:
+                if not self._is_ended:
+                    self._made[index] = made
+                    self._changed.notify_all()
+            del made
+
+    def _claim(self) -> int | None:
+        """The index to make next, once the bound allows it, or None when there is nothing left to do."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_no_more() or self._to_make < self._to_take + self._num_ahead)
+            if self._has_no_more():
+                return None
+            self._to_make += 1
+            return self._to_make - 1
+
+    def _has_no_more(self) -> bool:
+        return self._is_ended or (self._stop is not None and self._to_make >= self._stop)

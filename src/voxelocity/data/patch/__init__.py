@@ -1,0 +1,9 @@
+"""Which boxes of which cases are learnt from or predicted, and the one copy that cuts them out."""
+
+from voxelocity.data.patch.choose import choose_region
+from voxelocity.data.patch.config import PatchConfig
+from voxelocity.data.patch.cut import cut
+from voxelocity.data.patch.grid import grid_regions
+from voxelocity.data.patch.order import CaseOrder
+
+__all__ = ["CaseOrder", "PatchConfig", "choose_region", "cut", "grid_regions"]

@@ -1,0 +1,44 @@
+"""One random box of a case, uniform or centred on foreground. Reads no voxels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array
+from voxelocity.data.patch.config import PatchConfig
+
+
+def choose_region(
+    shape: Index3, foreground: Mapping[int, Array], config: PatchConfig, rng: np.random.Generator
+) -> Region:
+    """A box of `config.shape_voxel` voxels.
+
+    With probability `foreground_share` it is centred on a foreground voxel: first a class is drawn, each class of the
+    case alike, so that rare classes count, then one of its voxels. Otherwise, and in cases without foreground, every
+    position is equally likely. Along an axis where the volume is larger than the patch the box stays inside, so a
+    voxel near the border may lie off its centre; elsewhere it stands centred and reaches beyond the volume.
+
+    Args:
+        shape: of the volume.
+        foreground: per class index, flat (C-order) indices into `shape`; class 0 and empty classes are left out.
+        config: shape and share.
+        rng: source of all choices.
+    """
+    classes = sorted(index for index, voxels in foreground.items() if index != 0 and len(voxels) > 0)
+    patch_shape = config.shape_voxel
+    if rng.random() < config.foreground_share and classes:
+        voxels = foreground[classes[int(rng.integers(len(classes)))]]
+        centre = np.unravel_index(int(voxels[int(rng.integers(len(voxels)))]), shape)
+        wanted = [int(voxel) - side // 2 for voxel, side in zip(centre, patch_shape, strict=True)]
+    else:
+        wanted = [int(rng.integers(max(n - side, 0) + 1)) for n, side in zip(shape, patch_shape, strict=True)]
+    x, y, z = (_start_inside(*axis) for axis in zip(wanted, shape, patch_shape, strict=True))
+    return Region((x, y, z), (x + patch_shape[0], y + patch_shape[1], z + patch_shape[2]))
+
+
+def _start_inside(wanted: int, num_voxels: int, side: int) -> int:
+    spare = num_voxels - side
+    return min(max(wanted, 0), spare) if spare >= 0 else -(-spare // 2)

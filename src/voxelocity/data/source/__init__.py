@@ -1,0 +1,5 @@
+"""Which cases exist: one verb for every layout of a data set. Reads names of files, never a scan."""
+
+from voxelocity.data.source.sniff import open_cases
+
+__all__ = ["open_cases"]

@@ -1,0 +1,208 @@
+"""A JSON description of a data set with its fields checked: a reader gets the type it asked for, or a clear error.
+
+What MSD and nnU-Net have in common stands here: name, channels, the rules for class labels.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from voxelocity.core.errors import DatasetError
+
+T = TypeVar("T")
+
+MAX_CLASSES = 256
+"""Class indices are uint8 all along the path."""
+
+_EXAMPLES = {
+    "labels": '{"0": "background", "1": "tumour"}',
+    "channel_names": '{"0": "MRI"}',
+    "modality": '{"0": "MRI"}',
+    "training": '[{"image": "./imagesTr/a.nii.gz", "label": "./labelsTr/a.nii.gz"}]',
+    "dataset": '{"a": {"images": ["imagesTr/a_0000.nii.gz"], "label": "labelsTr/a.nii.gz"}}',
+    "file_ending": '".nii.gz"',
+    "numTraining": "20",
+    "name": '"Spleen"',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """The top-level object of one JSON file.
+
+    Attributes:
+        path: the file, which every error names.
+        values: its fields, unchecked.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Description:
+        """The description in this file.
+
+        Raises:
+            DatasetError: the file cannot be read, is not JSON, or its top level is not an object with fields.
+        """
+        values = read_json(path)
+        if not isinstance(values, dict) or not values:
+            found = "an empty object" if values == {} else kind_of(values)
+            raise DatasetError(
+                f"source: {path}: the top level is {found}, not the description of a data set; it needs "
+                '"labels", "channel_names" and the cases: see the MSD or nnU-Net v2 form of dataset.json'
+            )
+        return cls(path=path, values=values)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths in this file start from."""
+        return self.path.parent
+
+    @property
+    def name(self) -> str:
+        """What the data set calls itself, or the name of its folder."""
+        declared = self.require("name", str).strip() if "name" in self.values else ""
+        return declared or self.folder.name
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """One name per image channel, from "channel_names" or the older "modality"."""
+        key = "modality" if "modality" in self.values and "channel_names" not in self.values else "channel_names"
+        names = self.require(key, dict)
+        if not names or set(names) != {str(index) for index in range(len(names))}:
+            raise self.error(
+                f'"{key}" has the keys {reprlib.repr(list(names))}; number the channels "0", "1", ... without gaps'
+            )
+        ordered = tuple(names[str(index)] for index in range(len(names)))
+        for index, name in enumerate(ordered):
+            if not isinstance(name, str):
+                raise self.error(f'"{key}" calls channel {index} {reprlib.repr(name)}; write its name as a text')
+        return ordered
+
+    def require(self, key: str, expected: type[T]) -> T:
+        """The value of a field.
+
+        Raises:
+            DatasetError: the field is missing or of another type.
+        """
+        if key not in self.values:
+            raise self.error(f'"{key}" is missing; add it in the form "{key}": {_EXAMPLES[key]}')
+        value = self.values[key]
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise self.error(f'"{key}" is {kind_of(value)}; write it in the form "{key}": {_EXAMPLES[key]}')
+        return value
+
+    def error(self, problem: str) -> DatasetError:
+        """The error that tells this problem and names this file."""
+        return DatasetError(f"source: {self.path}: {problem}")
+
+    def check_labels(self, pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
+        """Class names by file value, in ascending order of value.
+
+        Raises:
+            DatasetError: a value is negative, a value or name stands twice, background 0 or any other class is
+                missing, there are more classes than a uint8 can tell apart, or a class is to be ignored.
+        """
+        labels: dict[int, str] = {}
+        for value, name in sorted(pairs):
+            if value < 0:
+                raise self.error(f'"labels" gives "{name}" the value {value}; label values must be 0 or greater')
+            if value in labels:
+                raise self.error(f'"labels" gives {value} to both "{labels[value]}" and "{name}"; keep one of them')
+            if name in labels.values():
+                raise self.error(f'"labels" has two classes called "{name}"; rename one, results are told by name')
+            if name == "ignore":
+                raise self.error(
+                    f'"labels" has an "ignore" label (value {value}), which is not supported yet; '
+                    "set these voxels to 0 or to a class of their own, and name it otherwise"
+                )
+            labels[value] = name
+        if 0 not in labels:
+            raise self.error(f'"labels" has the values {reprlib.repr(list(labels))} and no 0; add the background as 0')
+        if not 2 <= len(labels) <= MAX_CLASSES:
+            raise self.error(
+                f'"labels" has {len(labels)} classes with the background; 2 to {MAX_CLASSES} can be learned, '
+                "add what is to be found or merge classes"
+            )
+        return labels
+
+    def check_images(self, images: object, *, case: str, num_channels: int) -> list[str]:
+        """The image paths of one case, as listed: one file for all channels (a text or a list of one), or one each.
+
+        Raises:
+            DatasetError: it is something else, or their number is neither 1 nor `num_channels`.
+        """
+        paths = [images] if isinstance(images, str) else images
+        if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+            raise self.error(f"{case} has the image {reprlib.repr(images)}; write a path, or a list of one per channel")
+        if len(paths) not in (1, num_channels):
+            raise self.error(
+                f"{case} has {len(paths)} image files, but the data set has {num_channels} channel(s); "
+                "list one file per channel, or one file that holds them all"
+            )
+        return paths
+
+    def check_label(self, label: object, *, case: str) -> str:
+        """The label path of one case, as listed.
+
+        Raises:
+            DatasetError: it is not a path.
+        """
+        if not isinstance(label, str) or not label:
+            raise self.error(f"{case} has the label {reprlib.repr(label)}; write the path of one label file")
+        return label
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; an object that names a key twice is refused, because one of the two would be lost.
+
+    Raises:
+        DatasetError: the file cannot be read, is empty, or is not valid JSON in UTF-8 (line and column are named).
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"source: {path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    if not text.strip():
+        raise DatasetError(f"source: {path} is empty; copy it again or write the description of the data set into it")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise DatasetError(f'source: {path}: "{twice}" stands twice in one object; remove or rename one of them')
+        return found
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise DatasetError(
+            f"source: {path}: not valid JSON at {where} ({error.msg}); correct it there, or copy the file again"
+        ) from None
+    except (RecursionError, ValueError) as error:
+        # Nested beyond the parser's depth, or a number of thousands of digits.
+        raise DatasetError(f"source: {path}: not usable as JSON ({error}); copy the file again") from None
+
+
+def whole_number(text: str) -> int | None:
+    """The number that this text writes in plain digits, or None."""
+    return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else None
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    words = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
+    return words.get(type(value), type(value).__name__)

@@ -1,0 +1,112 @@
+"""Which fold holds a case out: as the list says, as `splits_final.json` says, or by position."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.source.description import kind_of, read_json
+
+SPLITS_NAME = "splits_final.json"
+
+
+def assign_folds(
+    refs: Sequence[VolumeRef], *, num_folds: int, splits_file: Path | None = None
+) -> tuple[tuple[VolumeRef, ...], int]:
+    """The cases with their folds, and the number of folds.
+
+    The first that exists decides: folds that any labelled case already has, `splits_file`, `default_folds`.
+
+    Args:
+        refs: cases sorted by case id.
+        num_folds: folds to make where none are declared.
+        splits_file: a file in the form of nnU-Net's `splits_final.json`, which need not exist.
+
+    Raises:
+        DatasetError: `splits_file` is malformed or contradicts the cases.
+    """
+    labelled = [ref for ref in refs if ref.label is not None]
+    declared = [ref.fold for ref in labelled if ref.fold is not None]
+    if declared:
+        return tuple(refs), max(declared) + 1
+    case_ids = [ref.case_id for ref in labelled]
+    if splits_file is not None and splits_file.exists():
+        folds, num_folds = read_splits(splits_file, case_ids)
+    else:
+        num_folds = max(1, min(num_folds, len(case_ids)))
+        folds = default_folds(case_ids, num_folds)
+    return tuple(replace(ref, fold=folds.get(ref.case_id)) for ref in refs), num_folds
+
+
+def default_folds(case_ids: Sequence[str], num_folds: int) -> dict[str, int]:
+    """Fold by case id: position among the ids sorted as text, modulo `num_folds`. Deterministic, sizes differ by 1."""
+    return {case_id: index % num_folds for index, case_id in enumerate(sorted(case_ids))}
+
+
+def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], int]:
+    """Fold by case id from nnU-Net's list of {"train": [...], "val": [...]}, and the number of folds.
+
+    A case that is validated in fold k has fold k; one that is never validated has none. Every fold must place every
+    case, because a case that a fold leaves out would otherwise be trained on unasked.
+
+    Raises:
+        DatasetError: the file is malformed, names an unknown case, names one twice in a fold, validates one in two
+            folds, or leaves one out of a fold.
+    """
+    splits = read_json(path)
+    if not isinstance(splits, list) or not splits:
+        found = "an empty list" if splits == [] else kind_of(splits)
+        raise _error(path, f'the top level is {found}; write a list of {{"train": [...], "val": [...]}}, one per fold')
+    known = set(case_ids)
+    folds: dict[str, int] = {}
+    for fold, split in enumerate(splits):
+        training, validation = _sides(path, fold, split)
+        _check_fold(path, fold, training, validation, known)
+        for case_id in validation:
+            if case_id in folds:
+                raise _error(
+                    path,
+                    f"case {case_id!r} is validated in fold {folds[case_id]} and again in fold {fold}; keep it in one",
+                )
+            folds[case_id] = fold
+    return folds, len(splits)
+
+
+def _sides(path: Path, fold: int, split: Any) -> tuple[list[str], list[str]]:
+    sides: Mapping[str, Any] = split if isinstance(split, dict) else {}
+    for key in ("train", "val"):
+        ids = sides.get(key)
+        if not isinstance(ids, list) or not all(isinstance(case_id, str) for case_id in ids):
+            raise _error(
+                path, f'fold {fold} has "{key}": {reprlib.repr(ids)}; write a list of case ids under "train" and "val"'
+            )
+    return sides["train"], sides["val"]
+
+
+def _check_fold(path: Path, fold: int, training: list[str], validation: list[str], known: set[str]) -> None:
+    placed: set[str] = set()
+    for case_id in (*training, *validation):
+        if case_id not in known:
+            raise _error(
+                path, f"fold {fold} names case {case_id!r}, which is not in the data set; correct the id or remove it"
+            )
+        if case_id in placed:
+            where = 'under both "train" and "val"' if case_id in training and case_id in validation else "twice"
+            raise _error(path, f"fold {fold} names case {case_id!r} {where}; keep it once")
+        placed.add(case_id)
+    left_out = sorted(known - placed)
+    if left_out:
+        raise _error(
+            path,
+            f"fold {fold} leaves out {len(left_out)} of {len(known)} cases, the first is {left_out[0]!r}; "
+            'add each to "train" or "val", or remove it from the data set',
+        )
+
+
+def _error(path: Path, problem: str) -> DatasetError:
+    return DatasetError(f"source: {path}: {problem}")

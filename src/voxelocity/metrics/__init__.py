@@ -1,0 +1,15 @@
+"""How well a segmentation agrees with the truth: overlap and surface distance, per class, case and set of cases."""
+
+from voxelocity.metrics.case import ScoreSummary, case_score, summarize
+from voxelocity.metrics.dice import DiceCounts, count_pairs, dice_of_pairs
+from voxelocity.metrics.surface import hd95_per_class_mm
+
+__all__ = [
+    "DiceCounts",
+    "ScoreSummary",
+    "case_score",
+    "count_pairs",
+    "dice_of_pairs",
+    "hd95_per_class_mm",
+    "summarize",
+]

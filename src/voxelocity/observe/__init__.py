@@ -1,0 +1,25 @@
+"""What happened, on which machine and how long it took. Judges nothing."""
+
+from voxelocity.observe.clock import Clock, FakeClock, PartTimer, Stopwatch, process_age_s, system_clock
+from voxelocity.observe.environment import environment
+from voxelocity.observe.events import EventLog, read_events
+from voxelocity.observe.host import available_memory_bytes, cpu_budget, free_disk_bytes, total_memory_bytes
+from voxelocity.observe.measure import Timing, measure
+
+__all__ = [
+    "Clock",
+    "EventLog",
+    "FakeClock",
+    "PartTimer",
+    "Stopwatch",
+    "Timing",
+    "available_memory_bytes",
+    "cpu_budget",
+    "environment",
+    "free_disk_bytes",
+    "measure",
+    "process_age_s",
+    "read_events",
+    "system_clock",
+    "total_memory_bytes",
+]

@@ -1,0 +1,91 @@
+"""On what a run or a benchmark happened: versions and machine, as plain data to be stored with its results."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from voxelocity.observe.host import cpu_budget, total_memory_bytes
+
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_PACKAGES = ("torch", "monai", "numpy")
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine. Names no host, person or folder; imports no package and starts no accelerator.
+
+    Returns:
+        python, torch, monai, numpy, voxelocity: versions; None for what is not installed.
+        platform, cpu: as the system names them.
+        num_cpus: cores this process may use, by its affinity, control groups and scheduler.
+        memory_bytes: main memory this process could have.
+        gpu: name of the first NVIDIA GPU, or None.
+        commit: of the checkout this package runs from, ending in "-dirty" where tracked files differ from it; None
+            elsewhere.
+    """
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+        "voxelocity": _version("voxelocity") or _version_of_checkout(_CHECKOUT),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(Path("/proc/cpuinfo")),
+        "num_cpus": cpu_budget(),
+        "memory_bytes": total_memory_bytes(),
+        "gpu": _gpu_name(Path("/proc/driver/nvidia/gpus")),
+        "commit": _commit(_CHECKOUT),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _version_of_checkout(checkout: Path) -> str | None:
+    """Run from `PYTHONPATH=src`, the package is not installed and only its source knows the version."""
+    try:
+        project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+    except (OSError, tomllib.TOMLDecodeError, KeyError):
+        return None
+    return str(project.get("version")) if project.get("name") == "voxelocity" else None
+
+
+def _cpu_name(cpuinfo: Path) -> str:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.machine()
+
+
+def _gpu_name(driver_folder: Path) -> str | None:
+    # Asking torch starts its CUDA runtime, which must not happen in a process that may still fork; the driver's files
+    # are asked unless torch has started it anyway.
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return str(torch.cuda.get_device_name(0))
+    for information in sorted(driver_folder.glob("*/information")):
+        for line in information.read_text().splitlines():
+            if line.startswith("Model:"):
+                return line.partition(":")[2].strip()
+    return None
+
+
+def _commit(checkout: Path) -> str | None:
+    if not (checkout / ".git").exists():
+        return None
+    command = ["git", "-C", os.fspath(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,186 @@
+"""Facts of a run as they happen: one JSON object a line in a file that is only ever added to.
+
+Each event is one `write` of one whole line, so whatever kills the process, at most the last line is torn. A written
+event is in the hands of the operating system: it survives the death of the process at once, and a power cut after
+`close`, which waits for the disk. Nothing is kept back in this process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import numbers
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from types import TracebackType
+from typing import Any, Self
+
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.observe.clock import Clock, system_clock
+
+
+class EventLog:
+    """Writes events to a new file. Usable as a context; not thread-safe.
+
+    Args:
+        path: of the file; its folder exists.
+        begin_s: what `clock` showed when the run began; now if not given.
+        clock: tells seconds.
+
+    Raises:
+        OutputError: the file already holds something, or cannot be written.
+    """
+
+    def __init__(self, path: Path | str, *, begin_s: float | None = None, clock: Clock = system_clock) -> None:
+        self._open(Path(path), begin_s=begin_s, clock=clock)
+        if os.fstat(self._descriptor).st_size:
+            self.close()
+            raise OutputError(
+                f"observe.events: {path} already holds events; go on with EventLog.resume, or choose another file"
+            )
+
+    @classmethod
+    def resume(cls, path: Path | str, *, begin_s: float | None = None, clock: Clock = system_clock) -> Self:
+        """Goes on with an earlier session's file; a missing or empty one is begun.
+
+        What follows the last whole event (a torn line) is cut off. Time goes on from that event, as if this session had
+        begun at that moment; time between the sessions does not count.
+
+        Raises:
+            OutputError: the file cannot be written.
+        """
+        log = cls.__new__(cls)
+        log._open(Path(path), begin_s=begin_s, clock=clock)
+        with open(path, "rb") as file:
+            whole_bytes, log._earlier_s = _last_whole_event(file.read())
+        os.ftruncate(log._descriptor, whole_bytes)
+        return log
+
+    def _open(self, path: Path, *, begin_s: float | None, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+        self._begin_s = clock() if begin_s is None else begin_s
+        self._earlier_s = 0.0
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise OutputError(
+                f"observe.events: cannot write {path} ({error.strerror}); choose a folder you may write to"
+            ) from None
+
+    def elapsed_s(self) -> float:
+        """Seconds of the run up to now, all sessions."""
+        return self._earlier_s + self._clock() - self._begin_s
+
+    def write(self, event: str, /, **fields: Any) -> None:
+        """Adds one event with the time of the run.
+
+        Args:
+            event: what happened; the key "event" of the line.
+            fields: plain data: text, numbers, None, and mappings and sequences of them; dataclasses and paths are
+                made plain. NaN and infinities become null, which every JSON reader takes.
+
+        Raises:
+            OutputError: the line cannot be written (disk full, say); the file holds no part of it.
+            TypeError: a field is no plain data, a tensor for example, or is called "event" or "time_s".
+        """
+        if fields.keys() & {"event", "time_s"}:
+            raise TypeError(f"observe.events: event '{event}': the fields event and time_s are set by the log itself")
+        record: dict[str, Any] = {"event": event, "time_s": round(self.elapsed_s(), 6)}
+        for name, value in fields.items():
+            record[name] = _plain(value, where=f"event '{event}', field '{name}'")
+        self._append((json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode())
+
+    def _append(self, line: bytes) -> None:
+        size_bytes = os.fstat(self._descriptor).st_size
+        try:
+            num_written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise OutputError(
+                f"observe.events: cannot write to {self.path} ({error.strerror}); free some space and resume the run"
+            ) from None
+        if num_written < len(line):
+            # A full disk takes part of a line; leaving it would glue the next event to it.
+            os.ftruncate(self._descriptor, size_bytes)
+            raise OutputError(
+                f"observe.events: {self.path} took {num_written} of {len(line)} bytes, the disk is full; "
+                "free some space and resume the run"
+            )
+
+    def close(self) -> None:
+        """Waits until all events are on the disk. A second call does nothing."""
+        if self._descriptor >= 0:
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_events(path: Path | str) -> list[dict[str, Any]]:
+    """All events of a file, oldest first. A torn last line is left out; the file may still be written to.
+
+    Raises:
+        InputError: the file cannot be read, or a line before the last is no event.
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise InputError(f"observe.events: cannot read {path} ({error.strerror}); name a run's events.jsonl") from None
+    events = []
+    for number, line in enumerate(lines, start=1):
+        event = _parse(line)
+        if event is not None:
+            events.append(event)
+        elif number < len(lines):
+            raise InputError(
+                f"observe.events: {path}, line {number} is no event ({line[:40]!r}); "
+                "the file was changed by something else; delete that line"
+            )
+    return events
+
+
+def _last_whole_event(content: bytes) -> tuple[int, float]:
+    """Bytes up to the end of the last whole event, and its time."""
+    whole_bytes, time_s, position = 0, 0.0, 0
+    for line in content.splitlines(keepends=True):
+        position += len(line)
+        event = _parse(line) if line.endswith(b"\n") else None
+        if event is not None:
+            whole_bytes, time_s = position, float(event["time_s"])
+    return whole_bytes, time_s
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event and "time_s" in event else None
+
+
+def _plain(value: Any, *, where: str) -> Any:
+    if value is None or isinstance(value, (str, bool)):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name), where=where) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, where=where) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
+        return [_plain(inner, where=where) for inner in value]
+    raise TypeError(f"observe.events: {where} holds a {type(value).__name__}, which is no plain data; write numbers")

@@ -1,0 +1,113 @@
+"""What the machine lets this process use: cores, memory, disk. Limits of containers and schedulers are honoured.
+
+Control groups are read from files, version 2 and version 1; a limit that cannot be read is taken as none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+_ROOT = Path("/")
+
+
+def cpu_budget(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
+    """Cores this process may keep busy: the least of its affinity, its control groups' quota and SLURM's grant.
+
+    Args:
+        environ: where `SLURM_CPUS_PER_TASK` is looked up.
+        root: of the file system with `proc` and `sys`, for tests.
+
+    Returns:
+        At least 1; a quota of part of a core is rounded down.
+    """
+    limits = [float(len(os.sched_getaffinity(0)))]
+    limits += [quota for folder in _cgroups("cpu", root) if (quota := _cpu_quota(folder)) is not None]
+    granted = environ.get("SLURM_CPUS_PER_TASK", "")
+    if granted.isdigit():
+        limits.append(float(granted))
+    return max(1, int(min(limits)))
+
+
+def available_memory_bytes(*, root: Path = _ROOT) -> int:
+    """Main memory that can still be taken without swapping or being killed: of the machine and of the control groups.
+
+    Pages of files that the system can drop count as available.
+    """
+    limits = [int(psutil.virtual_memory().available)]
+    for folder in _cgroups("memory", root):
+        limit = _memory_limit_bytes(folder)
+        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and used is not None:
+            limits.append(limit - used + _droppable_bytes(folder / "memory.stat"))
+    return max(0, min(limits))
+
+
+def total_memory_bytes(*, root: Path = _ROOT) -> int:
+    """Main memory this process could ever have: of the machine, or less where a control group sets a limit."""
+    limits = (_memory_limit_bytes(folder) for folder in _cgroups("memory", root))
+    return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
+
+
+def free_disk_bytes(folder: Path | str) -> int:
+    """Bytes that can still be written below `folder`, which need not exist yet. Quotas of a person are not seen."""
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def _cgroups(controller: str, root: Path) -> Iterator[Path]:
+    """Folders of the control groups this process is in, innermost first, up to the root of each hierarchy."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    mount = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, inside = line.split(":", 2)
+        if not controllers:
+            top = mount
+        elif controller in controllers.split(","):
+            top = mount / controller
+        else:
+            continue
+        # A container may see only its own part of the tree; what does not exist there sets no limit.
+        place = top / inside.lstrip("/")
+        yield from (folder for folder in (place, *place.parents) if folder == top or top in folder.parents)
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    text = _text(folder / "cpu.max")
+    if text is not None:
+        quota, _, period = text.partition(" ")
+        return float(quota) / float(period) if quota != "max" else None
+    quota_us, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    return quota_us / period_us if quota_us is not None and period_us and quota_us > 0 else None
+
+
+def _memory_limit_bytes(folder: Path) -> int | None:
+    return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+
+
+def _droppable_bytes(stat: Path) -> int:
+    """Inactive file pages, of the group and those below it (version 1 names these sums `total_...`)."""
+    pairs = dict(line.split(" ", 1) for line in (_text(stat) or "").splitlines())
+    return int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
+
+
+def _number(*files: Path) -> int | None:
+    """The number in the first of the files that exists; None where it holds "max" or none exists."""
+    text = next((text for file in files if (text := _text(file)) is not None), None)
+    return int(text) if text is not None and text.lstrip("-").isdigit() else None
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None

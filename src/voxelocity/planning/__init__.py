@@ -1,0 +1,18 @@
+"""The rule engine: data set statistics and machine facts in, choices with reasons out."""
+
+from voxelocity.planning.config import Plan, TrainConfig
+from voxelocity.planning.fingerprint import Fingerprint
+from voxelocity.planning.machine import DeviceChoice, Machine
+from voxelocity.planning.make import Planned, default_cache_folder, make_plan, read_overrides
+
+__all__ = [
+    "DeviceChoice",
+    "Fingerprint",
+    "Machine",
+    "Plan",
+    "Planned",
+    "TrainConfig",
+    "default_cache_folder",
+    "make_plan",
+    "read_overrides",
+]

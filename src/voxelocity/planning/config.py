@@ -1,0 +1,70 @@
+"""The plan: every value a run needs, all of them settled. This is what `run.yaml` keeps and `--set` changes."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from voxelocity.core.config import Config
+from voxelocity.data.pipeline import DataConfig
+from voxelocity.infer import WindowConfig
+from voxelocity.step import LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
+
+
+class TrainConfig(Config):
+    """How long to train, and when to look, save and stop."""
+
+    steps: int = Field(ge=0, le=10_000_000)
+    """Optimiser steps of the whole run; 0 lets the time budget decide."""
+    time_budget_s: float = Field(ge=0.0)
+    """Seconds from the start of the program to its end, validation and report included; 0 sets no limit."""
+    validation_share: float = Field(default=0.04, ge=0.0, le=0.5)
+    """Share of the training time that validations on the way may take; 0 validates at the end alone."""
+    validate_every_steps: int = Field(default=0, ge=0)
+    """Steps between two validations on the way; 0 follows `validation_share`."""
+    target_dice: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Stop when a validation on the way reaches this mean foreground Dice; 0 sets no target."""
+    checkpoint_every_s: float = Field(default=60.0, gt=0.0)
+    """Seconds of training between two checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Checkpoints kept; an older one is there should the newest be damaged."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Self:
+        if self.steps == 0 and self.time_budget_s == 0.0:
+            raise ValueError("steps and time_budget_s are both 0, so the run would never end; set one of them")
+        return self
+
+
+class Plan(Config):
+    """Everything a run does, settled. Equal plans on equal data and machine train equal weights."""
+
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Of weights, order, patches and augmentation."""
+    data: DataConfig
+    """From files to batches."""
+    network: NetworkConfig
+    """What is trained."""
+    precision: PrecisionConfig
+    """Number formats of a step."""
+    loss: LossConfig = LossConfig()
+    """What a step minimises."""
+    optimizer: OptimizerConfig
+    """How weights follow gradients."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """The learning rate over the run."""
+    train: TrainConfig
+    """How long, and when to look and save."""
+    window: WindowConfig
+    """How volumes are covered with windows in the final validation and in prediction."""
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        divisor = self.network.divisor
+        for name, shape in (("data.patch", self.data.patch.shape_voxel), ("window", self.window.shape_voxel)):
+            if any(n % d for n, d in zip(shape, divisor, strict=True)):
+                raise ValueError(
+                    f"{name}.shape_voxel {shape} must be a multiple of {divisor}, the network's down-sampling"
+                )
+        return self

@@ -1,0 +1,69 @@
+"""What a rule may look at, and how choices of earlier rules and of the person reach the later ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxelocity.core.config import set_value
+from voxelocity.core.records import Choice
+from voxelocity.planning.fingerprint import Fingerprint
+from voxelocity.planning.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the person asked for beside single keys.
+
+    Attributes:
+        num_training: cases to learn from.
+        num_validation: cases to validate on.
+        time_budget_s: seconds for the whole run; 0 for no limit.
+        seed: of the run.
+        cache_folder: where a disk cache would lie.
+        spent_s: seconds the program has run already.
+    """
+
+    num_training: int
+    num_validation: int
+    time_budget_s: float
+    seed: int
+    cache_folder: str
+    spent_s: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Facts:
+    """Statistics, machine and request, with the values settled so far.
+
+    Attributes:
+        overrides: dotted keys a person has set; they win over every rule, and later rules see them.
+        settled: nested plain values of the plan so far.
+        choices: every settled value with its reason, in order.
+    """
+
+    data: Fingerprint
+    machine: Machine
+    request: Request
+    overrides: Mapping[str, Any]
+    settled: dict[str, Any] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+
+    def settle(self, key: str, value: Any, reason: str, *, changes_results: bool = True) -> Any:
+        """Records the rule's choice for `key`, or the person's own value; returns the one that holds."""
+        if key in self.overrides:
+            chosen = self.overrides[key]
+            reason = "set by you" + ("" if chosen == value else f"; the rule would have taken {_short(value)}")
+            value = chosen
+        set_value(self.settled, key, value)
+        self.choices.append(Choice(key=key, value=value, reason=reason, changes_results=changes_results))
+        return value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_short(inner) for inner in value) + ")"
+    return str(value)

@@ -1,0 +1,72 @@
+"""How large a patch may be, and how often a network halves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+
+_SMALLEST_FEATURE_MAP = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchFit:
+    """A patch and the strides that suit it. `divisor` is what the strides halve in all, axis by axis."""
+
+    shape_voxel: Index3
+    strides: tuple[Index3, ...]
+    divisor: Index3
+
+
+def fit_patch(
+    shape_voxel: npt.NDArray[np.float64], spacing_mm: npt.NDArray[np.float64], *, max_voxels: int, max_levels: int
+) -> PatchFit:
+    """The largest patch of at most about `max_voxels` that is no longer than the median case and near-cubic in mm.
+
+    As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
+    not yet twice as coarse as the finest. A patch that spans a whole axis is rounded up to the network's divisor,
+    so that it takes in the whole median case; others are rounded to the nearest multiple.
+    """
+    whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
+    ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
+    strides = _strides(ideal, spacing_mm, max_levels)
+    divisor = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
+    spans = ideal >= whole
+    multiples = np.where(spans, np.ceil(ideal / divisor), np.maximum(np.round(ideal / divisor), 1.0))
+    return PatchFit(shape_voxel=_index3(multiples * divisor), strides=strides, divisor=_index3(divisor))
+
+
+def _near_cube(
+    whole: npt.NDArray[np.float64], spacing_mm: npt.NDArray[np.float64], max_voxels: int
+) -> npt.NDArray[np.float64]:
+    low, high = 0.0, float((whole * spacing_mm).max())
+    for _ in range(50):
+        side_mm = (low + high) / 2
+        voxels = np.minimum(whole, side_mm / spacing_mm).prod()
+        low, high = (side_mm, high) if voxels <= max_voxels else (low, side_mm)
+    return np.maximum(np.minimum(whole, low / spacing_mm), 1.0)
+
+
+def _strides(
+    shape: npt.NDArray[np.float64], spacing_mm: npt.NDArray[np.float64], max_levels: int
+) -> tuple[Index3, ...]:
+    size, spacing = np.ceil(shape), spacing_mm.astype(float).copy()
+    strides: list[Index3] = []
+    while len(strides) < max_levels - 1:
+        large = size / 2 >= _SMALLEST_FEATURE_MAP
+        fine = spacing < 2.0 * spacing[large].min(initial=np.inf)
+        halved = large & fine
+        if not halved.any():
+            break
+        size, spacing = np.where(halved, np.ceil(size / 2), size), np.where(halved, spacing * 2, spacing)
+        strides.append(_index3(np.where(halved, 2, 1)))
+    # A network needs at least two levels; an axis of one voxel simply stays as it is.
+    return tuple(strides) or ((1, 1, 1),)
+
+
+def _index3(values: npt.NDArray[np.float64] | npt.NDArray[np.int_]) -> Index3:
+    x, y, z = (int(v) for v in values)
+    return (x, y, z)

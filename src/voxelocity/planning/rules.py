@@ -1,0 +1,260 @@
+"""The rules, in the order in which a voxel meets them. Each settles a few keys and says why.
+
+Where a rule follows a published one, its docstring names it; where it follows a measurement of ours, the reason does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from voxelocity.planning.facts import Facts
+from voxelocity.planning.patch_rule import fit_patch
+
+Triple = tuple[float, float, float]
+
+# Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores, and that fill a GPU
+# of ten GiB with the planned batch (nnU-Net's 128 x 128 x 128).
+_CPU_PATCH_VOXELS = 96_000
+_GPU_PATCH_VOXELS = 128**3
+# nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
+# CPU we let it see at least this share, or training would not visit most of the volume.
+_CPU_MAX_PATCHES = 24
+_GPU_MAX_PATCHES = 64
+
+
+def settle_orientation_and_spacing(facts: Facts) -> None:
+    """Median spacing as in nnU-Net (Isensee et al. 2021, 10.1038/s41592-020-01008-z), coarser where the device asks."""
+    facts.settle("data.prepare.orientation", "RAS", "one orientation for all cases, so that left stays left")
+    low, median, high = (
+        np.array(s) for s in (facts.data.spacing_mm.low, facts.data.spacing_mm.median, facts.data.spacing_mm.high)
+    )
+    if np.allclose(low, high, rtol=1e-3):
+        reason = f"every case has a spacing of {_mm(median)}; nothing is resampled"
+    else:
+        reason = f"median of the spacings {_mm(low)} to {_mm(high)}"
+    spacing = median
+    shape = np.array(facts.data.extent_mm.median) / spacing
+    on_cpu = facts.machine.device == "cpu"
+    max_patches = _CPU_MAX_PATCHES if on_cpu else _GPU_MAX_PATCHES
+    wanted = max_patches * (_CPU_PATCH_VOXELS if on_cpu else _GPU_PATCH_VOXELS)
+    if shape.prod() > wanted:
+        spacing = coarsen(spacing, shape, wanted)
+        reason += (
+            f"; coarser, because the median case would have {shape.prod() / 1e6:.1f} million voxels, and a patch on "
+            f"the {facts.machine.device_name} could see less than 1/{max_patches} of it"
+        )
+    rounded = [round(float(s), 3) for s in spacing]
+    facts.settle("data.prepare.spacing_mm", rounded, reason)
+
+
+def coarsen(spacing: np.ndarray, shape: np.ndarray, max_voxels: float) -> np.ndarray:
+    """The spacing made coarser, finest axes first, until the volume has `max_voxels`."""
+    low, high = float(spacing.min()), float(spacing.max()) * 64
+    for _ in range(60):
+        floor = (low * high) ** 0.5
+        voxels = (shape * spacing / np.maximum(spacing, floor)).prod()
+        low, high = (floor, high) if voxels > max_voxels else (low, floor)
+    return np.maximum(spacing, high)
+
+
+def settle_intensity(facts: Facts) -> None:
+    """CT by fixed window and global statistics, everything else case by case (nnU-Net)."""
+    first = facts.data.intensity[0]
+    if facts.data.is_ct:
+        low, high = first.percentile_00_5, first.percentile_99_5
+        facts.settle(
+            "data.prepare.intensity",
+            {"mode": "window", "low": low, "high": high, "mean": first.mean, "std": max(first.std, 1e-6)},
+            f"CT numbers mean the same in every case: clipped to the 0.5 and 99.5 percentiles of the foreground "
+            f"({low:.0f} to {high:.0f}), then mean {first.mean:.0f} and deviation {first.std:.0f} of the foreground",
+        )
+    else:
+        spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
+        facts.settle(
+            "data.prepare.intensity",
+            {"mode": "zscore"},
+            f"intensities ({spread}) are not comparable between cases: "
+            "each channel of each case to mean 0, deviation 1",
+        )
+
+
+def settle_crop_and_dtype(facts: Facts) -> None:
+    """Cropping to non-zero voxels where that saves a fifth; voxels kept in half precision where memory asks."""
+    share = facts.data.crop_share
+    crop = "nonzero" if share < 0.8 else "none"
+    facts.settle(
+        "data.prepare.crop",
+        crop,
+        f"the box of non-zero voxels holds {share:.0%} of a case (median of {facts.data.num_sampled})",
+    )
+    bytes_float32 = prepared_bytes(facts, bytes_per_value=4)
+    tight = bytes_float32 > 0.5 * facts.machine.memory_bytes
+    facts.settle(
+        "data.prepare.dtype",
+        "float16" if tight else "float32",
+        f"all cases take {bytes_float32 / 2**30:.2f} GiB as float32, "
+        f"with {facts.machine.memory_bytes / 2**30:.1f} GiB free",
+    )
+
+
+def prepared_bytes(facts: Facts, *, bytes_per_value: int) -> float:
+    """Bytes of all prepared cases, image channels and label."""
+    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
+    crop = facts.settled["data"]["prepare"].get("crop", "none")
+    voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
+    voxels *= facts.data.crop_share if crop == "nonzero" else 1.0
+    return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1)
+
+
+def settle_cache(facts: Facts) -> None:
+    """Memory where everything fits and is quick to make; disk where making it again would hurt."""
+    value_bytes = 2 if facts.settled["data"]["prepare"]["dtype"] == "float16" else 4
+    total = prepared_bytes(facts, bytes_per_value=value_bytes)
+    build_s = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
+    build_s *= len(facts.data.channels) / max(1, facts.machine.num_cpus)
+    gib, free_gib, disk_gib = total / 2**30, facts.machine.memory_bytes / 2**30, facts.machine.disk_bytes / 2**30
+    sizes = f"prepared cases take {gib:.2f} GiB ({free_gib:.1f} GiB memory, {disk_gib:.1f} GiB disk free)"
+    fits_memory, fits_disk = total < 0.4 * facts.machine.memory_bytes, total < 0.8 * facts.machine.disk_bytes
+    if fits_memory and build_s < 15.0:
+        tier, why = "memory", f"{sizes} and about {build_s:.0f} s to make again in the next run"
+    elif fits_disk:
+        tier, why = "disk", f"{sizes} and about {build_s:.0f} s to make, so they are kept for the next run"
+    elif fits_memory:
+        tier, why = "memory", f"{sizes}; the disk is too full to keep them"
+    else:
+        tier, why = "none", f"{sizes}; neither memory nor disk holds them, so cases are prepared each time"
+    facts.settle("data.cache.tier", tier, why, changes_results=False)
+    facts.settle("data.cache.folder", facts.request.cache_folder, "one place for all runs", changes_results=False)
+    facts.settle(
+        "data.cache.max_bytes",
+        int(0.5 * facts.machine.memory_bytes),
+        "half of the free memory at the most",
+        changes_results=False,
+    )
+
+
+def settle_patch_and_network(facts: Facts) -> None:
+    """Patch as large as the device lets it be, in the proportions of the median case; as many levels as it feeds."""
+    on_cpu = facts.machine.device == "cpu"
+    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
+    shape = np.array(facts.data.extent_mm.median) / spacing
+    if facts.settled["data"]["prepare"]["crop"] == "nonzero":
+        shape = np.maximum(shape * facts.data.crop_share ** (1 / 3), 1.0)
+    budget = _CPU_PATCH_VOXELS if on_cpu else _GPU_PATCH_VOXELS
+    max_levels = 4 if on_cpu else 6
+    fit = fit_patch(shape, spacing, max_voxels=budget, max_levels=max_levels)
+    median = " x ".join(f"{n:.0f}" for n in shape)
+    facts.settle("network.name", "dynunet", "nnU-Net's network: learnt most per second of the three in our comparison")
+    facts.settle(
+        "data.patch.shape_voxel",
+        list(fit.shape_voxel),
+        f"the median case has {median} voxels; a step on this device should see at most {budget:,} "
+        f"(whole multiples of {fit.divisor} for the network)",
+    )
+    widths = [16, 32, 64, 128] if on_cpu else [32, 64, 128, 256, 320, 320]
+    widths = widths[: len(fit.strides) + 1]
+    facts.settle(
+        "network.widths", widths, f"{len(widths)} levels, until the patch is 4 voxels wide or the device is full"
+    )
+    facts.settle("network.strides", [list(s) for s in fit.strides], "halving the axes of finest spacing first")
+    settle_batch(facts)
+
+
+def settle_batch(facts: Facts) -> None:
+    """Patches in a batch."""
+    voxels = int(np.prod(facts.settled["data"]["patch"]["shape_voxel"]))
+    if facts.machine.device == "cpu":
+        batch = 2
+        reason = "nnU-Net's two: on a CPU a larger batch only makes steps fewer"
+    else:
+        # About 5 kB of activations a voxel at width 32 in half precision, measured as peak memory of DynUNet.
+        batch = int(np.clip(0.6 * facts.machine.device_memory_bytes / (voxels * 5_000), 2, 8))
+        reason = f"fits {facts.machine.device_memory_bytes / 2**30:.0f} GiB with room to spare"
+    facts.settle("data.batch_size", batch, reason)
+    facts.settle(
+        "data.patch.foreground_share",
+        0.33,
+        "nnU-Net's third of the patches is centred on foreground, each class alike",
+    )
+    facts.settle("data.patch.draws_per_case", 1, "one patch of each case an epoch", changes_results=True)
+
+
+def settle_feed(facts: Facts) -> None:
+    """Threads that cut patches; on a CPU they share the cores with the training."""
+    on_cpu = facts.machine.device == "cpu"
+    threads = 1 if on_cpu else max(1, min(8, facts.machine.num_cpus - 1))
+    facts.settle(
+        "data.feed.num_threads",
+        threads,
+        f"{facts.machine.num_cpus} cores" + (", which the training itself needs" if on_cpu else ""),
+        changes_results=False,
+    )
+    facts.settle("data.feed.num_batches_ahead", 4, "smooths over a slow case", changes_results=False)
+
+
+def settle_precision(facts: Facts) -> None:
+    """Half precision where the device has units for it."""
+    machine = facts.machine
+    if machine.fast_bfloat16:
+        compute, why = "bfloat16", f"{machine.device_name} multiplies bfloat16 in hardware; weights stay float32"
+    elif machine.device == "cuda":
+        compute, why = "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
+    else:
+        compute, why = "float32", "this CPU has no bfloat16 units"
+    facts.settle("precision.compute", compute, why)
+    facts.settle("precision.channels_last", compute != "float32", "faster with half precision convolutions")
+    facts.settle("seed", facts.request.seed, "the default, or --seed")
+
+
+def settle_length(facts: Facts) -> None:
+    """Steps or seconds, and the learning rate that suits so short or long a run."""
+    request = facts.request
+    if request.time_budget_s:
+        facts.settle("train.steps", 0, f"as many as fit into {request.time_budget_s:.0f} s")
+    else:
+        on_cpu = facts.machine.device == "cpu"
+        steps = int(np.clip(40 * request.num_training, 1_000, 4_000 if on_cpu else 40_000))
+        batch = int(facts.settled["data"]["batch_size"])
+        facts.settle(
+            "train.steps",
+            steps,
+            f"each of the {request.num_training} training cases is seen about "
+            f"{steps * batch / request.num_training:.0f} times; --time-budget ends by the clock instead",
+        )
+    facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
+
+
+def settle_optimizer(facts: Facts) -> None:
+    """Filled from our recipe search on hippocampus; see docs/log.md."""
+    facts.settle("optimizer.name", "adamw", "reached a higher Dice than SGD in runs of minutes")
+    facts.settle("optimizer.learning_rate", 3e-3, "best of 1e-3, 3e-3 and 6e-3 in our runs of minutes")
+    facts.settle("optimizer.weight_decay", 1e-2, "torch's default for AdamW")
+    facts.settle("optimizer.average_decay", 0.99, "a running average of the weights is steadier than the last ones")
+
+
+def settle_window(facts: Facts) -> None:
+    """Windows of the final validation and of prediction."""
+    patch = facts.settled["data"]["patch"]["shape_voxel"]
+    facts.settle("window.shape_voxel", list(patch), "what the network was trained on")
+    facts.settle("window.overlap", 0.5, "nnU-Net's half, blended by a Gaussian")
+    facts.settle(
+        "window.batch_size", 1 if facts.machine.device == "cpu" else 4, "windows at once", changes_results=False
+    )
+
+
+RULES = (
+    settle_orientation_and_spacing,
+    settle_intensity,
+    settle_crop_and_dtype,
+    settle_cache,
+    settle_patch_and_network,
+    settle_feed,
+    settle_precision,
+    settle_length,
+    settle_optimizer,
+    settle_window,
+)
+
+
+def _mm(values: np.ndarray) -> str:
+    return " x ".join(f"{v:.3g}" for v in values) + " mm"

@@ -1,0 +1,1 @@
+"""The demonstration: phantoms made on the spot, and the plain script that a fast run is compared with."""

@@ -1,0 +1,150 @@
+"""Numbers as people read them: times, bytes, shares, scores. Every page and every terminal table takes its text here.
+
+A number that does not exist (None, NaN, infinite) reads "n/a".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+NOT_AVAILABLE = "n/a"
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_LARGE_UNITS = (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1))
+
+
+def is_number(value: float | None) -> bool:
+    """Whether there is a finite number to show."""
+    return value is not None and math.isfinite(value)
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A duration in its two largest units: "12 ms", "4.2 s", "42 s", "5 min 2 s", "1 h 3 min", "2 d 4 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_AVAILABLE
+    if seconds < 0:
+        return f"-{seconds_text(-seconds)}"
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.2g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
+    for large, small, large_s, small_s in _LARGE_UNITS:
+        whole = round(seconds / small_s) * small_s
+        if whole >= large_s:
+            rest = (whole % large_s) // small_s
+            return f"{whole // large_s} {large}" + (f" {rest} {small}" if rest else "")
+    raise AssertionError(f"no unit for {seconds} s")
+
+
+def bytes_text(num_bytes: float | None) -> str:
+    """Memory in binary units with three digits: "512 B", "3.20 GiB"."""
+    if num_bytes is None or not math.isfinite(num_bytes):
+        return NOT_AVAILABLE
+    value, unit = float(num_bytes), _BYTE_UNITS[0]
+    for unit in _BYTE_UNITS:
+        if abs(value) < 1023.5 or unit == _BYTE_UNITS[-1]:
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{_three_digits(value)} {unit}"
+
+
+def share_text(share: float | None) -> str:
+    """A part of one as per cent: 0.019 is "1.9 %"."""
+    if share is None or not math.isfinite(share):
+        return NOT_AVAILABLE
+    return f"{share * 100:.1f} %"
+
+
+def dice_text(dice: float | None) -> str:
+    """A Dice score to three digits after the point."""
+    return NOT_AVAILABLE if dice is None or not math.isfinite(dice) else f"{dice:.3f}"
+
+
+def signed_text(difference: float | None, *, digits: int = 3) -> str:
+    """A difference with its sign; "±0.000" where it rounds to nothing."""
+    if difference is None or not math.isfinite(difference):
+        return NOT_AVAILABLE
+    text = f"{difference:+.{digits}f}"
+    return f"±{text[1:]}" if float(text) == 0 else text
+
+
+def mm_text(length_mm: float | None) -> str:
+    """A length to two digits after the point, without its unit (column heads carry it)."""
+    return NOT_AVAILABLE if length_mm is None or not math.isfinite(length_mm) else f"{length_mm:.2f}"
+
+
+def rate_text(per_second: float | None) -> str:
+    """A rate with three digits: "0.520", "48.3", "1,250"."""
+    return NOT_AVAILABLE if per_second is None or not math.isfinite(per_second) else _three_digits(per_second)
+
+
+def factor_text(factor: float | None) -> str:
+    """How many times better: "3.2×"; below one is worse."""
+    if factor is None or not math.isfinite(factor):
+        return NOT_AVAILABLE
+    if factor < 0.95:
+        return f"{factor:.2f}×"
+    return f"{factor:.1f}×" if factor < 9.95 else f"{factor:,.0f}×"
+
+
+def count_text(count: int, singular: str, plural: str | None = None) -> str:
+    """A count with its noun: "1 case", "42 cases", "12,345 voxels"."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def value_text(value: Any, key: str = "") -> str:
+    """Any plain value in one line; the unit suffix of its key (`_bytes`, `_s`, `_share`) decides how a number is written."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return _number_text(value, key.rsplit(".", 1)[-1])
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}: {value_text(v, str(k))}" for k, v in value.items()) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return _sequence_text(value, key)
+    return str(value)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level with dotted keys, in order; lists stay whole."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _three_digits(value: float) -> str:
+    size = abs(value)
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.9995 else f"{value:.3f}"
+
+
+def _number_text(value: float, name: str) -> str:
+    if name.endswith("bytes"):
+        return bytes_text(value)
+    if name == "seconds" or name.endswith(("_s", "_seconds")) and not name.endswith("per_s"):
+        return seconds_text(value)
+    if name.endswith("share"):
+        return share_text(value)
+    if isinstance(value, int):
+        # A seed or a year is a name, not an amount, and reads worse with separators.
+        return f"{value:,}" if value >= 100_000 and "seed" not in name else str(value)
+    return f"{value:.4g}" if math.isfinite(value) else NOT_AVAILABLE
+
+
+def _sequence_text(values: Sequence[Any], key: str) -> str:
+    texts = [value_text(value, key) for value in values]
+    is_extent = 2 <= len(values) <= 4 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return (" × " if is_extent else ", ").join(texts) or "none"

@@ -1,0 +1,127 @@
+"""Networks by name, built by MONAI. The one place that knows MONAI's constructor arguments."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+
+from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
+
+Norm = Literal["instance", "batch"]
+
+
+class NetworkConfig(Config):
+    """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
+
+    name: Literal["unet", "segresnet", "dynunet"]
+    """MONAI's class: UNet, SegResNet or DynUNet (the network of nnU-Net)."""
+    widths: tuple[int, ...] = Field(min_length=2)
+    """Feature channels of each level. SegResNet doubles from the first and only takes the number of levels."""
+    strides: tuple[Index3, ...]
+    """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""
+    norm: Norm = "instance"
+    """Normalisation after each convolution."""
+    num_res_units: int = Field(default=0, ge=0, le=4)
+    """Residual units a level (UNet); DynUNet uses residual blocks when it is not 0."""
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of features dropped while training."""
+
+    @model_validator(mode="after")
+    def _levels_agree(self) -> Self:
+        if len(self.strides) != len(self.widths) - 1:
+            raise ValueError(f"{len(self.widths)} widths need {len(self.widths) - 1} strides, not {len(self.strides)}")
+        if any(s not in (1, 2) for stride in self.strides for s in stride):
+            raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides}")
+        if self.name == "segresnet" and any(stride != (2, 2, 2) for stride in self.strides):
+            raise ValueError("SegResNet halves every axis between levels; use unet or dynunet for other strides")
+        return self
+
+    @property
+    def divisor(self) -> Index3:
+        """A patch must be a multiple of this many voxels along (x, y, z)."""
+        x = y = z = 1
+        for stride in self.strides:
+            x, y, z = x * stride[0], y * stride[1], z * stride[2]
+        return (x, y, z)
+
+
+def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int, seed: int) -> torch.nn.Module:
+    """The network with weights initialised from `seed`; torch's global generator is left as it was.
+
+    Args:
+        config: which network.
+        num_channels: of the image, (b, num_channels, x, y, z).
+        num_classes: of the output logits, background included.
+        seed: of the initial weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _BUILDERS[config.name](config, num_channels, num_classes)
+
+
+def _build_unet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    from monai.networks.nets import UNet
+
+    return _module(
+        UNet(
+            spatial_dims=3,
+            in_channels=num_channels,
+            out_channels=num_classes,
+            channels=config.widths,
+            strides=config.strides,
+            num_res_units=config.num_res_units,
+            norm=config.norm.upper(),
+            dropout=config.dropout,
+        )
+    )
+
+
+def _build_segresnet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    from monai.networks.nets import SegResNet
+
+    levels = len(config.widths)
+    return _module(
+        SegResNet(
+            spatial_dims=3,
+            init_filters=config.widths[0],
+            in_channels=num_channels,
+            out_channels=num_classes,
+            blocks_down=(1, *(2 for _ in range(levels - 2)), 4)[:levels],
+            blocks_up=tuple(1 for _ in range(levels - 1)),
+            dropout_prob=config.dropout or None,
+            norm=config.norm.upper(),
+        )
+    )
+
+
+def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    from monai.networks.nets import DynUNet
+
+    strides = ((1, 1, 1), *config.strides)
+    # A 3-wide kernel along an axis that was not yet down-sampled where others were would mix anisotropic distances.
+    kernels = [tuple(3 if all(s == 1 for s in stride) or s > 1 else 1 for s in stride) for stride in strides]
+    return _module(
+        DynUNet(
+            spatial_dims=3,
+            in_channels=num_channels,
+            out_channels=num_classes,
+            kernel_size=kernels,
+            strides=strides,
+            upsample_kernel_size=config.strides,
+            filters=config.widths,
+            norm_name=(config.norm.upper(), {"affine": True}),
+            dropout=config.dropout or None,
+            res_block=config.num_res_units > 0,
+        )
+    )
+
+
+def _module(network: Any) -> torch.nn.Module:
+    assert isinstance(network, torch.nn.Module)
+    return network
+
+
+_BUILDERS = {"unet": _build_unet, "segresnet": _build_segresnet, "dynunet": _build_dynunet}

@@ -1,0 +1,42 @@
+"""Optimisers by name, from torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from voxelocity.core.config import Config
+
+
+class OptimizerConfig(Config):
+    """How weights follow gradients."""
+
+    name: Literal["sgd", "adamw"]
+    """SGD with Nesterov momentum (nnU-Net's choice), or AdamW."""
+    learning_rate: float = Field(gt=0.0, le=10.0)
+    """Peak of the schedule."""
+    weight_decay: float = Field(default=3e-5, ge=0.0, le=1.0)
+    """L2 penalty (SGD) or decoupled decay (AdamW)."""
+    momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
+    """Of SGD; ignored by AdamW."""
+    clip_norm: float = Field(default=12.0, gt=0.0)
+    """Gradients are scaled down to this norm where they exceed it (12 as in nnU-Net)."""
+    average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Decay of the running average of the weights that validation and prediction use; 0 uses the weights themselves."""
+
+
+def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimiser, in torch's fused implementation: one kernel (CPU: one pass) for all parameters."""
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            parameters,
+            lr=config.learning_rate,
+            momentum=config.momentum,
+            nesterov=config.momentum > 0.0,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+    return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)

@@ -1,0 +1,47 @@
+"""Filling the cache as a person sees it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from voxelocity.data.pipeline import CachingFacts
+from voxelocity.report import bytes_text, duration_text
+
+
+class CacheProgress:
+    """A bar with cases and time left in a terminal; one closing line everywhere."""
+
+    def __init__(self, console: Console, tier: str, num_cases: int) -> None:
+        self._console = console
+        self._tier = tier
+        self._bar = Progress(
+            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("preparing", total=num_cases)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, case_id: str, num_bytes: int) -> None:
+        """One case is ready."""
+        self._bar.advance(self._task)
+
+    def finish(self, facts: CachingFacts) -> None:
+        """Says what was done."""
+        found = f", {facts.num_found} of them found ready" if facts.num_found else ""
+        self._console.print(
+            f"prepared {facts.num_found + facts.num_prepared} cases in {duration_text(facts.seconds)}{found}: "
+            f"{bytes_text(facts.num_bytes)} in the {self._tier} cache",
+            highlight=False,
+        )

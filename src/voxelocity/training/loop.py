@@ -1,0 +1,229 @@
+"""The training loop: batches in, a trained network out, facts written down on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from voxelocity.core.errors import NonFiniteLossError
+from voxelocity.data.pipeline import Feed
+from voxelocity.observe import Clock, EventLog
+from voxelocity.planning import Plan
+from voxelocity.step import TrainingStep, learning_rate_at
+from voxelocity.training.budget import Budget
+from voxelocity.training.checkpoint import Checkpoints
+
+
+class Progress(Protocol):
+    """Where a person sees how the training goes."""
+
+    def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None: ...
+
+    def validated(self, step: int, mean_dice: float, is_best: bool) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """What the last few steps did, summed."""
+
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    num_steps: int
+    num_images: int
+    seconds: float
+    wait_s: float
+    copy_s: float
+    augment_s: float
+
+
+@dataclass(kw_only=True)
+class LoopState:
+    """What must be saved, beside the training step, to go on exactly."""
+
+    step: int = 0
+    trained_s: float = 0.0
+    validated_s: float = 0.0
+    validated_at_s: float = 0.0
+    validated_step: int = 0
+    last_validation_s: float = 0.0
+    best_dice: float = -1.0
+    num_images: int = 0
+    waited_s: float = 0.0
+
+    def to_plain(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """One training, from its current state to the end of its budget.
+
+    Attributes:
+        validate: mean foreground Dice and Dice per class of the averaged network, on the way.
+        should_stop: asked between two steps; once true the state is saved and `run` returns.
+        on_validated: told the step after each validation on the way, when its facts are written.
+    """
+
+    plan: Plan
+    training: TrainingStep
+    feed: Feed
+    budget: Budget
+    validate: Callable[[], tuple[float, dict[str, float]]]
+    checkpoints: Checkpoints
+    log: EventLog
+    progress: Progress
+    clock: Clock
+    should_stop: Callable[[], bool]
+    on_validated: Callable[[int], None]
+    state: LoopState = field(default_factory=LoopState)
+    _feed_marks: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), init=False)
+
+    def run(self) -> bool:
+        """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
+
+        Raises:
+            NonFiniteLossError: the loss became NaN or infinite. The last checkpoint is from before.
+        """
+        pending = _Pending()
+        window_start = saved_at = self.clock()
+        self._mark_feed()
+        while True:
+            progress = self.budget.progress(self.state.step)
+            done, stop = progress >= 1.0, self.should_stop()
+            now = self.clock()
+            if pending.losses and (done or stop or now - window_start >= _WINDOW_S or len(pending.losses) >= 200):
+                self._close_window(pending, now - window_start, progress)
+                pending, window_start = _Pending(), self.clock()
+            if done or stop:
+                self._save()
+                return not stop
+            if not pending.losses:
+                if self._validation_is_due():
+                    if self._validate_now():
+                        self._save()
+                        return True
+                    window_start = self.clock()
+                    self._mark_feed()
+                if self.clock() - saved_at >= self.plan.train.checkpoint_every_s:
+                    self._save()
+                    saved_at = window_start = self.clock()
+            self._one_step(pending, progress)
+
+    def _one_step(self, pending: _Pending, progress: float) -> None:
+        batch = next(self.feed)
+        assert batch.step == self.state.step, "the feed and the loop count the same steps"
+        pending.learning_rate = learning_rate_at(
+            progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
+        )
+        pending.losses.append(self.training(batch, pending.learning_rate))
+        pending.case_ids.append(batch.case_ids)
+        pending.num_images += batch.image.shape[0]
+        self.state.step += 1
+
+    def _close_window(self, pending: _Pending, seconds: float, progress: float) -> None:
+        """Reads the losses of the last steps at once: the only place where a device is waited for."""
+        losses = torch.stack(pending.losses).float().cpu().tolist()
+        first_step = self.state.step - len(losses)
+        for offset, (loss, case_ids) in enumerate(zip(losses, pending.case_ids, strict=True)):
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(
+                    f"train: the loss became {loss} at step {first_step + offset} on the cases "
+                    f"{', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
+                    f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
+                    case_ids=case_ids,
+                    step=first_step + offset,
+                )
+        waited, copied, augmented = self.feed.wait_s, self.feed.copy_s, self.feed.augment_s
+        window = StepWindow(
+            step=self.state.step,
+            epoch=self.feed.epoch_of(self.state.step - 1),
+            loss=sum(losses) / len(losses),
+            learning_rate=pending.learning_rate,
+            num_steps=len(losses),
+            num_images=pending.num_images,
+            seconds=seconds,
+            wait_s=waited - self._feed_marks[0],
+            copy_s=copied - self._feed_marks[1],
+            augment_s=augmented - self._feed_marks[2],
+        )
+        self._mark_feed()
+        self.state.trained_s += seconds
+        self.state.waited_s += window.wait_s
+        self.state.num_images += window.num_images
+        compute_s = max(0.0, seconds - window.wait_s - window.copy_s - window.augment_s)
+        self.log.write(
+            "steps",
+            step=window.step,
+            epoch=window.epoch,
+            loss=window.loss,
+            learning_rate=window.learning_rate,
+            num_steps=window.num_steps,
+            num_images=window.num_images,
+            seconds=window.seconds,
+            wait_s=window.wait_s,
+            parts={"copy": window.copy_s, "augment": window.augment_s, "network": compute_s},
+        )
+        share = max(progress, 1e-6)
+        spent_s = self.state.trained_s + self.state.validated_s
+        self.progress.update(window, progress=progress, remaining_s=spent_s / share * (1.0 - share))
+
+    def _validation_is_due(self) -> bool:
+        train = self.plan.train
+        if self.state.step == 0:
+            return False
+        if train.validate_every_steps:
+            every = train.validate_every_steps
+            return self.state.step // every > self.state.validated_step // every
+        if train.validation_share == 0.0:
+            return False
+        # Each validation is paid for by training time: its own share of the time since the last one.
+        expected_s = self.state.last_validation_s or 1.0
+        return self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
+
+    def _validate_now(self) -> bool:
+        """Validates, writes the facts, and returns whether the target is reached."""
+        start = self.clock()
+        mean_dice, dice = self.validate()
+        seconds = self.clock() - start
+        state = self.state
+        is_best = math.isfinite(mean_dice) and mean_dice > state.best_dice
+        state.best_dice = mean_dice if is_best else state.best_dice
+        state.validated_s += seconds
+        state.last_validation_s = seconds
+        state.validated_at_s = state.trained_s
+        state.validated_step = state.step
+        self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
+        self.progress.validated(state.step, mean_dice, is_best)
+        self.on_validated(state.step)
+        return 0.0 < self.plan.train.target_dice <= mean_dice
+
+    def _save(self) -> None:
+        start = self.clock()
+        path = self.checkpoints.save(
+            self.state.step, {"loop": self.state.to_plain(), "training": self.training.state()}
+        )
+        self.log.write(
+            "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
+        )
+
+    def _mark_feed(self) -> None:
+        self._feed_marks = (self.feed.wait_s, self.feed.copy_s, self.feed.augment_s)
+
+
+_WINDOW_S = 1.0
+
+
+@dataclass(kw_only=True)
+class _Pending:
+    """Steps whose losses were not read yet."""
+
+    losses: list[torch.Tensor] = field(default_factory=list)
+    case_ids: list[tuple[str, ...]] = field(default_factory=list)
+    num_images: int = 0
+    learning_rate: float = 0.0

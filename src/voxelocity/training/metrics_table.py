@@ -1,0 +1,31 @@
+"""`metrics.csv`: the curves of a run as one table for spreadsheets and plotting scripts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from voxelocity.report import RunFacts
+
+
+def write_metrics(facts: RunFacts, path: Path) -> None:
+    """Writes one row per logged stretch of steps and one per validation, in order of time."""
+    classes = sorted({name for validation in facts.validations for name in validation.dice})
+    header = ["time_s", "step", "epoch", "loss", "learning_rate", "images_per_s", "wait_share", "mean_dice"]
+    rows: list[tuple[float, list[object]]] = []
+    for s in facts.steps:
+        rate, share = s.num_images / max(s.seconds, 1e-9), s.wait_s / max(s.seconds, 1e-9)
+        row = [s.time_s, s.step, s.epoch, s.loss, s.learning_rate, round(rate, 3), round(share, 5), ""]
+        rows.append((s.time_s, row + [""] * len(classes)))
+    for v in facts.validations:
+        dice = [v.dice.get(name, "") for name in classes]
+        rows.append((v.time_s, [v.time_s, v.step, "", "", "", "", "", v.mean_dice, *dice]))
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(header + [f"dice_{name}" for name in classes])
+    table.writerows(row for _, row in sorted(rows, key=lambda pair: pair[0]))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text.getvalue())
+    os.replace(temporary, path)

@@ -1,0 +1,65 @@
+"""The training as a person sees it: a bar in a terminal, a line now and then in a file or pipe."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from voxelocity.observe import Clock
+from voxelocity.report import duration_text
+from voxelocity.training.loop import StepWindow
+
+
+class TerminalProgress:
+    """Loss, images a second, share of time spent waiting for data, and time left."""
+
+    def __init__(self, console: Console, clock: Clock, *, line_every_s: float = 10.0) -> None:
+        self._console = console
+        self._clock = clock
+        self._line_every_s = line_every_s
+        self._line_at = clock()
+        self._dice = ""
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if console.is_terminal:
+            self._bar = Progress(
+                TextColumn("training"), BarColumn(bar_width=None), TextColumn("{task.fields[facts]}"),
+                console=console, transient=True, refresh_per_second=4,
+            )  # fmt: skip
+            self._task = self._bar.add_task("training", total=1.0, facts="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None:
+        """Shows the last steps."""
+        facts = (
+            f"step {window.step}  loss {window.loss:.3f}{self._dice}  "
+            f"{window.num_images / max(window.seconds, 1e-9):.1f} images/s  "
+            f"waiting {window.wait_s / max(window.seconds, 1e-9):.0%}  {duration_text(remaining_s)} left"
+        )
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=progress, facts=facts)
+        elif self._clock() - self._line_at >= self._line_every_s:
+            self._line_at = self._clock()
+            self._console.print(f"{progress:4.0%}  {facts}", highlight=False)
+
+    def validated(self, step: int, mean_dice: float, is_best: bool) -> None:
+        """Shows the result of a validation on the way."""
+        self._dice = f"  Dice {mean_dice:.3f}"
+        if self._bar is None:
+            self._console.print(
+                f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}",
+                highlight=False,
+            )

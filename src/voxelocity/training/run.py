@@ -1,0 +1,273 @@
+"""The main job in order: open the folder, fill the cache, train, validate, write the model and the report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from voxelocity.core.cases import Split
+from voxelocity.core.errors import InterruptedRunError
+from voxelocity.core.records import CaseScore
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.infer import ModelSpec, Predictor, save_model
+from voxelocity.metrics import summarize
+from voxelocity.observe import Clock, EventLog
+from voxelocity.planning import Plan, Planned
+from voxelocity.report import RunFacts, read_run, render_page, render_progress_png
+from voxelocity.step import TrainingStep, build_loss, build_network
+from voxelocity.training.budget import Budget, StepBudget, TimeBudget
+from voxelocity.training.cache_progress import CacheProgress
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.metrics_table import write_metrics
+from voxelocity.training.progress import TerminalProgress
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.stop import StopRequest
+from voxelocity.training.validate import SlicePictures, rehearse, score_cases, validate_prepared
+
+# Rendering the page, the picture and the model's files; measured at 1.5 to 3 s on two cores.
+_REPORT_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a finished run came to.
+
+    Attributes:
+        folder: where everything lies.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid.
+        scores: one per validation case.
+        step: optimiser steps done.
+        seconds: of the whole run, all sessions.
+        target_reached_s: seconds until a validation on the way reached the target; None where none did or none was set.
+    """
+
+    folder: Path
+    mean_dice: float
+    scores: tuple[CaseScore, ...]
+    step: int
+    seconds: float
+    target_reached_s: float | None
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`."""
+
+    planned: Planned
+    folder: RunFolder
+    log: EventLog
+    console: Console
+    clock: Clock
+    stop: StopRequest
+
+    def __post_init__(self) -> None:
+        self.plan: Plan = self.planned.plan
+        self.device = self.planned.machine.torch_device
+        self.split: Split = self.planned.cases.split(self.planned.fold)
+        self.num_threads = self.planned.machine.num_cpus
+        self.spec = ModelSpec(
+            network=self.plan.network,
+            channels=self.planned.cases.channels,
+            labels=dict(self.planned.cases.labels),
+            prepare=self.plan.data.prepare,
+            window=self.plan.window,
+            precision=self.plan.precision,
+        )
+        self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
+
+    def execute(self) -> RunResult:
+        """Runs to the end.
+
+        Raises:
+            InterruptedRunError: a signal asked it to stop; the state is saved.
+            NonFiniteLossError: training broke; the last checkpoint is from before.
+            ScanError: a case cannot be used.
+        """
+        training_cases, validation_cases = self._fill_caches()
+        training, state = self._restore()
+        predictor = Predictor(training.averaged, self.spec, device=self.device)
+        budget = self._budget(predictor, state)
+        finished = self._train(training, state, budget, training_cases, validation_cases)
+        if not finished:
+            raise self._interrupted(state)
+        save_model(self.folder.path, training.averaged.state_dict(), self.spec)
+        scores = self._score(Predictor(training.averaged, self.spec, device=self.device))
+        return self._finish(scores, state)
+
+    def _fill_caches(self) -> tuple[PreparedCases, PreparedCases]:
+        """Prepared training and validation cases: the same object where the fold is "all"."""
+        refs = self.split.training + (self.split.validation if self.split.held_out else ())
+        both = self._prepared(refs)
+        with CacheProgress(self.console, self.plan.data.cache.tier, len(refs)) as progress, self._stage("cache"):
+            if self.plan.data.cache.tier != "none":
+                facts = both.fill(
+                    num_threads=self.num_threads, on_case=progress.advance, should_stop=self.stop.__bool__
+                )
+                progress.finish(facts)
+        if self.stop:
+            raise self._interrupted(LoopState())
+        if not self.split.held_out:
+            return both, both
+        count = len(self.split.training)
+        return both.part(range(count)), both.part(range(count, len(refs)))
+
+    def _prepared(self, refs: tuple[VolumeRef, ...]) -> PreparedCases:
+        return PreparedCases(
+            refs,
+            label_values=self.spec.label_values,
+            prepare=self.plan.data.prepare,
+            cache=self.plan.data.cache,
+            warn=self._warn,
+        )
+
+    def _restore(self) -> tuple[TrainingStep, LoopState]:
+        network = build_network(
+            self.plan.network,
+            num_channels=len(self.spec.channels),
+            num_classes=len(self.spec.labels),
+            seed=self.plan.seed,
+        )
+        training = TrainingStep(
+            network,
+            build_loss(self.plan.loss),
+            optimizer=self.plan.optimizer,
+            precision=self.plan.precision,
+            device=self.device,
+        )
+        latest = self.checkpoints.load_latest()
+        if latest is None:
+            return training, LoopState()
+        saved, path, damaged = latest
+        for file in damaged:
+            self._warn(f"train: the checkpoint {file} cannot be read; going on from {path.name}")
+        training.load_state(saved["training"])
+        return training, LoopState(**saved["loop"])
+
+    def _budget(self, predictor: Predictor, state: LoopState) -> Budget:
+        train = self.plan.train
+        if train.time_budget_s == 0.0:
+            return StepBudget(train.steps)
+        with self._stage("rehearse validation"):
+            tail_s = _REPORT_S + rehearse(predictor, self.split.validation, self.spec, num_threads=self.num_threads)
+        # A resumed run has trained already; its share of the schedule must not start over.
+        begin_s = self.log.elapsed_s() - state.trained_s - state.validated_s
+        end_s = train.time_budget_s - tail_s
+        if end_s - begin_s < 0.2 * train.time_budget_s:
+            self._warn(
+                f"train: validating {len(self.split.validation)} cases takes about {tail_s:.0f} s of the budget of "
+                f"{train.time_budget_s:.0f} s; the run will train for a fifth of the budget and end late"
+            )
+            end_s = begin_s + 0.2 * train.time_budget_s
+        return TimeBudget(self.log.elapsed_s, begin_s=begin_s, end_s=end_s, max_steps=train.steps)
+
+    def _train(
+        self,
+        training: TrainingStep,
+        state: LoopState,
+        budget: Budget,
+        training_cases: PreparedCases,
+        validation_cases: PreparedCases,
+    ) -> bool:
+        training.network.train()
+        feed = Feed(training_cases, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
+        with self._stage("train"), feed, TerminalProgress(self.console, self.clock) as progress:
+            loop = Loop(
+                plan=self.plan,
+                training=training,
+                feed=feed,
+                budget=budget,
+                validate=lambda: validate_prepared(training.averaged, validation_cases, self.spec, device=self.device),
+                checkpoints=self.checkpoints,
+                log=self.log,
+                progress=progress,
+                clock=self.clock,
+                should_stop=self.stop.__bool__,
+                on_validated=lambda step: render_progress_png(read_run(self.folder.path), self.folder.progress_picture),
+                state=state,
+            )
+            return loop.run()
+
+    def _score(self, predictor: Predictor) -> list[CaseScore]:
+        scores, pictures = [], SlicePictures()
+        with self._stage("validate"):
+            for score, scan, prediction in score_cases(
+                predictor, self.split.validation, self.spec, num_threads=self.num_threads
+            ):
+                scores.append(score)
+                pictures.add(score, scan, prediction)
+                if self.stop:
+                    raise self._interrupted(None)
+        self.folder.write_scores([asdict(score) for score in scores])
+        pictures.save(self.folder.slices)
+        return scores
+
+    def _finish(self, scores: list[CaseScore], state: LoopState) -> RunResult:
+        summary = summarize(scores)
+        seconds = self.log.elapsed_s()
+        self.log.write(
+            "run_finished",
+            seconds=seconds,
+            step=state.step,
+            mean_dice=summary.mean_dice,
+            num_images=state.num_images,
+            images_per_s=state.num_images / max(state.trained_s, 1e-9),
+            wait_share=state.waited_s / max(state.trained_s, 1e-9),
+            budget_s=self.plan.train.time_budget_s or None,
+        )
+        facts = read_run(self.folder.path)
+        write_metrics(facts, self.folder.metrics)
+        render_progress_png(facts, self.folder.progress_picture)
+        render_page(facts, self.folder.report)
+        return RunResult(
+            folder=self.folder.path,
+            mean_dice=summary.mean_dice,
+            scores=tuple(scores),
+            step=state.step,
+            seconds=self.log.elapsed_s(),
+            target_reached_s=_reached_s(facts, self.plan.train.target_dice),
+        )
+
+    def _interrupted(self, state: LoopState | None) -> InterruptedRunError:
+        number = self.stop.signal_number or 2
+        where = "" if state is None else f" at step {state.step}"
+        self.log.write("interrupted", signal=number)
+        return InterruptedRunError(
+            f"train: stopped by {'Ctrl-C' if number == 2 else 'SIGTERM'}{where}; everything is saved in "
+            f"{self.folder.path}; the same command with --resume goes on from there",
+            signal_number=number,
+        )
+
+    def _stage(self, name: str) -> _Stage:
+        return _Stage(name, self.log, self.clock)
+
+    def _warn(self, text: str) -> None:
+        self.log.write("warning", text=text)
+        self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
+
+
+class _Stage:
+    """Writes how long a stage of the run took, also when it ends in an error."""
+
+    def __init__(self, name: str, log: EventLog, clock: Clock) -> None:
+        self._name, self._log, self._clock = name, log, clock
+
+    def __enter__(self) -> Self:
+        self._start = self._clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._log.write("stage", name=self._name, seconds=self._clock() - self._start)
+
+
+def _reached_s(facts: RunFacts, target_dice: float) -> float | None:
+    if target_dice == 0.0:
+        return None
+    return next((v.time_s for v in facts.validations if v.mean_dice >= target_dice), None)

@@ -1,0 +1,150 @@
+"""A run's folder: what lies where, and whether a command may start, go on, or must be refused there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from voxelocity.core.cases import Fold
+from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.planning import Plan
+
+State = Literal["empty", "unfinished", "finished"]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths of one run. `run.yaml` marks a run as begun, `report.html` is its last file."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        return self.path / "run.yaml"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def scores(self) -> Path:
+        return self.path / "scores.json"
+
+    @property
+    def slices(self) -> Path:
+        return self.path / "slices.npz"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def progress_picture(self) -> Path:
+        return self.path / "progress.png"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def state(self) -> State:
+        if not self.record.is_file():
+            return "empty"
+        return "finished" if self.report.is_file() else "unfinished"
+
+    def open(self) -> None:
+        """Makes the folder and proves that it can be written.
+
+        Raises:
+            OutputError: it cannot be made or written, or it holds something that is not a run.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".writable.{os.getpid()}"
+            probe.write_bytes(b"")
+            probe.unlink()
+        except OSError as error:
+            raise OutputError(
+                f"train: cannot write into the folder {self.path} ({error.strerror}); choose another with -o"
+            ) from None
+        if self.state() == "empty" and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            raise OutputError(
+                f"train: the folder {self.path} is not empty and holds no run; choose another with -o, or empty it"
+            )
+
+    def clear(self) -> None:
+        """Removes everything this run has written."""
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        """Writes `run.yaml` at once."""
+        self.write_text(self.record, yaml.safe_dump(dict(record), sort_keys=False, width=110, allow_unicode=True))
+
+    def read_plan(self) -> Plan:
+        """The plan this run was begun with.
+
+        Raises:
+            ConfigError: `run.yaml` is damaged or was written by another version.
+        """
+        return Plan.parse(self._read_record("plan"), where=str(self.record))
+
+    def read_fold(self) -> Fold:
+        """The fold this run was begun with.
+
+        Raises:
+            ConfigError: `run.yaml` is damaged.
+        """
+        fold = self._read_record("dataset").get("fold")
+        return "all" if fold == "all" else int(fold)
+
+    def _read_record(self, key: str) -> dict[str, Any]:
+        try:
+            values = yaml.safe_load(self.record.read_text())[key]
+        except (yaml.YAMLError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"train: {self.record} cannot be read ({error}); start anew with --overwrite") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"train: {self.record}: '{key}' is damaged; start anew with --overwrite")
+        return values
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Writes a text file of this run so that a reader never sees half of it."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text)
+        os.replace(temporary, path)
+
+    def write_scores(self, cases: list[dict[str, Any]]) -> None:
+        self.write_text(self.scores, json.dumps({"cases": cases}, indent=1) + "\n")
+
+
+def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys whose values differ between two plain plans, as `key: old -> new`."""
+    lines: list[str] = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines.extend(differing_keys(before, after, f"{prefix}{key}."))
+        elif before != after:
+            lines.append(f"{prefix}{key}: {before} -> {after}")
+    return lines
+
+
+def refuse_finished(folder: RunFolder) -> InputError:
+    """The error for a command that would train into a finished run."""
+    return OutputError(
+        f"train: {folder.path} already holds a finished run; choose another folder with -o, "
+        "or replace it with --overwrite"
+    )

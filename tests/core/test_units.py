@@ -1,0 +1,17 @@
+import pytest
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.core.units import parse_duration_s
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h 30min", 5400), ("1d", 86400)]
+)
+def test_durations_are_read_as_people_write_them(text, seconds):
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "five", "5 parsecs", "-3m", "m"])
+def test_what_is_no_duration_is_refused_with_examples(text):
+    with pytest.raises(ConfigError, match="is no duration; write it like 90s, 5m or 1h30m"):
+        parse_duration_s(text)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.source import listing
+from voxelocity.data.source.listing import case_id_of, check_refs
+
+
+def ref_of(folder: Path, case_id: str, label: str | None = None) -> VolumeRef:
+    return VolumeRef(
+        case_id=case_id,
+        images=(folder / "images" / f"{case_id}.nii.gz",),
+        label=None if label is None else folder / "labels" / label,
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "label", "case_id"),
+    [
+        (["spleen_1.nii.gz"], "spleen_1.nii.gz", "spleen_1"),
+        (["spleen_1.nii"], None, "spleen_1"),
+        (["scan.v2.nrrd"], None, "scan.v2"),
+        (["a_0000.nii.gz"], "a.nii.gz", "a"),
+        (["a_0000.nii.gz"], "a_0000.nii.gz", "a_0000"),
+        (["a_0000.nii.gz"], None, "a_0000"),
+        (["a_0000.nii.gz", "a_0001.nii.gz"], None, "a"),
+        (["_0000.nii.gz", "_0001.nii.gz"], None, "_0000"),
+        (["a_0001.nii.gz"], "a.nii.gz", "a_0001"),
+    ],
+)
+def test_a_case_is_called_by_its_first_image(images, label, case_id):
+    paths = tuple(Path("imagesTr") / image for image in images)
+    assert case_id_of(paths, None if label is None else Path("labelsTr") / label) == case_id
+
+
+def test_each_folder_is_listed_once_however_many_cases_it_holds(tmp_path, touch, monkeypatch):
+    names = [f"{index:03d}" for index in range(200)]
+    touch(*(f"images/{name}.nii.gz" for name in names), *(f"labels/{name}.nii.gz" for name in names))
+    refs = [ref_of(tmp_path, name, f"{name}.nii.gz") for name in reversed(names)]
+    listed, scandir = [], os.scandir
+
+    def counted(folder):
+        listed.append(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(listing.os, "scandir", counted)
+    monkeypatch.setattr(listing.os, "stat", lambda *_: pytest.fail("a file was looked at"))
+    checked = check_refs(refs, listing=tmp_path / "dataset.json")
+    assert [ref.case_id for ref in checked] == names
+    assert sorted(listed) == [str(tmp_path / "images"), str(tmp_path / "labels")]
+
+
+def test_missing_files_are_counted_and_the_first_is_named(tmp_path, touch):
+    touch("images/a.nii.gz", "labels/a.nii.gz", "images/c.nii.gz")
+    refs = [ref_of(tmp_path, case_id, f"{case_id}.nii.gz") for case_id in "cba"]
+    path = tmp_path / "dataset.json"
+    with pytest.raises(DatasetError) as caught:
+        check_refs(refs, listing=path)
+    assert str(caught.value) == (
+        f"source: {path}: 3 of 6 files are missing, the first is {tmp_path / 'images' / 'b.nii.gz'}; "
+        "complete the copy of the data set, or correct the list"
+    )
+
+
+@pytest.mark.parametrize("case_id", ["folder", "dangling", "\0", "\ud800", "below/a_file"])
+def test_what_is_no_file_is_missing(tmp_path, touch, case_id):
+    touch("images/below")
+    (tmp_path / "images" / "folder.nii.gz").mkdir()
+    (tmp_path / "images" / "dangling.nii.gz").symlink_to(tmp_path / "nowhere")
+    ref = VolumeRef(case_id="x", images=(tmp_path / f"images/{case_id}.nii.gz",))
+    with pytest.raises(DatasetError, match="1 of 1 files are missing"):
+        check_refs([ref], listing=tmp_path / "dataset.json")
+
+
+def test_a_folder_name_beyond_the_file_system_is_reported(tmp_path):
+    ref = VolumeRef(case_id="x", images=(tmp_path / ("n" * 300) / "a.nii.gz",))
+    with pytest.raises(DatasetError, match=r"source: .*nnn cannot be read \(File name too long\); check"):
+        check_refs([ref], listing=tmp_path / "dataset.json")
+
+
+def test_a_link_to_a_file_is_a_file(tmp_path, touch):
+    touch("store/a.nii.gz")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.nii.gz").symlink_to(tmp_path / "store" / "a.nii.gz")
+    assert len(check_refs([ref_of(tmp_path, "a")], listing=tmp_path / "dataset.json")) == 1
+
+
+def test_two_cases_of_one_name_are_refused_with_both_files(tmp_path, touch):
+    touch("one/image.nii.gz", "two/image.nii.gz")
+    refs = [VolumeRef(case_id="image", images=(tmp_path / folder / "image.nii.gz",)) for folder in ("one", "two")]
+    with pytest.raises(DatasetError, match=r"two cases are called 'image' \(.*one/.* and .*two/.*\); .*'case' column"):
+        check_refs(refs, listing=tmp_path / "dataset.json")
+
+
+@pytest.mark.parametrize("case_id", ["", ".", "..", "a/b", "a\\b", "a\nb", "a\0"])
+def test_ids_that_are_no_file_names_are_refused(tmp_path, case_id):
+    ref = VolumeRef(case_id=case_id, images=(tmp_path / "x.nii.gz",))
+    with pytest.raises(DatasetError, match=r"case id '.*' cannot be part of a file name; rename it without slashes"):
+        check_refs([ref], listing=tmp_path / "dataset.json")

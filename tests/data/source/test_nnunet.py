@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.data.source import open_cases
+
+
+def test_names_of_files_tell_the_cases(tmp_path, nnunet, write_json):
+    write_json(nnunet)
+    cases = open_cases(tmp_path)
+    assert (cases.layout, cases.name, cases.channels) == ("nnunet", tmp_path.name, ("T1", "T2"))
+    assert cases.labels == {0: "background", 1: "lesion"}
+    assert [ref.case_id for ref in cases] == ["a", "b", "c"]
+    assert cases.refs[2].images == (tmp_path / "imagesTr/c_0000.nii.gz", tmp_path / "imagesTr/c_0001.nii.gz")
+    assert cases.refs[2].label == tmp_path / "labelsTr/c.nii.gz"
+
+
+def test_case_ids_may_look_like_channel_numbers(tmp_path, nnunet, write_json, touch):
+    touch("imagesTr/x_0001_0000.nii.gz", "imagesTr/x_0001_0001.nii.gz", "labelsTr/x_0001.nii.gz")
+    write_json(nnunet | {"numTraining": 4})
+    assert [ref.case_id for ref in open_cases(tmp_path)] == ["a", "b", "c", "x_0001"]
+
+
+def test_other_endings_and_hidden_files_are_left_alone(tmp_path, nnunet, write_json, touch):
+    touch("imagesTr/._a_0000.nii.gz", "imagesTr/notes.txt")
+    write_json(nnunet)
+    assert len(open_cases(tmp_path)) == 3
+
+
+def test_folds_come_from_the_splits_file(tmp_path, nnunet, write_json):
+    write_json(nnunet)
+    write_json([{"train": ["a", "b"], "val": ["c"]}, {"train": ["b", "c"], "val": ["a"]}], "splits_final.json")
+    cases = open_cases(tmp_path)
+    assert ([ref.fold for ref in cases], cases.num_folds) == ([1, None, 0], 2)
+
+
+def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch):
+    touch("elsewhere/x.nii.gz", "elsewhere/y.nii.gz", "mask.nii.gz")
+    (tmp_path / "set").mkdir()
+    images = ["../elsewhere/x.nii.gz", str(tmp_path / "elsewhere/y.nii.gz")]
+    listed = {"case 1": {"images": images, "label": "../mask.nii.gz"}}
+    write_json(nnunet | {"dataset": listed, "numTraining": 99}, "set/dataset.json")
+    (ref,) = open_cases(tmp_path / "set").refs
+    assert ref.case_id == "case 1"
+    assert [path.resolve() for path in ref.images] == [tmp_path / "elsewhere/x.nii.gz", tmp_path / "elsewhere/y.nii.gz"]
+    assert ref.label is not None
+    assert ref.label.resolve() == tmp_path / "mask.nii.gz"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        (
+            {"labels": {"background": 0, "whole": [1, 2], "core": 2}},
+            r'"labels" makes "whole" a region of the values \[1, 2\]; regions are not supported yet, give each value',
+        ),
+        (
+            {"labels": {"background": 0, "lesion": 1, "ignore": 2}},
+            r'"labels" has an "ignore" label \(value 2\), which is not supported yet; set these voxels to 0',
+        ),
+        ({"labels": {"background": 0, "lesion": 1.5}}, r'"labels" gives "lesion" the value 1\.5; write a whole number'),
+        ({"labels": {"background": 0, "lesion": True}}, r'"labels" gives "lesion" the value True; write a whole'),
+        ({"labels": {"background": 0, "lesion": -1}}, r'"labels" gives "lesion" the value -1; label values must be'),
+        ({"labels": {"lesion": 1, "core": 2}}, r"\"labels\" has the values \[1, 2\] and no 0; add the background"),
+        ({"file_ending": 3}, r'"file_ending" is a number; write it in the form "file_ending": "\.nii\.gz"'),
+        ({"file_ending": ".nrrd"}, r"imagesTr holds no file ending in '\.nrrd'; add the images or correct"),
+        ({"numTraining": 4}, r'"numTraining" is 4, but imagesTr holds 3 case\(s\); complete the copy'),
+        (
+            {"channel_names": {"0": "T1"}},
+            r"case 'a': a_0001\.nii\.gz is one channel too many in .*imagesTr, as the data set has 1 channel\(s\): T1;",
+        ),
+        (
+            {"channel_names": {"0": "T1", "1": "T2", "2": "FLAIR"}},
+            r"case 'a': a_0002\.nii\.gz is missing from .*imagesTr, as .* 3 channel\(s\): T1, T2, FLAIR; complete",
+        ),
+        ({"dataset": {}}, r'"dataset" lists no cases; add them, or remove it to find the cases in imagesTr'),
+        ({"dataset": {"a": "x"}}, r"case 'a' is a text; write it as \{\"images\""),
+        ({"dataset": {"a": {"images": ["x"]}}}, r"case 'a' has no \"label\", only \['images'\]; add its path"),
+        (
+            {"dataset": {"a": {"images": ["x"] * 3, "label": "y"}}},
+            r"case 'a' has 3 image files, but the data set has 2",
+        ),
+        ({"dataset": {"a": {"images": [1], "label": "y"}}}, r"case 'a' has the image \[1\]; write a path, or a list"),
+        ({"dataset": {"a": {"images": ["x"], "label": None}}}, r"case 'a' has the label None; write the path of one"),
+        ({"dataset": {"../a": {"images": ["x"], "label": "y"}}}, r"case id '\.\./a' cannot be part of a file name"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(tmp_path, nnunet, write_json, changes, text):
+    path = write_json(nnunet | changes)
+    with pytest.raises(DatasetError, match=text) as caught:
+        open_cases(tmp_path)
+    assert str(caught.value).startswith(f"source: {path}: ")
+
+
+def test_an_image_without_channel_number_is_refused(tmp_path, nnunet, write_json, touch):
+    touch("imagesTr/d.nii.gz")
+    write_json(nnunet)
+    with pytest.raises(
+        DatasetError, match=r"imagesTr/d\.nii\.gz has no channel number; rename it to CASE_0000\.nii\.gz"
+    ):
+        open_cases(tmp_path)
+
+
+def test_a_missing_label_file_is_counted_and_named(tmp_path, nnunet, write_json):
+    (tmp_path / "labelsTr" / "b.nii.gz").unlink()
+    write_json(nnunet)
+    with pytest.raises(DatasetError, match=r"1 of 9 files are missing, the first is .*/labelsTr/b\.nii\.gz; complete"):
+        open_cases(tmp_path)
+
+
+def test_a_missing_image_folder_is_named(tmp_path, nnunet, write_json):
+    (tmp_path / "imagesTr").rename(tmp_path / "images")
+    write_json(nnunet)
+    with pytest.raises(
+        DatasetError, match=r"imagesTr cannot be read \(No such file.*\); put the images there, or list"
+    ):
+        open_cases(tmp_path)
+
+
+def test_two_entries_for_one_case_are_refused(tmp_path, nnunet):
+    (tmp_path / "dataset.json").write_text(
+        '{"channel_names": {"0": "T1"}, "labels": {"background": 0, "lesion": 1},'
+        '"dataset": {"a": {"images": ["x"], "label": "y"}, "a": {"images": ["v"], "label": "w"}}}'
+    )
+    with pytest.raises(DatasetError, match=r'dataset\.json: "a" stands twice in one object'):
+        open_cases(tmp_path)

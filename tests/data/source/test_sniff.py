@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.data.source import open_cases
+
+
+def test_direction_of_labels_tells_msd_from_nnunet(tmp_path, msd, nnunet, write_json):
+    write_json(msd)
+    assert open_cases(tmp_path).layout == "msd"
+    write_json(nnunet)
+    for case in "abc":
+        (tmp_path / "imagesTr" / f"{case}.nii.gz").unlink()
+    assert open_cases(tmp_path).layout == "nnunet"
+
+
+def test_a_description_by_another_name_is_opened_by_its_path(tmp_path, msd, write_json):
+    listing = write_json(msd, "dataset_v2.json")
+    cases = open_cases(str(listing))
+    assert cases.root == listing
+    assert [ref.images[0] for ref in cases] == [tmp_path / "imagesTr" / f"{case}.nii.gz" for case in "abc"]
+
+
+def test_a_folder_with_one_table_is_opened_by_it(tmp_path, touch):
+    touch("a.nii.gz", ".hidden.csv", "notes.txt")
+    (tmp_path / "cases.csv").write_text("image\na.nii.gz\n")
+    cases = open_cases(tmp_path)
+    assert (cases.layout, cases.root, len(cases)) == ("csv", tmp_path, 1)
+
+
+def test_dataset_json_is_preferred_to_a_table(tmp_path, msd, write_json):
+    write_json(msd)
+    (tmp_path / "cases.csv").write_text("image\n")
+    assert open_cases(tmp_path).layout == "msd"
+
+
+def test_relative_paths_stay_true_when_the_working_folder_changes(tmp_path, msd, write_json, monkeypatch):
+    write_json(msd)
+    monkeypatch.chdir(tmp_path.parent)
+    cases = open_cases(tmp_path.name)
+    monkeypatch.chdir("/")
+    assert cases.root == tmp_path
+    assert all(path.is_absolute() and path.is_file() for ref in cases for path in (*ref.images, ref.label))
+
+
+def test_a_leading_tilde_is_the_home_folder(tmp_path, msd, write_json, monkeypatch):
+    write_json(msd)
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert open_cases(f"~/{tmp_path.name}").root == tmp_path
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(DatasetError, match=r"source: .*/nowhere does not exist; check the spelling"):
+        open_cases(tmp_path / "nowhere")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path, touch):
+    touch("scan.nii.gz")
+    with pytest.raises(DatasetError, match=r"scan\.nii\.gz is neither a \.json nor a \.csv or \.tsv file; give"):
+        open_cases(tmp_path / "scan.nii.gz")
+
+
+def test_a_folder_holding_neither_is_refused(tmp_path):
+    with pytest.raises(DatasetError, match=r"holds neither a dataset\.json nor a \.csv .*; add one"):
+        open_cases(tmp_path)
+
+
+def test_a_data_set_one_folder_below_is_suggested(tmp_path, touch):
+    touch("Task09_Spleen/dataset.json")
+    with pytest.raises(DatasetError, match=r"did you mean .*/Task09_Spleen\?"):
+        open_cases(tmp_path)
+
+
+def test_several_tables_need_a_choice(tmp_path, touch):
+    touch("b.csv", "a.csv")
+    with pytest.raises(DatasetError, match=r"holds 2 tables \(a\.csv, b\.csv\) and no dataset\.json; give the path"):
+        open_cases(tmp_path)
+
+
+def test_labels_of_mixed_direction_are_refused(tmp_path, msd, write_json):
+    write_json(msd | {"labels": {"0": "background", "spleen": 1}})
+    with pytest.raises(DatasetError, match=r'dataset\.json: "labels" mixes two directions: "0" leads to a text and'):
+        open_cases(tmp_path)
+
+
+@pytest.mark.parametrize("num_folds", [1, 0, -3])
+def test_fewer_than_two_folds_are_refused(tmp_path, num_folds):
+    with pytest.raises(ConfigError, match=rf"num_folds = {num_folds} leaves no case to train on; choose 2 or more"):
+        open_cases(tmp_path, num_folds=num_folds)
+
+
+def test_the_order_of_the_list_does_not_change_the_result(tmp_path, msd, write_json):
+    write_json(msd)
+    forward = open_cases(tmp_path)
+    write_json(msd | {"training": msd["training"][::-1]})
+    assert open_cases(tmp_path) == forward
+
+
+@pytest.mark.data
+def test_hippocampus_has_its_208_cases_in_five_folds(data_folder):
+    cases = open_cases(data_folder / "hippocampus")
+    assert (cases.name, cases.layout, len(cases), cases.num_folds) == ("Hippocampus", "msd", 208, 5)
+    assert cases.channels == ("MRI",)
+    assert cases.labels == {0: "background", 1: "Anterior", 2: "Posterior"}
+    assert [ref.fold for ref in cases] == [index % 5 for index in range(208)]
+    assert cases.refs[0].images == (data_folder / "hippocampus/imagesTr/hippocampus_001.nii.gz",)
+    assert len(cases.split(0).validation) == 42
+
+
+@pytest.mark.data
+def test_both_descriptions_of_hippocampus_list_the_same_cases_and_folds(data_folder):
+    by_entry = open_cases(data_folder / "hippocampus")
+    by_splits_file = open_cases(data_folder / "hippocampus" / "dataset_nnunetv2.json")
+    assert by_splits_file.layout == "nnunet"
+    assert by_splits_file.refs == by_entry.refs
+    assert (by_splits_file.labels, by_splits_file.num_folds) == (by_entry.labels, by_entry.num_folds)
+
+
+@pytest.mark.data
+def test_openkbp_cases_are_called_without_channel_number(data_folder):
+    cases = open_cases(data_folder / "openkbp_headneck_ct")
+    assert (cases.layout, len(cases), cases.num_classes) == ("msd", 20, 8)
+    splits = json.loads((data_folder / "openkbp_headneck_ct" / "splits_final.json").read_text())
+    for fold, split in enumerate(splits):
+        assert [ref.case_id for ref in cases.split(fold).validation] == sorted(split["val"])
+        assert [ref.case_id for ref in cases.split(fold).training] == sorted(split["train"])
+
+
+@pytest.mark.data
+def test_openkbp_without_fold_entries_takes_its_splits_file(data_folder, tmp_path):
+    origin = data_folder / "openkbp_headneck_ct"
+    description = json.loads((origin / "dataset.json").read_text())
+    for entry in description["training"]:
+        del entry["fold"]
+    (tmp_path / "dataset.json").write_text(json.dumps(description))
+    shutil.copy(origin / "splits_final.json", tmp_path)
+    for name in ("imagesTr", "labelsTr"):
+        os.symlink(origin / name, tmp_path / name)
+    declared = {ref.case_id: ref.fold for ref in open_cases(origin)}
+    assert {ref.case_id: ref.fold for ref in open_cases(tmp_path)} == declared
+
+
+@pytest.mark.data
+def test_ms_multimodal_has_four_files_per_case(data_folder):
+    cases = open_cases(data_folder / "ms_multimodal")
+    assert cases.channels == ("FLAIR", "T1", "T1POST", "T2")
+    assert [ref.case_id for ref in cases] == ["ms_patient07", "ms_patient19"]
+    assert [path.name for path in cases.refs[1].images] == [f"ms_patient19_000{channel}.nii.gz" for channel in range(4)]
+    assert ([ref.fold for ref in cases], cases.num_folds) == ([0, 1], 2)
+
+
+@pytest.mark.data
+def test_a_data_set_of_one_case_has_one_fold(data_folder):
+    cases = open_cases(data_folder / "vs_seg_001")
+    assert ([(ref.case_id, ref.fold) for ref in cases], cases.num_folds) == ([("vs_seg_001", 0)], 1)
+    assert not cases.split("all").held_out
+
+
+@pytest.mark.data
+def test_a_table_over_the_small_samples_opens(data_folder, tmp_path):
+    folder = data_folder / "small_ct_mr_samples"
+    rows = ["case;image;label", "prediction_only;" + str(folder / "totalseg_ct/image.nii.gz") + ";"]
+    for name in ("spine_mri", "msd_spleen_2_crop", "spine_ct"):
+        label = "label.nii.gz" if name.startswith("msd") else "label_subreg.nii.gz"
+        relative = Path(os.path.relpath(folder / name, tmp_path))
+        rows.append(f"{name};{relative / 'image.nii.gz'};{relative / label}")
+    (tmp_path / "small.csv").write_text("\n".join(rows))
+    cases = open_cases(tmp_path)
+    assert [ref.case_id for ref in cases] == ["msd_spleen_2_crop", "prediction_only", "spine_ct", "spine_mri"]
+    assert [ref.fold for ref in cases] == [0, None, 1, 2]
+    assert all(ref.images[0].is_file() for ref in cases)
+
+
+@pytest.mark.data
+def test_the_index_of_the_nuclei_patches_is_refused_by_its_columns(data_folder):
+    with pytest.raises(DatasetError, match=r"no column 'image' among the columns 'file', 'source_id', 'nuclei'"):
+        open_cases(data_folder / "nuclei_patches")

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.core.errors import DatasetError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.source.splits import assign_folds, default_folds, read_splits
+
+
+def refs_of(case_ids: list[str]) -> list[VolumeRef]:
+    return [VolumeRef(case_id=case_id, images=(Path("x"),), label=Path("y")) for case_id in sorted(case_ids)]
+
+
+@given(st.lists(st.text(min_size=1, max_size=4), unique=True, min_size=1, max_size=40), st.integers(2, 7), st.randoms())
+def test_default_folds_hold_every_case_once_in_even_sizes_whatever_the_order(case_ids, num_folds, random):
+    folds = default_folds(case_ids, num_folds)
+    assert set(folds) == set(case_ids)
+    sizes = [sum(fold == wanted for fold in folds.values()) for wanted in range(num_folds)]
+    assert sum(sizes) == len(case_ids)
+    assert max(sizes) - min(sizes) <= 1
+    random.shuffle(case_ids)
+    assert default_folds(case_ids, num_folds) == folds
+
+
+@pytest.mark.parametrize(("num_cases", "num_folds", "made"), [(1, 5, 1), (2, 5, 2), (3, 5, 3), (5, 5, 5), (12, 5, 5)])
+def test_default_folds_are_no_more_than_the_cases(num_cases, num_folds, made):
+    refs, num_made = assign_folds(refs_of([f"{i:02d}" for i in range(num_cases)]), num_folds=num_folds)
+    assert num_made == made
+    assert [ref.fold for ref in refs] == [index % made for index in range(num_cases)]
+
+
+def test_every_default_fold_can_be_trained_with_two_cases_or_more():
+    refs, num_folds = assign_folds(refs_of(["a", "b"]), num_folds=5)
+    assert {ref.fold for ref in refs} == set(range(num_folds)) == {0, 1}
+
+
+def test_a_validated_case_has_the_fold_that_validates_it(write_json):
+    path = write_json([{"train": ["a", "b"], "val": ["c"]}, {"train": ["c", "b"], "val": ["a"]}], "splits_final.json")
+    assert read_splits(path, ["a", "b", "c"]) == ({"c": 0, "a": 1}, 2)
+
+
+@pytest.mark.parametrize(
+    ("splits", "text"),
+    [
+        ([], r"the top level is an empty list; write a list of \{\"train\""),
+        ({"train": [], "val": []}, r"the top level is an object; write a list of"),
+        ([["a"]], r"fold 0 has \"train\": None; write a list of case ids under \"train\" and \"val\""),
+        ([{"train": ["a", "b", "c"]}], r"fold 0 has \"val\": None; write a list of case ids"),
+        ([{"train": ["a"], "val": [1]}], r"fold 0 has \"val\": \[1\]; write a list of case ids"),
+        ([{"train": ["a", "b"], "val": ["d"]}], r"fold 0 names case 'd', which is not in the data set; correct the id"),
+        (
+            [{"train": ["a", "b", "c"], "val": ["c"]}],
+            r"fold 0 names case 'c' under both \"train\" and \"val\"; keep it",
+        ),
+        ([{"train": ["a", "b", "b"], "val": ["c"]}], r"fold 0 names case 'b' twice; keep it once"),
+        (
+            [{"train": ["a", "b"], "val": ["c"]}, {"train": ["a", "b"], "val": ["c"]}],
+            r"case 'c' is validated in fold 0 and again in fold 1; keep it in one",
+        ),
+        (
+            [{"train": ["a", "b"], "val": ["c"]}, {"train": [], "val": ["a"]}],
+            r"fold 1 leaves out 2 of 3 cases, the first is 'b'; add each to \"train\" or \"val\", or remove it",
+        ),
+    ],
+)
+def test_splits_that_contradict_the_cases_are_refused(write_json, splits, text):
+    path = write_json(splits, "splits_final.json")
+    with pytest.raises(DatasetError, match=text) as caught:
+        read_splits(path, ["a", "b", "c"])
+    assert str(caught.value).startswith(f"source: {path}: ")
+
+
+def test_a_malformed_splits_file_is_located(tmp_path):
+    (tmp_path / "splits_final.json").write_text("[\n{]")
+    with pytest.raises(DatasetError, match=r"splits_final\.json: not valid JSON at line 2, column 2"):
+        assign_folds(refs_of(["a", "b"]), num_folds=5, splits_file=tmp_path / "splits_final.json")

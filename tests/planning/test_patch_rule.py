@@ -1,0 +1,43 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.planning.patch_rule import fit_patch
+
+
+def fit(shape, spacing, max_voxels=96_000, max_levels=4):
+    return fit_patch(np.array(shape, float), np.array(spacing, float), max_voxels=max_voxels, max_levels=max_levels)
+
+
+def test_a_small_case_is_taken_in_whole():
+    hippocampus = fit((35, 50, 36), (1, 1, 1))
+    assert hippocampus.shape_voxel == (40, 56, 40)
+    assert hippocampus.strides == ((2, 2, 2),) * 3
+
+
+def test_a_large_case_gets_a_near_cubic_patch_within_the_budget():
+    x, y, z = fit((300, 300, 200), (1, 1, 1), max_voxels=128**3, max_levels=6).shape_voxel
+    assert (x, y, z) == (128, 128, 128)
+
+
+def test_thick_slices_are_halved_later_than_the_plane():
+    anisotropic = fit((256, 256, 30), (0.8, 0.8, 5.0), max_voxels=128**3, max_levels=6)
+    assert anisotropic.strides[:2] == ((2, 2, 1), (2, 2, 1))
+    x, y, z = anisotropic.shape_voxel
+    assert x == y > z
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 600)] * 3),
+    spacing=st.tuples(*[st.floats(0.2, 8.0)] * 3),
+    max_levels=st.integers(2, 6),
+)
+def test_any_case_gets_a_patch_the_network_can_take(shape, spacing, max_levels):
+    found = fit(shape, spacing, max_levels=max_levels)
+    assert 1 <= len(found.strides) <= max_levels - 1
+    for n, divisor, whole in zip(found.shape_voxel, found.divisor, shape, strict=True):
+        assert n % divisor == 0
+        assert n >= divisor
+        assert n < whole + divisor, "no longer than the case needs"
+    # Rounding to the divisor may add a little to each axis, never more than half of it again.
+    assert np.prod(found.shape_voxel) <= max(3.4 * 96_000, np.prod(found.divisor))

@@ -1,0 +1,42 @@
+import pytest
+import torch
+from monai.losses import DiceCELoss, DiceLoss
+
+from voxelocity.step import LossConfig, build_loss
+
+
+@pytest.fixture
+def logits_and_label():
+    rng = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 4, 6, 7, 8, generator=rng, requires_grad=True)
+    label = torch.randint(0, 4, (2, 6, 7, 8), generator=rng, dtype=torch.uint8)
+    label[1][label[1] == 3] = 0  # one class is absent from one sample
+    return logits, label
+
+
+@pytest.mark.parametrize("over_batch", [True, False])
+@pytest.mark.parametrize("background", [True, False])
+def test_loss_and_gradient_equal_those_of_monai(logits_and_label, over_batch, background):
+    logits, label = logits_and_label
+    ours = build_loss(LossConfig(dice_over_batch=over_batch, include_background=background, smooth=1e-4))
+    theirs = DiceCELoss(
+        softmax=True, to_onehot_y=True, batch=over_batch, include_background=background, smooth_nr=1e-4, smooth_dr=1e-4
+    )
+    a, b = ours(logits, label), theirs(logits, label.unsqueeze(1))
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    (grad_a,) = torch.autograd.grad(a, logits)
+    (grad_b,) = torch.autograd.grad(b, logits)
+    torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-8)
+
+
+def test_dice_alone_equals_that_of_monai(logits_and_label):
+    logits, label = logits_and_label
+    ours = build_loss(LossConfig(name="dice", dice_over_batch=False))(logits, label)
+    theirs = DiceLoss(softmax=True, to_onehot_y=True, include_background=False)(logits, label.unsqueeze(1))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_logits_are_summed_in_float32(logits_and_label):
+    logits, label = logits_and_label
+    loss = build_loss(LossConfig())(logits.bfloat16(), label)
+    assert loss.dtype == torch.float32

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.step import NetworkConfig, build_network
+
+SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": "unet", **SMALL},
+        {"name": "unet", **SMALL, "num_res_units": 2, "norm": "batch", "dropout": 0.1},
+        {"name": "dynunet", **SMALL},
+        {"name": "dynunet", **SMALL, "num_res_units": 1},
+        {"name": "segresnet", "widths": [8, 16, 32], "strides": [[2, 2, 2], [2, 2, 2]]},
+    ],
+)
+def test_every_network_answers_one_logit_per_class_and_voxel(values):
+    config = NetworkConfig.parse(values)
+    x, y, z = (4 * d for d in config.divisor)
+    network = build_network(config, num_channels=2, num_classes=3, seed=0).eval()
+    assert network(torch.zeros(1, 2, x, y, z)).shape == (1, 3, x, y, z)
+
+
+def test_the_seed_alone_decides_the_initial_weights():
+    config = NetworkConfig.parse({"name": "dynunet", **SMALL})
+    torch.manual_seed(1)
+    a = build_network(config, num_channels=1, num_classes=2, seed=5).state_dict()
+    after = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.rand(1) == after, "torch's global generator was not left as it was"
+    b = build_network(config, num_channels=1, num_classes=2, seed=5).state_dict()
+    c = build_network(config, num_channels=1, num_classes=2, seed=6).state_dict()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+def test_the_divisor_is_what_the_strides_halve_in_all():
+    assert NetworkConfig.parse({"name": "unet", **SMALL}).divisor == (4, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"name": "unet", "widths": [4, 8], "strides": []}, "2 widths need 1 strides, not 0"),
+        ({"name": "unet", "widths": [4, 8], "strides": [[3, 1, 1]]}, "strides are 1 or 2 on each axis"),
+        ({"name": "segresnet", "widths": [8, 16], "strides": [[2, 2, 1]]}, "SegResNet halves every axis"),
+        ({"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "should be 'unet', 'segresnet' or 'dynunet'"),
+    ],
+)
+def test_a_network_that_cannot_be_is_refused_in_words(values, text):
+    with pytest.raises(ConfigError, match=text.replace("[", r"\[")):
+        NetworkConfig.parse(values)

@@ -1,0 +1,69 @@
+import io
+
+import pytest
+import torch
+
+from voxelocity.core.batch import Batch
+from voxelocity.step import (
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrainingStep,
+    build_loss,
+    build_network,
+)
+
+NETWORK = NetworkConfig.parse({"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]})
+
+
+def training(compute="float32", average_decay=0.9, name="sgd"):
+    return TrainingStep(
+        build_network(NETWORK, num_channels=1, num_classes=2, seed=0),
+        build_loss(LossConfig()),
+        optimizer=OptimizerConfig(name=name, learning_rate=0.05, average_decay=average_decay, momentum=0.9),
+        precision=PrecisionConfig(compute=compute, channels_last=compute != "float32"),
+        device=torch.device("cpu"),
+    )
+
+
+def batch(step=0):
+    rng = torch.Generator().manual_seed(step % 3)
+    image = torch.randn(2, 1, 8, 8, 8, generator=rng)
+    return Batch(image=image, label=(image[:, 0] > 0).to(torch.uint8), draws=(), regions=(), step=step)
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_steps_lower_the_loss(compute, name):
+    step = training(compute, name=name)
+    losses = [float(step(batch(i), 0.1 if name == "sgd" else 0.02)) for i in range(30)]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_going_on_from_a_saved_state_gives_the_same_weights_bit_for_bit():
+    through, first = training(), training()
+    for i in range(6):
+        through(batch(i), 0.05)
+    for i in range(3):
+        first(batch(i), 0.05)
+    file = io.BytesIO()
+    torch.save(first.state(), file)
+    file.seek(0)
+    second = training()
+    second.load_state(torch.load(file, weights_only=True))
+    for i in range(3, 6):
+        second(batch(i), 0.05)
+    for network in ("network", "averaged"):
+        a, b = getattr(through, network).state_dict(), getattr(second, network).state_dict()
+        assert all(torch.equal(a[name], b[name]) for name in a), network
+
+
+def test_the_average_lags_behind_the_weights_and_is_the_network_itself_when_off():
+    step = training(average_decay=0.99)
+    for i in range(20):
+        step(batch(i), 0.05)
+    a, b = next(iter(step.averaged.parameters())), next(iter(step.network.parameters()))
+    assert not torch.equal(a, b)
+    off = training(average_decay=0.0)
+    assert off.averaged is off.network

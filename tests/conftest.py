@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +32,11 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     assert not still, f"threads left running: {still}"
 
 
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """With REQUIRE_GPU=1 a GPU test that would be skipped fails instead."""
-    skipped = call.excinfo is not None and call.excinfo.errisinstance(pytest.skip.Exception)
-    if skipped and item.get_closest_marker("gpu") and os.environ.get("REQUIRE_GPU") == "1":
-        call.excinfo = pytest.ExceptionInfo.from_exception(
-            AssertionError("REQUIRE_GPU=1, but no CUDA device was found")
-        )
+    report = yield
+    if report.skipped and item.get_closest_marker("gpu") and os.environ.get("REQUIRE_GPU") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"REQUIRE_GPU=1, but this test was skipped: {report.longrepr}"
+    return report

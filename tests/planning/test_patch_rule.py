@@ -11,7 +11,7 @@ def fit(shape, spacing, max_voxels=96_000, max_levels=4):
 
 def test_a_small_case_is_taken_in_whole():
     hippocampus = fit((35, 50, 36), (1, 1, 1))
-    assert hippocampus.shape_voxel == (40, 56, 40)
+    assert hippocampus.shape_voxel == (32, 48, 32)
     assert hippocampus.strides == ((2, 2, 2),) * 3
 
 
@@ -38,6 +38,6 @@ def test_any_case_gets_a_patch_the_network_can_take(shape, spacing, max_levels):
     for n, divisor, whole in zip(found.shape_voxel, found.divisor, shape, strict=True):
         assert n % divisor == 0
         assert n >= divisor
-        assert n < whole + divisor, "no longer than the case needs"
+        assert n <= max(whole + divisor / 2, divisor), "no longer than the case needs"
     # Rounding to the divisor may add a little to each axis, never more than half of it again.
     assert np.prod(found.shape_voxel) <= max(3.4 * 96_000, np.prod(found.divisor))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from voxelocity.infer.window import WindowConfig
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError
 from voxelocity.data.prepare import PrepareConfig
+from voxelocity.infer.window import WindowConfig
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
 
 WEIGHTS_NAME = "model.safetensors"
@@ -48,10 +47,10 @@ class ModelSpec(Config):
         return tuple(self.labels[value] for value in self.label_values)
 
 
-def save_model(folder: Path, weights: Mapping[str, torch.Tensor], spec: ModelSpec) -> None:
+def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each beside its place first, so that a reader never sees half of one."""
     temporary = folder / f".{WEIGHTS_NAME}.{os.getpid()}"
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary)
+    save_file({name: tensor.cpu().contiguous() for name, tensor in _once(network).items()}, temporary)
     os.replace(temporary, folder / WEIGHTS_NAME)
     temporary = folder / f".{SPEC_NAME}.{os.getpid()}"
     temporary.write_text(json.dumps(spec.to_plain(), indent=1) + "\n")
@@ -72,11 +71,28 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
             )
     try:
         spec = ModelSpec.parse(json.loads((folder / SPEC_NAME).read_text()), where=str(folder / SPEC_NAME))
-        weights = load_file(folder / WEIGHTS_NAME)
-    except (json.JSONDecodeError, SafetensorError) as error:
-        raise InputError(f"infer: {folder}: the model cannot be read ({error}); train it again") from None
-    network = build_network(
-        spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0
-    )
-    network.load_state_dict(weights)
+    except json.JSONDecodeError as error:
+        raise InputError(f"infer: {folder / SPEC_NAME} is damaged ({error}); train the model again") from None
+    network = build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
+    _load_weights(network, folder / WEIGHTS_NAME)
     return network.eval(), spec
+
+
+def _once(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The network's tensors, each under one name: MONAI's DynUNet registers every block under two."""
+    named: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in network.state_dict().items():
+        named.setdefault(tensor.data_ptr(), (name, tensor.detach()))
+    return dict(named.values())
+
+
+def _load_weights(network: torch.nn.Module, path: Path) -> None:
+    try:
+        weights = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
+    wanted = _once(network)
+    if weights.keys() != wanted.keys() or any(weights[name].shape != wanted[name].shape for name in wanted):
+        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
+    for name, tensor in wanted.items():
+        tensor.copy_(weights[name])

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from voxelocity.infer.window import WindowConfig, predict_volume
 
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.prepare import Preparation, restore_probabilities
 from voxelocity.infer.model import ModelSpec
+from voxelocity.infer.window import WindowConfig, predict_volume
 from voxelocity.step import autocast
 
 ClassIndices = npt.NDArray[np.uint8]

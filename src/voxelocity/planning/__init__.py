@@ -2,7 +2,7 @@
 
 from voxelocity.planning.config import Plan, TrainConfig
 from voxelocity.planning.fingerprint import Fingerprint
-from voxelocity.planning.machine import DeviceChoice, Machine
+from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, default_cache_folder, make_plan, read_overrides
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "default_cache_folder",
     "make_plan",
     "read_overrides",
+    "survey",
 ]

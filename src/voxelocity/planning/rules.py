@@ -6,15 +6,16 @@ Where a rule follows a published one, its docstring names it; where it follows a
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from voxelocity.planning.facts import Facts
 from voxelocity.planning.patch_rule import fit_patch
 
-Triple = tuple[float, float, float]
+Vector = npt.NDArray[np.float64]
 
 # Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores, and that fill a GPU
 # of ten GiB with the planned batch (nnU-Net's 128 x 128 x 128).
-_CPU_PATCH_VOXELS = 96_000
+_CPU_PATCH_VOXELS = 64_000
 _GPU_PATCH_VOXELS = 128**3
 # nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
 # CPU we let it see at least this share, or training would not visit most of the volume.
@@ -47,14 +48,15 @@ def settle_orientation_and_spacing(facts: Facts) -> None:
     facts.settle("data.prepare.spacing_mm", rounded, reason)
 
 
-def coarsen(spacing: np.ndarray, shape: np.ndarray, max_voxels: float) -> np.ndarray:
+def coarsen(spacing: Vector, shape: Vector, max_voxels: float) -> Vector:
     """The spacing made coarser, finest axes first, until the volume has `max_voxels`."""
     low, high = float(spacing.min()), float(spacing.max()) * 64
     for _ in range(60):
         floor = (low * high) ** 0.5
         voxels = (shape * spacing / np.maximum(spacing, floor)).prod()
         low, high = (floor, high) if voxels > max_voxels else (low, floor)
-    return np.maximum(spacing, high)
+    coarser: Vector = np.maximum(spacing, high)
+    return coarser
 
 
 def settle_intensity(facts: Facts) -> None:
@@ -151,7 +153,7 @@ def settle_patch_and_network(facts: Facts) -> None:
         f"the median case has {median} voxels; a step on this device should see at most {budget:,} "
         f"(whole multiples of {fit.divisor} for the network)",
     )
-    widths = [16, 32, 64, 128] if on_cpu else [32, 64, 128, 256, 320, 320]
+    widths = [8, 32, 64, 128] if on_cpu else [32, 64, 128, 256, 320, 320]
     widths = widths[: len(fit.strides) + 1]
     facts.settle(
         "network.widths", widths, f"{len(widths)} levels, until the patch is 4 voxels wide or the device is full"
@@ -225,21 +227,47 @@ def settle_length(facts: Facts) -> None:
 
 
 def settle_optimizer(facts: Facts) -> None:
-    """Filled from our recipe search on hippocampus; see docs/log.md."""
-    facts.settle("optimizer.name", "adamw", "reached a higher Dice than SGD in runs of minutes")
-    facts.settle("optimizer.learning_rate", 3e-3, "best of 1e-3, 3e-3 and 6e-3 in our runs of minutes")
-    facts.settle("optimizer.weight_decay", 1e-2, "torch's default for AdamW")
-    facts.settle("optimizer.average_decay", 0.99, "a running average of the weights is steadier than the last ones")
+    """AdamW with a cosine decay: the recipe of our search on hippocampus (docs/log.md)."""
+    facts.settle("optimizer.name", "adamw", "needs no long momentum to warm up in a run of minutes")
+    facts.settle("optimizer.learning_rate", 4e-3, "3e-3 and 8e-3 came out alike in our runs of minutes")
+    facts.settle("optimizer.weight_decay", 2e-2, "of convolutions alone, not of biases and norms")
+    facts.settle("schedule.decay", "cosine", "the last weights are then as good as a running average of them")
+
+
+def settle_augment(facts: Facts) -> None:
+    """Flips where anatomy is near symmetric, small rotations and zooms, and changes of intensity."""
+    facts.settle(
+        "data.augment.flip_probability",
+        [0.5, 0.0, 0.0],
+        "left and right are near mirror images; front and back, head and foot are not",
+    )
+    facts.settle("data.augment.affine_probability", 0.7, "rotation and zoom of most patches")
+    facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "as far as patients lie askew")
+    facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
 
 
 def settle_window(facts: Facts) -> None:
-    """Windows of the final validation and of prediction."""
-    patch = facts.settled["data"]["patch"]["shape_voxel"]
-    facts.settle("window.shape_voxel", list(patch), "what the network was trained on")
+    """Windows of the final validation and of prediction: the patch, or a little more where that takes in a whole case."""
+    patch = np.array(facts.settled["data"]["patch"]["shape_voxel"])
+    whole = _whole_multiples(facts)
+    if whole.prod() <= 2 * patch.prod():
+        shape, reason = np.maximum(whole, patch), "takes in the median case in one go, without a seam"
+    else:
+        shape, reason = patch, "what the network was trained on"
+    facts.settle("window.shape_voxel", [int(n) for n in shape], reason)
     facts.settle("window.overlap", 0.5, "nnU-Net's half, blended by a Gaussian")
     facts.settle(
         "window.batch_size", 1 if facts.machine.device == "cpu" else 4, "windows at once", changes_results=False
     )
+
+
+def _whole_multiples(facts: Facts) -> npt.NDArray[np.int_]:
+    """The median prepared case, rounded up to what the network can take."""
+    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
+    divisor = np.prod(np.array(facts.settled["network"]["strides"]), axis=0)
+    shape = np.array(facts.data.extent_mm.median) / spacing
+    whole: npt.NDArray[np.int_] = (np.ceil((shape - 0.01) / divisor) * divisor).astype(int)
+    return whole
 
 
 RULES = (
@@ -249,6 +277,7 @@ RULES = (
     settle_cache,
     settle_patch_and_network,
     settle_feed,
+    settle_augment,
     settle_precision,
     settle_length,
     settle_optimizer,
@@ -256,5 +285,5 @@ RULES = (
 )
 
 
-def _mm(values: np.ndarray) -> str:
+def _mm(values: Vector) -> str:
     return " x ".join(f"{v:.3g}" for v in values) + " mm"

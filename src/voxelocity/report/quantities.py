@@ -15,21 +15,18 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LARGE_UNITS = (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1))
 
 
-def is_number(value: float | None) -> bool:
-    """Whether there is a finite number to show."""
-    return value is not None and math.isfinite(value)
-
-
-def seconds_text(seconds: float | None) -> str:
-    """A duration in its two largest units: "12 ms", "4.2 s", "42 s", "5 min 2 s", "1 h 3 min", "2 d 4 h"."""
+def duration_text(seconds: float | None) -> str:
+    """A duration in its two largest units: "12 ms", "0.90 s", "4.2 s", "42 s", "5 min 2 s", "1 h 3 min", "2 d 4 h"."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_AVAILABLE
-    if seconds < 0:
-        return f"-{seconds_text(-seconds)}"
-    if seconds == 0:
+    if seconds < 0.0:
+        return f"-{duration_text(-seconds)}"
+    if seconds == 0.0:
         return "0 s"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.2g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.2g} ms"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 59.5:
@@ -99,13 +96,13 @@ def count_text(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def value_text(value: Any, key: str = "") -> str:
-    """Any plain value in one line; the unit suffix of its key (`_bytes`, `_s`, `_share`) decides how a number is written."""
+    """Any plain value in one line. The unit at the end of its key (`_bytes`, `_s`, `_share`) decides how it reads."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        return _number_text(value, key.rsplit(".", 1)[-1])
+        return _number_text(value, key)
     if isinstance(value, Mapping):
         return ", ".join(f"{k}: {value_text(v, str(k))}" for k, v in value.items()) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -113,14 +110,17 @@ def value_text(value: Any, key: str = "") -> str:
     return str(value)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level with dotted keys, in order; lists stay whole."""
+def dotted(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings, and lists of them, as one level with dotted keys, in order; other lists stay whole."""
+    if isinstance(values, Mapping):
+        inner = {str(key): value for key, value in values.items()}
+    elif isinstance(values, list | tuple) and any(isinstance(value, Mapping) for value in values):
+        inner = {str(index): value for index, value in enumerate(values)}
+    else:
+        return {prefix.rstrip("."): values}
     flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
+    for key, value in inner.items():
+        flat.update(dotted(value, f"{prefix}{key}."))
     return flat
 
 
@@ -131,16 +131,18 @@ def _three_digits(value: float) -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.9995 else f"{value:.3f}"
 
 
-def _number_text(value: float, name: str) -> str:
-    if name.endswith("bytes"):
-        return bytes_text(value)
-    if name == "seconds" or name.endswith(("_s", "_seconds")) and not name.endswith("per_s"):
-        return seconds_text(value)
-    if name.endswith("share"):
-        return share_text(value)
+def _number_text(value: float, key: str) -> str:
+    # The unit may stand on the last part (file_bytes) or on the one above it (class_shares.liver).
+    for name in reversed(key.split(".")[-2:]):
+        if name.endswith("bytes"):
+            return bytes_text(value)
+        if name == "seconds" or (name.endswith(("_s", "_seconds")) and not name.endswith("per_s")):
+            return duration_text(value)
+        if name.endswith(("share", "shares")):
+            return share_text(value)
     if isinstance(value, int):
-        # A seed or a year is a name, not an amount, and reads worse with separators.
-        return f"{value:,}" if value >= 100_000 and "seed" not in name else str(value)
+        # A seed is a name, not an amount, and reads worse with separators.
+        return str(value) if "seed" in key else f"{value:,}"
     return f"{value:.4g}" if math.isfinite(value) else NOT_AVAILABLE
 
 

@@ -22,6 +22,8 @@ class OptimizerConfig(Config):
     """L2 penalty (SGD) or decoupled decay (AdamW)."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
     """Of SGD; ignored by AdamW."""
+    second_momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
+    """Of AdamW's squared gradients; torch's 0.999 remembers a thousand steps, longer than a short run has."""
     clip_norm: float = Field(default=12.0, gt=0.0)
     """Gradients are scaled down to this norm where they exceed it (12 as in nnU-Net)."""
     average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -29,7 +31,10 @@ class OptimizerConfig(Config):
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser, in torch's fused implementation: one kernel (CPU: one pass) for all parameters."""
+    """The optimiser, in torch's fused implementation: one kernel (CPU: one pass) for all parameters.
+
+    AdamW's decay leaves biases and the scales of norms alone; SGD's L2 penalty takes all, as in nnU-Net.
+    """
     if config.name == "sgd":
         return torch.optim.SGD(
             parameters,
@@ -39,4 +44,9 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Param
             weight_decay=config.weight_decay,
             fused=True,
         )
-    return torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+    listed = list(parameters)
+    groups = [
+        {"params": [p for p in listed if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.second_momentum), fused=True)

@@ -35,7 +35,7 @@ class TrainingStep:
         self._precision = precision
         self._config = optimizer
         self._optimizer = build_optimizer(optimizer, self.network.parameters())
-        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")  # type: ignore[attr-defined]
+        self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")
         self._average = _running_average(self.network, optimizer.average_decay)
 
     @property
@@ -56,7 +56,7 @@ class TrainingStep:
             # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain networks return (b, k, x, y, z).
             loss = self._loss(logits, batch.label)
         self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(loss).backward()
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         self._scaler.unscale_(self._optimizer)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
         self._scaler.step(self._optimizer)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from voxelocity.observe import Clock
-from voxelocity.report import duration_text
+from voxelocity.report import duration_text, share_text
 from voxelocity.training.loop import StepWindow
 
 
@@ -47,7 +47,7 @@ class TerminalProgress:
         facts = (
             f"step {window.step}  loss {window.loss:.3f}{self._dice}  "
             f"{window.num_images / max(window.seconds, 1e-9):.1f} images/s  "
-            f"waiting {window.wait_s / max(window.seconds, 1e-9):.0%}  {duration_text(remaining_s)} left"
+            f"waiting {share_text(window.wait_s / max(window.seconds, 1e-9))}  {duration_text(remaining_s)} left"
         )
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress, facts=facts)

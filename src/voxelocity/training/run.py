@@ -25,10 +25,11 @@ from voxelocity.training.cache_progress import CacheProgress
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
 from voxelocity.training.metrics_table import write_metrics
+from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.progress import TerminalProgress
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.stop import StopRequest
-from voxelocity.training.validate import SlicePictures, rehearse, score_cases, validate_prepared
+from voxelocity.training.validate import rehearse, score_cases, validate_prepared
 
 # Rendering the page, the picture and the model's files; measured at 1.5 to 3 s on two cores.
 _REPORT_S = 3.0
@@ -96,7 +97,7 @@ class Run:
         finished = self._train(training, state, budget, training_cases, validation_cases)
         if not finished:
             raise self._interrupted(state)
-        save_model(self.folder.path, training.averaged.state_dict(), self.spec)
+        save_model(self.folder.path, training.averaged, self.spec)
         scores = self._score(Predictor(training.averaged, self.spec, device=self.device))
         return self._finish(scores, state)
 
@@ -188,10 +189,13 @@ class Run:
                 progress=progress,
                 clock=self.clock,
                 should_stop=self.stop.__bool__,
-                on_validated=lambda step: render_progress_png(read_run(self.folder.path), self.folder.progress_picture),
+                on_validated=self._draw_progress,
                 state=state,
             )
             return loop.run()
+
+    def _draw_progress(self, step: int) -> None:
+        render_progress_png(read_run(self.folder.path), self.folder.progress_picture)
 
     def _score(self, predictor: Predictor) -> list[CaseScore]:
         scores, pictures = [], SlicePictures()

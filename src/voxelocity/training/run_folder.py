@@ -109,7 +109,9 @@ class RunFolder:
             ConfigError: `run.yaml` is damaged.
         """
         fold = self._read_record("dataset").get("fold")
-        return "all" if fold == "all" else int(fold)
+        if fold == "all" or isinstance(fold, int):
+            return fold
+        raise ConfigError(f"train: {self.record} names no fold ({fold!r}); start anew with --overwrite")
 
     def _read_record(self, key: str) -> dict[str, Any]:
         try:

@@ -6,10 +6,9 @@ It releases the GIL while it works: another thread counted as fast beside it as 
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
-from isal import igzip, igzip_lib, isal_zlib
+from isal import igzip_lib, isal_zlib
 
 from voxelocity.core.errors import ScanError
 
@@ -18,6 +17,8 @@ _GZIP_WINDOW_BITS = 31
 # isal's stubs give its error as an instance, not as a class.
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
 _DRAIN_BYTES = 1 << 20
+# Of a packed file, more than enough to hold a header, also behind a gzip header with a long name.
+_START_BYTES = 1 << 16
 
 
 def read_start(path: Path, num_bytes: int) -> bytes:
@@ -28,22 +29,25 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     """
     try:
         with path.open("rb") as file:
-            is_packed = file.read(2) == _GZIP_MAGIC
-            file.seek(0)
-            if not is_packed:
-                return file.read(num_bytes)
-            with igzip.IGzipFile(fileobj=file, mode="rb") as unpacked:
-                start: bytes = unpacked.read(num_bytes)
-                return start
-    except EOFError:
-        raise ScanError(
-            f"decode: {path}: the file is truncated: it ends within its first {num_bytes} unpacked bytes; "
-            "copy or download it again"
-        ) from None
-    except (gzip.BadGzipFile, _IsalError) as error:
-        raise ScanError(_damaged(path, error)) from None
+            data = file.read(num_bytes + _START_BYTES)
     except OSError as error:
         raise ScanError(_unreadable(path, error)) from None
+    if not data.startswith(_GZIP_MAGIC):
+        return data[:num_bytes]
+    start = b""
+    while data.startswith(_GZIP_MAGIC) and len(start) < num_bytes:
+        member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
+        try:
+            start += member.decompress(data, num_bytes - len(start))
+        except _IsalError as error:
+            raise ScanError(_damaged(path, error)) from None
+        if not member.eof and len(start) < num_bytes:
+            raise ScanError(
+                f"decode: {path}: the file is truncated: it ends within its first {num_bytes} unpacked bytes; "
+                "copy or download it again"
+            )
+        data = member.unused_data
+    return start
 
 
 def read_unpacked(path: Path, *, num_expected: int) -> bytes:

@@ -134,7 +134,7 @@ def _shape(path: Path, raw: Any) -> tuple[int, ...]:
 def _dtype(path: Path, raw: Any) -> str:
     try:
         dtype = raw.get_data_dtype()
-    except HeaderDataError:
+    except KeyError:
         dtype = None
     if dtype is None or dtype.kind not in "iuf" or dtype.itemsize > _MAX_VALUE_BYTES:
         raise ScanError(

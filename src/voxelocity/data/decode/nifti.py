@@ -42,7 +42,8 @@ def label_values_in(path: Path) -> tuple[int, ...]:
         # Counting is six times quicker than sorting for the few values that a label file has.
         low = int(slab.min())
         if int(slab.max()) - low < 65_536:
-            counts = np.bincount((slab - np.array(low, dtype=slab.dtype)).ravel(order="K"))
+            signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
+            counts = np.bincount((signed_safe - low).ravel(order="K").astype(np.intp, copy=False))
             found.update((np.flatnonzero(counts) + low).tolist())
         else:
             found.update(np.unique(slab).tolist())

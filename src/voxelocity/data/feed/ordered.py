@@ -23,7 +23,8 @@ class OrderedPrefetch(Generic[T]):
     made, at `close`, at the end of a `with` block, or when the iterator is collected. For one consumer.
 
     Args:
-        make: item by index; called from several threads at once.
+        make: item by index; called from several threads at once. What it refers to lives as long as the threads, so an
+            iterator that `make` itself refers to is never collected and must be closed.
         start: the first index.
         stop: the index after the last, or None for an endless stream.
         num_threads: threads to make items in; 0 makes each item in the caller's thread when it is asked for.
@@ -134,6 +135,8 @@ class _Made(Generic[T]):
             self._value = make(index)
         except BaseException as error:  # handed to the consumer, whatever it is
             self._error = error
+            # The traceback holds this frame: without this, the two would keep each other alive.
+            del self
 
     def get(self) -> T:
         if self._error is None:
@@ -141,7 +144,6 @@ class _Made(Generic[T]):
         try:
             raise self._error
         finally:
-            # The traceback holds this frame: without this, the two would keep each other alive.
             del self
 
 
@@ -168,12 +170,16 @@ class _Crew(Generic[T]):
 
     def take(self, index: int) -> T:
         """The item of this index; indices are taken in order."""
+        # Not named here: an error's traceback would hold this frame, and it the error.
+        return self._wait_for(index).get()
+
+    def _wait_for(self, index: int) -> _Made[T]:
         with self._changed:
             self._changed.wait_for(lambda: index in self._made)
             made = self._made.pop(index)
             self._to_take = index + 1
             self._changed.notify_all()
-        return made.get()
+        return made
 
     def end(self, timeout_s: float | None) -> None:
         """Tells the threads to end and waits for them, each at most `timeout_s`."""

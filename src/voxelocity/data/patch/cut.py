@@ -25,14 +25,10 @@ def cut(array_cxyz: Array, region: Region, out: Array, fill: float) -> None:
     _, x, y, z = array_cxyz.shape
     assert out.shape == (array_cxyz.shape[0], *region.shape), f"out {out.shape}, region {region.shape}"
     inside = region.clip((x, y, z))
-    before, after = region.padding((x, y, z))
-    if any(before) or any(after):
+    if inside != region:
         out.fill(fill)
-    target = inside.shifted((-region.start[0], -region.start[1], -region.start[2])) if inside.num_voxels else None
-    if target is None:
-        return
-    source_part = array_cxyz[:, *inside.slices]
-    target_part = out[:, *target.slices]
+    in_out = inside.shifted((-region.start[0], -region.start[1], -region.start[2]))
+    source_part, target_part = array_cxyz[:, *inside.slices], out[:, *in_out.slices]
     if array_cxyz.strides[3] <= array_cxyz.strides[1]:
         np.copyto(target_part, source_part, casting="same_kind")
         return

@@ -48,7 +48,6 @@ class Feed:
         device: torch.device | str = "cpu",
         start_step: int = 0,
     ) -> None:
-        self._prepared = prepared
         self._config = config
         self._seed = seed
         self._device = torch.device(device)
@@ -58,8 +57,9 @@ class Feed:
             batch_size=config.batch_size,
             draws_per_case=config.patch.draws_per_case,
         )
+        # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
-            self._assemble,
+            _Assembler(prepared, config, self._order, seed=seed, pinned=self._device.type == "cuda"),
             start=start_step,
             stop=None,
             num_threads=config.feed.num_threads,
@@ -101,27 +101,6 @@ class Feed:
     ) -> None:
         self.close()
 
-    def _assemble(self, step: int) -> Batch:
-        draws = self._order.draws(step)
-        shape = self._config.patch.shape_voxel
-        image: torch.Tensor | None = None
-        label = torch.empty((len(draws), *shape), dtype=torch.uint8)
-        regions: list[Region] = []
-        for row, draw in enumerate(draws):
-            volume = self._prepared[draw.case]
-            if image is None:
-                image = torch.empty((len(draws), volume.image.shape[0], *shape), dtype=torch.float32)
-            rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-            region = choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
-            assert volume.label is not None, "training cases have labels"
-            cut(volume.image, region, out=image[row].numpy(), fill=0.0)
-            cut(volume.label[np.newaxis], region, out=label[row].numpy()[np.newaxis], fill=0)
-            regions.append(region)
-        assert image is not None, "a batch holds at least one patch"
-        if self._device.type == "cuda":
-            image, label = image.pin_memory(), label.pin_memory()
-        return Batch(image=image, label=label, draws=draws, regions=tuple(regions), step=step)
-
     def _to_device(self, batch: Batch) -> Batch:
         if self._device.type == "cpu":
             return batch
@@ -145,3 +124,37 @@ class Feed:
     def _spacing_mm(self) -> tuple[float, float, float] | None:
         spacing = self._config.prepare.spacing_mm
         return None if spacing == "keep" else spacing
+
+
+class _Assembler:
+    """Batch by step number, in main memory: the part of the feed that runs in its threads."""
+
+    def __init__(
+        self, prepared: PreparedCases, config: DataConfig, order: CaseOrder, *, seed: int, pinned: bool
+    ) -> None:
+        self._prepared = prepared
+        self._config = config
+        self._order = order
+        self._seed = seed
+        self._pinned = pinned
+
+    def __call__(self, step: int) -> Batch:
+        draws = self._order.draws(step)
+        shape = self._config.patch.shape_voxel
+        image: torch.Tensor | None = None
+        label = torch.empty((len(draws), *shape), dtype=torch.uint8)
+        regions: list[Region] = []
+        for row, draw in enumerate(draws):
+            volume = self._prepared[draw.case]
+            if image is None:
+                image = torch.empty((len(draws), volume.image.shape[0], *shape), dtype=torch.float32)
+            rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
+            region = choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
+            assert volume.label is not None, "training cases have labels"
+            cut(volume.image, region, out=image[row].numpy(), fill=0.0)
+            cut(volume.label[np.newaxis], region, out=label[row].numpy()[np.newaxis], fill=0)
+            regions.append(region)
+        assert image is not None, "a batch holds at least one patch"
+        if self._pinned:
+            image, label = image.pin_memory(), label.pin_memory()
+        return Batch(image=image, label=label, draws=draws, regions=tuple(regions), step=step)

@@ -25,5 +25,5 @@ class DataConfig(Config):
     """Patches in a batch."""
     feed: FeedConfig
     """How batches are put together beside the training."""
-    augment: AugmentConfig
+    augment: AugmentConfig = AugmentConfig()
     """Random changes, made to whole batches on the device."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.contracts import Tier
-from voxelocity.core.errors import CacheFullError
+from voxelocity.core.errors import CacheError
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, entry_key, source_identity
 from voxelocity.data.decode import read_case
@@ -58,11 +58,7 @@ class PreparedCases:
         self._warn = warn
         self._disk = DiskTier(Path(cache.folder)) if cache.tier == "disk" else None
         self._tier: Tier | None = MemoryTier(cache.max_bytes) if cache.tier == "memory" else self._disk
-        fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values}"
-        self._keys = [
-            entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
-            for ref in self.refs
-        ]
+        self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
         return len(self.refs)
@@ -122,27 +118,36 @@ class PreparedCases:
             num_found=found, num_prepared=prepared, num_bytes=num_bytes, seconds=time.perf_counter() - start
         )
 
+    def _key(self, ref: VolumeRef) -> str:
+        fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labelled={ref.label is not None}"
+        return entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
+
     def _take(self, index: int) -> tuple[Volume, bool]:
         tier, key = self._tier, self._keys[index]
         if tier is None:
             return self._prepare(index), False
-        volume = tier.get(key)
+        volume = self._get(tier, index)
         if volume is not None:
             return volume, True
         with self._only_one_builder(key):
-            volume = tier.get(key)
+            volume = self._get(tier, index)
             if volume is not None:
                 return volume, True
             volume = self._prepare(index)
             try:
                 tier.put(key, volume)
-            except CacheFullError as error:
+            except CacheError as error:
                 if self._tier is not None:
                     self._tier = None
                     self._warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
                 return volume, False
         # What is in use should be the cache's copy, so that the prepared one can be freed.
-        return tier.get(key) or volume, False
+        return self._get(tier, index) or volume, False
+
+    def _get(self, tier: Tier, index: int) -> Volume | None:
+        volume = tier.get(self._keys[index])
+        # The same files may stand under another name in another data set.
+        return None if volume is None else volume.with_(case_id=self.refs[index].case_id)
 
     def _prepare(self, index: int) -> Volume:
         return self._preparation(read_case(self.refs[index], label_values=self._label_values))

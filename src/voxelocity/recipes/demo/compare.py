@@ -133,7 +133,7 @@ def _run_fast(dataset: Path, out: Path, settings: plain.PlainSettings) -> Labell
     reached_s = next((v.time_s for v in facts.validations if v.mean_dice >= settings.target_dice), None)
     steps_s = sum(window.seconds for window in facts.steps)
     num_images = sum(window.num_images for window in facts.steps)
-    per_epoch = facts.dataset["num_training"] * settings.patches_per_image
+    per_epoch = facts.dataset.num_training * settings.patches_per_image
     return LabelledRun(
         label="Voxelocity",
         seconds_to_target=reached_s,
@@ -147,8 +147,8 @@ def _run_fast(dataset: Path, out: Path, settings: plain.PlainSettings) -> Labell
 
 
 def _wall_s(facts: RunFacts) -> float:
-    assert facts.finished is not None, "the training process ended with status 0"
-    return facts.finished.seconds
+    assert facts.finish is not None, "the training process ended with status 0"
+    return facts.finish.seconds
 
 
 def _call(arguments: Sequence[str]) -> None:

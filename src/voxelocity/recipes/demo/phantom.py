@@ -38,7 +38,7 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
     A complete data set made with the same parameters is reused. Files are made in a hidden folder beside `folder`,
     which takes the name in one step at the end, so an interrupted call leaves nothing that could be reused by mistake.
 
-    Costs about 0.8 s of one core and 5 MB of disk for a case of scale 1; cases are made in threads.
+    Costs about 0.65 s of one core and 5 MB of disk for a case of scale 1; cases are made in threads.
 
     Args:
         folder: Where the data set goes; missing parents are made.

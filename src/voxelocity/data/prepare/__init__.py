@@ -1,0 +1,14 @@
+"""Deterministic preparation of a scan before the cache, and the way back to the scan's own grid."""
+
+from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
+from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
+from voxelocity.data.prepare.restore import restore_labels, restore_probabilities
+
+__all__ = [
+    "PREPARATION_VERSION",
+    "IntensityConfig",
+    "Preparation",
+    "PrepareConfig",
+    "restore_labels",
+    "restore_probabilities",
+]

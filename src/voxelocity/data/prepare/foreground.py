@@ -1,0 +1,46 @@
+"""Remembering where the classes are, so that patches can be centred on them without a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.contracts import StageEffect
+from voxelocity.core.volume import Array, Volume, VolumeSpec
+from voxelocity.data.prepare.boxes import class_boxes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindForeground:
+    """Stage: flat indices of the voxels of each class but the background, evenly chosen where there are too many."""
+
+    per_class: int
+
+    def describe(self, spec: VolumeSpec) -> StageEffect:
+        """The spec unchanged. Scratch is what one class that fills the scan would need."""
+        return StageEffect(spec=spec, scratch_bytes=9 * spec.grid.num_voxels, holds_gil=False)
+
+    def fingerprint(self) -> str:
+        return f"foreground(per_class={self.per_class})"
+
+    def __call__(self, volume: Volume) -> Volume:
+        if volume.label is None:
+            return volume.with_(foreground={})
+        return volume.with_(foreground=find_foreground(volume.label, per_class=self.per_class))
+
+
+def find_foreground(label_xyz: Array, *, per_class: int) -> dict[int, npt.NDArray[np.int32]]:
+    """Ascending int32 flat (C-order) indices into (x, y, z) of up to `per_class` voxels of each class that occurs."""
+    found: dict[int, npt.NDArray[np.int32]] = {}
+    for index, box in class_boxes(label_xyz).items():
+        inside = label_xyz[box] == index
+        places = np.flatnonzero(inside)
+        if places.size > per_class:
+            places = places[np.linspace(0, places.size - 1, per_class).round().astype(np.int64)]
+        x, y, z = np.unravel_index(places, inside.shape)
+        start_x, start_y, start_z = (part.start for part in box)
+        flat = np.ravel_multi_index((x + start_x, y + start_y, z + start_z), label_xyz.shape)
+        found[index] = flat.astype(np.int32)
+    return found

@@ -1,0 +1,78 @@
+"""Linear interpolation along one axis at a time. Resampling and its way back are both made of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.volume import Array
+
+Positions = npt.NDArray[np.float64]
+
+# A pass is bound by memory: pieces of 256 KiB stay in the second-level cache (33 ms instead of 60 for 31 million
+# voxels), and lines of this many values are long enough to be added one by one without temporary arrays (59 ms
+# instead of 190).
+_PIECE_VALUES = 1 << 16
+_LONG_LINE_VALUES = 1 << 12
+
+
+def sample_positions(num_before: int, num_after: int, step_voxel: float) -> Positions:
+    """Where the samples of a new axis lie on an old one, in voxels of the old; those outside are put on its border.
+
+    Both axes share their centre: sample j lies at (j - (num_after - 1) / 2) * step_voxel + (num_before - 1) / 2.
+    """
+    centred = np.arange(num_after, dtype=np.float64) - (num_after - 1) / 2
+    return np.clip(centred * step_voxel + (num_before - 1) / 2, 0.0, num_before - 1.0)
+
+
+def sample_along(array: Array, positions: Positions, axis: int) -> npt.NDArray[np.float32]:
+    """The array as float32, linearly interpolated at `positions` of one axis. The order in memory is kept.
+
+    Args:
+        array: any number of axes and any number type. Read piece by piece where it is contiguous in some order of its
+            axes, else copied once.
+        positions: ascending or not, within 0 and the last index.
+        axis: the one to interpolate along.
+    """
+    in_memory = sorted(range(array.ndim), key=lambda i: -abs(array.strides[i]))
+    ordered = array.transpose(in_memory)
+    place = in_memory.index(axis)
+    outer, inner = math.prod(ordered.shape[:place]), math.prod(ordered.shape[place + 1 :])
+    new_shape = (*ordered.shape[:place], len(positions), *ordered.shape[place + 1 :])
+    out = np.empty(new_shape, dtype=np.float32)
+    source = ordered.reshape(outer, array.shape[axis], inner)
+    target = out.reshape(outer, len(positions), inner)
+    if inner >= _LONG_LINE_VALUES:
+        _fill_line_by_line(source, positions, target)
+    else:
+        _fill_piece_by_piece(source, positions, target)
+    return out.transpose(np.argsort(in_memory))
+
+
+def _fill_line_by_line(source: Array, positions: Positions, target: npt.NDArray[np.float32]) -> None:
+    below, above, weight = _neighbours(positions, source.shape[1])
+    for lines, new_lines in zip(source, target, strict=True):
+        for j, line in enumerate(new_lines):
+            np.subtract(lines[above[j]], lines[below[j]], out=line, dtype=np.float32)
+            line *= weight[j]
+            line += lines[below[j]]
+
+
+def _fill_piece_by_piece(source: Array, positions: Positions, target: npt.NDArray[np.float32]) -> None:
+    below, above, weight = _neighbours(positions, source.shape[1])
+    thickness = max(1, _PIECE_VALUES // max(1, target.shape[1] * target.shape[2]))
+    for start in range(0, source.shape[0], thickness):
+        piece = source[start : start + thickness]
+        low = piece.take(below, axis=1).astype(np.float32, copy=False)
+        step = piece.take(above, axis=1).astype(np.float32, copy=False)
+        step -= low
+        step *= weight[:, np.newaxis]
+        np.add(low, step, out=target[start : start + thickness])
+
+
+def _neighbours(positions: Positions, num: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Array]:
+    below = np.clip(np.floor(positions).astype(np.intp), 0, max(0, num - 2))
+    above = np.minimum(below + 1, num - 1)
+    return below, above, (positions - below).astype(np.float32)

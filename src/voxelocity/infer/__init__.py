@@ -1,0 +1,20 @@
+"""A trained network applied: sliding window, models on disk, scans in and predictions out."""
+
+from voxelocity.infer.files import find_scans, predict_files
+from voxelocity.infer.model import ModelSpec, load_model, save_model
+from voxelocity.infer.predictor import ClassIndices, Predictor
+from voxelocity.infer.window import Forward, WindowConfig, predict_volume, predict_volumes
+
+__all__ = [
+    "ClassIndices",
+    "Forward",
+    "ModelSpec",
+    "Predictor",
+    "WindowConfig",
+    "find_scans",
+    "load_model",
+    "predict_files",
+    "predict_volume",
+    "predict_volumes",
+    "save_model",
+]

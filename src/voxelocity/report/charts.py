@@ -1,0 +1,174 @@
+"""Line charts as SVG that takes its colours and fonts from the page around it, so that it follows light and dark.
+
+Matplotlib draws with stand-in colours; afterwards each becomes a variable of the style sheet (`templates/style.css`).
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Points = Sequence[tuple[float, float]]
+ChartStyle = Literal["strong", "thin", "faint"]
+
+MAX_POINTS = 240
+_SIZE_INCH = (6.0, 3.1)
+_FONT_SIZE = 12.0
+_LINE_WIDTHS = {"strong": 2.2, "thin": 1.3, "faint": 1.0}
+_STAND_INS = {
+    "chart-ink": "#010102",
+    "chart-grid": "#010103",
+    "chart-target": "#010104",
+    "accent": "#010105",
+    "accent-faint": "#010106",
+    "baseline": "#010107",
+    **{f"class-{i}": f"#0102{i:02x}" for i in range(1, 8)},
+}
+_TIME_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line of a chart.
+
+    Attributes:
+        points: (seconds, value), in order; those that are not finite are left out.
+        colour: a colour variable of the style sheet, without its dashes.
+    """
+
+    points: Points
+    colour: str = "accent"
+    style: ChartStyle = "strong"
+    has_markers: bool = False
+
+
+def time_chart(
+    name: str,
+    series: Sequence[Series],
+    *,
+    y_label: str,
+    y_limits: tuple[float, float] | None = None,
+    target: float | None = None,
+) -> str:
+    """An SVG element of lines over the seconds of a run; the time axis takes the unit that suits the longest line.
+
+    Args:
+        name: unique within the page; all ids begin with it. The same arguments give the same text.
+        series: drawn in order, later ones on top.
+        y_label: of the value axis.
+        y_limits: of the value axis; fitted to the lines if not given.
+        target: a value to mark with a dashed line.
+    """
+    with _drawing(name):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=_SIZE_INCH, layout="constrained")
+        draw_time_axes(figure.add_subplot(), series, y_label=y_label, y_limits=y_limits, target=target)
+        return _inline(figure, name)
+
+
+def draw_time_axes(
+    axes: Axes,
+    series: Sequence[Series],
+    *,
+    y_label: str,
+    y_limits: tuple[float, float] | None = None,
+    target: float | None = None,
+    colours: dict[str, str] | None = None,
+) -> None:
+    """Draws lines over seconds into existing axes, with the colours of `colours` or, without it, the stand-ins."""
+    colours = colours or _STAND_INS
+    longest_s = max((seconds for line in series for seconds, _ in line.points), default=1.0)
+    unit_s, unit = next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
+    for line in series:
+        points = [(seconds / unit_s, value) for seconds, value in line.points if math.isfinite(value)]
+        if points:
+            axes.plot(
+                *zip(*points, strict=True),
+                color=colours[line.colour],
+                linewidth=_LINE_WIDTHS[line.style],
+                marker="o" if line.has_markers and len(points) <= 40 else "",
+                markersize=4.5,
+                markeredgewidth=0,
+                solid_capstyle="round",
+            )
+    if target is not None:
+        axes.axhline(target, color=colours["chart-target"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    if y_limits is not None:
+        axes.set_ylim(*y_limits)
+    axes.set_xlim(0.0, max(longest_s / unit_s, 1e-9) * 1.02)
+    axes.set_xlabel(f"time ({unit})", color=colours["chart-ink"])
+    axes.set_ylabel(y_label, color=colours["chart-ink"])
+    _calm(axes, colours)
+
+
+def thinned(points: Points, limit: int = MAX_POINTS) -> Points:
+    """At most `limit` points, each the mean of its neighbours; the points themselves where there are few enough."""
+    finite = [point for point in points if math.isfinite(point[1])]
+    if len(finite) <= limit:
+        return finite
+    edges = [round(i * len(finite) / limit) for i in range(limit + 1)]
+    groups = [finite[a:b] for a, b in itertools.pairwise(edges)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def smoothed(points: Points) -> Points:
+    """Each value as the mean of its neighbourhood, about a fifteenth of the line, so that no bend comes late."""
+    reach = max(1, len(points) // 30)
+    smooth = []
+    for i, (x, _) in enumerate(points):
+        window = points[max(0, i - reach) : i + reach + 1]
+        smooth.append((x, sum(y for _, y in window) / len(window)))
+    return smooth
+
+
+def _calm(axes: Axes, colours: dict[str, str]) -> None:
+    """Horizontal grid, no frame, few ticks."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color=colours["chart-grid"], linewidth=0.8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(colours["chart-grid"])
+    axes.tick_params(colors=colours["chart-ink"], length=0, pad=5)
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+
+
+@contextmanager
+def _drawing(name: str) -> Iterator[None]:
+    from matplotlib import rc_context
+
+    # Text stays text, so that it can be searched, read aloud and set in the font of the page.
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": _FONT_SIZE, "axes.unicode_minus": False}
+    with rc_context(settings):
+        yield
+
+
+def _inline(figure: Figure, name: str) -> str:
+    """The figure as an element for the inside of a page: unique ids, no fonts, no foreign addresses, our colours."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = re.sub(r"\s*font-family: [^;\"]*;?", "", svg)
+    svg = re.sub(r'\sid="([^"]+)"', rf' id="{name}-\1"', svg)
+    svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true" focusable="false"', svg, count=1)
+    for variable, stand_in in _STAND_INS.items():
+        svg = svg.replace(stand_in, f"var(--{variable})")
+    return svg.strip()

@@ -1,0 +1,173 @@
+"""The before-and-after page: two or more trainings, their factors, their curves and what was set differently."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from voxelocity.report.atomic import write_whole
+from voxelocity.report.charts import Series, time_chart
+from voxelocity.report.factors import FactorRow, compare, factor_table_view
+from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.quantities import (
+    count_text,
+    dice_text,
+    duration_text,
+    factor_text,
+    rate_text,
+    signed_text,
+    value_text,
+)
+from voxelocity.report.tables import machine_table
+from voxelocity.report.views import Card, LegendEntry, Table, joined, key_value_table, render
+
+_MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
+
+
+def render_comparison(
+    runs: Sequence[LabelledRun],
+    path: str | Path,
+    title: str,
+    *,
+    target_dice: float | None = None,
+    summary: str = "",
+    command: str = "",
+) -> Path:
+    """The path, which now holds the comparison as one HTML file. The first run is the one to beat.
+
+    Args:
+        runs: two or more.
+        path: file to write; it is replaced in one move.
+        title: heading of the page.
+        target_dice: the Dice whose time was taken; a line in the chart.
+        summary: one or two sentences on what was compared and how.
+        command: what to type to get these numbers again.
+
+    Raises:
+        InputError: fewer than two runs, or two with one label.
+        OutputError: the file cannot be written.
+    """
+    rows = compare(runs, target_dice=target_dice)
+    is_one_machine = all(run.machine == runs[0].machine for run in runs)
+    differing, num_equal = differing_settings(runs)
+    context = {
+        "title": title,
+        "verdict": comparison_verdict(runs, target_dice=target_dice),
+        "summary": summary,
+        "notices": _notices(runs),
+        "cards": _cards(rows, runs[0].label, runs[-1].label),
+        "factors": factor_table_view(runs, target_dice=target_dice),
+        "settings": Table(
+            caption="Settings that differ",
+            heads=["Key", *(run.label for run in runs)],
+            rows=[[key, *(value_text(value, key) for value in values)] for key, values in differing.items()],
+            text_columns=frozenset(range(1, len(runs) + 1)),
+        ),
+        "num_equal": num_equal,
+        "machine": machine_table(runs[0].machine if is_one_machine else {}),
+        "runs": [_details(run, has_machine=not is_one_machine) for run in runs],
+        "command": command,
+        **_curves(runs, target_dice),
+    }
+    return write_whole(path, render("comparison.html.j2", **context))
+
+
+def comparison_verdict(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> str:
+    """Plain sentences on how the last run compares with the first: time to the target, then accuracy.
+
+    Raises:
+        InputError: fewer than two runs, or two with one label.
+    """
+    rows = {row.key: row for row in compare(runs, target_dice=target_dice)}
+    base, ours = runs[0], runs[-1]
+    speed = _target_text(base, ours, target_dice) or _rate_text(base, ours)
+    dice = ""
+    if base.last_dice is not None and ours.last_dice is not None:
+        difference = signed_text(ours.last_dice - base.last_dice)
+        dice = f"Final Dice {dice_text(ours.last_dice)} against {dice_text(base.last_dice)} ({difference})."
+    return (
+        joined([speed, dice], " ")
+        or f"{ours.label} and {base.label} have {count_text(len(rows), 'measure')} in common."
+    )
+
+
+def _target_text(base: LabelledRun, ours: LabelledRun, target_dice: float | None) -> str:
+    target = "the target" if target_dice is None else f"Dice {target_dice:g}"
+    ours_s, base_s = ours.seconds_to_target, base.seconds_to_target
+    if ours_s is None:
+        missed = base_s is not None
+        return f"{ours.label} did not reach {target}, {base.label} did in {duration_text(base_s)}." if missed else ""
+    reached = f"{ours.label} reached {target} in {duration_text(ours_s)}"
+    if base_s is not None:
+        return f"{reached}, {base.label} in {duration_text(base_s)}: {_times_text(base_s / ours_s)}."
+    if base.wall_s is None:
+        return f"{reached}, {base.label} did not."
+    more = f": more than {_times_text(base.wall_s / ours_s)}" if base.wall_s > ours_s else ""
+    return f"{reached}, {base.label} did not in {duration_text(base.wall_s)}{more}."
+
+
+def _rate_text(base: LabelledRun, ours: LabelledRun) -> str:
+    if not ours.images_per_s or not base.images_per_s:
+        return ""
+    factor = ours.images_per_s / base.images_per_s
+    return (
+        f"{ours.label} trained on {rate_text(ours.images_per_s)} images per second, {base.label} on "
+        f"{rate_text(base.images_per_s)}: {_times_text(factor)}."
+    )
+
+
+def _times_text(factor: float) -> str:
+    pace = "faster" if factor >= 1.0 else "slower"
+    return f"{factor_text(max(factor, 1.0 / factor)).removesuffix('×')} times {pace}"
+
+
+def _notices(runs: Sequence[LabelledRun]) -> list[str]:
+    notices = []
+    for key in _MACHINE_KEYS:
+        values = [value_text(run.machine[key], key) for run in runs if key in run.machine]
+        if len(set(values)) > 1:
+            notices.append(
+                f"The runs were made on different machines ({key}: {', '.join(values)}); "
+                "their times do not compare as if they were made on one."
+            )
+    return notices
+
+
+def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
+    """One card per factor of the last run that is known."""
+    cards = []
+    for row in rows:
+        factor = row.factors[-1] if row.factors else None
+        if factor is None or factor.value is None or row.key == "best_dice":
+            continue
+        note = f"{base} {row.texts[0]}, {ours} {row.texts[-1]}"
+        cards.append(Card(name=row.name, value=factor.text, note=note))
+    return cards
+
+
+def _curves(runs: Sequence[LabelledRun], target_dice: float | None) -> dict[str, Any]:
+    colours = ["baseline", *(f"class-{(i % 7) + 1}" for i in range(len(runs) - 2)), "accent"]
+    series = [
+        Series(points=run.dice_history, colour=colour, has_markers=True)
+        for run, colour in zip(runs, colours, strict=True)
+    ]
+    legend = [LegendEntry(name=run.label, colour=f"var(--{colour})") for run, colour in zip(runs, colours, strict=True)]
+    if target_dice is not None:
+        target = LegendEntry(name=f"target {dice_text(target_dice)}", colour="var(--chart-target)", is_dashed=True)
+        legend.append(target)
+    has_points = any(run.dice_history for run in runs)
+    chart = time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=target_dice) if has_points else ""
+    best = joined((f"{run.label} best {dice_text(run.best_dice)}" for run in runs), "; ")
+    return {"dice_chart": chart, "dice_alt": f"Line chart: validation Dice over time. {best}.", "dice_legend": legend}
+
+
+def _details(run: LabelledRun, *, has_machine: bool) -> dict[str, Any]:
+    history = [(duration_text(seconds), dice_text(dice)) for seconds, dice in run.dice_history]
+    return {
+        "label": run.label,
+        "notes": run.notes,
+        "history": Table(caption=f"Validations of {run.label}", heads=("At", "Mean Dice"), rows=history),
+        "machine": machine_table(run.machine if has_machine else {}),
+        "settings": key_value_table(f"Settings of {run.label}", run.settings),
+    }

@@ -1,0 +1,111 @@
+"""What a comparison needs to know of a training, from wherever it comes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxelocity.report.quantities import dotted
+from voxelocity.report.records import RunFacts
+from voxelocity.report.summary import mean_dice, throughput
+
+DiceHistory = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledRun:
+    """What a comparison needs to know of one training. It needs no run folder.
+
+    Attributes:
+        label: what people call it.
+        seconds_to_target: until a validation reached the target; None where none did or none was set.
+        seconds_per_epoch: of one pass over the training cases.
+        images_per_s: patches trained on a second.
+        wall_s: the whole training.
+        wait_share: part of the training time spent waiting for data.
+        dice_history: (seconds since the start, mean foreground Dice) of each validation, oldest first.
+        final_dice: of the result; the last validation's where not given.
+        settings: what decides the result, nested plain values.
+        machine: where it ran, plain values.
+        notes: sentences to be shown beside it.
+    """
+
+    label: str
+    seconds_to_target: float | None = None
+    seconds_per_epoch: float | None = None
+    images_per_s: float | None = None
+    wall_s: float | None = None
+    wait_share: float | None = None
+    dice_history: DiceHistory = ()
+    final_dice: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best_dice(self) -> float | None:
+        """The highest mean Dice of any validation."""
+        return max((dice for _, dice in self.dice_history if math.isfinite(dice)), default=None)
+
+    @property
+    def last_dice(self) -> float | None:
+        """The Dice of the result."""
+        if self.final_dice is not None or not self.dice_history:
+            return self.final_dice
+        return self.dice_history[-1][1]
+
+
+def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) -> LabelledRun:
+    """A run read from its folder, ready to be compared.
+
+    Args:
+        run: the facts.
+        label: what to call it.
+        target_dice: the Dice to time; the run's own target where not given.
+    """
+    history = tuple((record.time_s, record.mean_dice) for record in run.validations if math.isfinite(record.mean_dice))
+    target = run.target_dice if target_dice is None else target_dice
+    speed = throughput(run)
+    return LabelledRun(
+        label=label,
+        seconds_to_target=None if target is None else seconds_to_reach(history, target),
+        seconds_per_epoch=speed.seconds_per_epoch,
+        images_per_s=speed.images_per_s,
+        wall_s=run.seconds,
+        wait_share=speed.wait_share,
+        dice_history=history,
+        final_dice=mean_dice(run),
+        settings={**dotted(run.plan), **({} if run.seed is None else {"seed": run.seed})},
+        machine=run.environment,
+        notes=() if run.dataset.held_out else ("The Dice was measured on cases that were trained on.",),
+    )
+
+
+def seconds_to_reach(history: Sequence[tuple[float, float]], target_dice: float) -> float | None:
+    """Seconds until the first validation at or above the target; None where there was none."""
+    return next((seconds for seconds, dice in history if dice >= target_dice), None)
+
+
+def differing_settings(runs: Sequence[LabelledRun]) -> tuple[dict[str, tuple[Any, ...]], int]:
+    """Dotted settings whose values differ, with a value per run (None where a run has no such setting), and how many
+    are equal in all.
+    """
+    flat = [dotted(run.settings) if run.settings else {} for run in runs]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    differing = {}
+    for key in keys:
+        values = tuple(plain_value(settings.get(key)) for settings in flat)
+        if any(value != values[0] for value in values[1:]):
+            differing[key] = values
+    return differing, len(keys) - len(differing)
+
+
+def plain_value(value: Any) -> Any:
+    """The value with every mapping a dict and every tuple a list, as JSON has them."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(inner) for inner in value]
+    return value

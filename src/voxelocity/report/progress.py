@@ -1,0 +1,73 @@
+"""The picture of a run that is still going: loss and Dice over time, redrawn after every validation."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from voxelocity.report.atomic import write_whole
+from voxelocity.report.charts import Series, draw_time_axes, smoothed, thinned
+from voxelocity.report.palette import CLASS_COLOURS, css_colour
+from voxelocity.report.quantities import dice_text, duration_text
+from voxelocity.report.records import RunFacts
+
+_COLOURS = {
+    "chart-ink": "#4a5560",
+    "chart-grid": "#dfe3e7",
+    "chart-target": "#9a5b00",
+    "accent": "#0f6f6a",
+    "accent-faint": "#b5d6d4",
+    **{f"class-{index}": css_colour(index) for index in range(1, len(CLASS_COLOURS) + 1)},
+}
+
+
+def render_progress_png(run: RunFacts, path: str | Path) -> Path:
+    """The path, which now holds a picture of loss and Dice over time; it is replaced in one move.
+
+    Takes 0.2 s on one core, and 0.5 s more for the first picture of a process.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained", dpi=110)
+    loss_axes, dice_axes = figure.subplots(1, 2)
+    draw_time_axes(loss_axes, loss_series(run), y_label="loss", colours=_COLOURS)
+    draw_time_axes(
+        dice_axes, dice_series(run), y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, colours=_COLOURS
+    )
+    figure.suptitle(_title(run), fontsize=11, color=_COLOURS["chart-ink"])
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return write_whole(path, buffer.getvalue())
+
+
+def loss_series(run: RunFacts) -> list[Series]:
+    """The loss as measured, faint, and smoothed, strong."""
+    points = thinned([(record.time_s, record.loss) for record in run.steps])
+    if len(points) < 20:
+        return [Series(points=points)]
+    return [Series(points=points, colour="accent-faint", style="thin"), Series(points=smoothed(points))]
+
+
+def dice_series(run: RunFacts) -> list[Series]:
+    """The mean Dice, strong, over one thin line per class where there are two classes to seven."""
+    classes = run.foreground if 2 <= len(run.foreground) <= len(CLASS_COLOURS) else ()
+    lines = [
+        Series(
+            points=[(record.time_s, record.dice[name]) for record in run.validations if name in record.dice],
+            colour=f"class-{index}",
+            style="thin",
+        )
+        for index, name in enumerate(classes, start=1)
+    ]
+    return [*lines, Series(points=[(r.time_s, r.mean_dice) for r in run.validations], has_markers=True)]
+
+
+def _title(run: RunFacts) -> str:
+    best = run.best_validation
+    dice = "" if best is None else f", best Dice {dice_text(best.mean_dice)}"
+    # A dollar sign would begin a formula.
+    name = run.dataset.name.replace("$", r"\$")
+    return f"{name}: step {run.step:,}, {duration_text(run.seconds)}{dice}"

@@ -1,0 +1,202 @@
+"""What a run's folder says, as plain frozen records. `facts` reads them, everything else here draws them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from voxelocity.core.cases import Fold
+from voxelocity.core.records import CaseScore, Choice
+from voxelocity.core.volume import Array
+
+Status = Literal["finished", "interrupted", "unfinished"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
+    """The data set of a run. `classes` begins with the background; `held_out` is False where cases were trained on."""
+
+    name: str
+    path: str = ""
+    layout: str = ""
+    num_cases: int = 0
+    num_training: int = 0
+    num_validation: int = 0
+    fold: Fold = 0
+    held_out: bool = True
+    classes: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRecord:
+    """The beginning of one session of the run: where and with which versions. One per resume."""
+
+    time_s: float
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRecord:
+    """One stage that ended at `time_s`."""
+
+    time_s: float
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """A stretch of optimiser steps.
+
+    Attributes:
+        time_s: when it ended, in seconds of the run.
+        step: optimiser steps done at its end.
+        loss: mean over the stretch; NaN where it was not finite.
+        seconds: wall time of the stretch.
+        wait_s: part of it spent waiting for data.
+        parts: part of it by activity (copy, augment, network, ...).
+    """
+
+    time_s: float
+    step: int
+    epoch: int
+    loss: float
+    learning_rate: float
+    num_steps: int
+    num_images: int
+    seconds: float
+    wait_s: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationRecord:
+    """One validation on the way. `dice` holds one value per foreground class; NaN where there was none."""
+
+    time_s: float
+    step: int
+    seconds: float
+    mean_dice: float
+    dice: Mapping[str, float]
+    is_best: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRecord:
+    """One saved state; `path` is relative to the run's folder."""
+
+    time_s: float
+    step: int
+    path: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishRecord:
+    """The end of a run, with the figures that sum it up over all its sessions."""
+
+    time_s: float
+    seconds: float
+    step: int
+    mean_dice: float
+    num_images: int
+    images_per_s: float
+    wait_share: float
+    budget_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SliceFigure:
+    """One slice of a scan with its truth and its prediction.
+
+    Attributes:
+        title: what it shows.
+        image: (h, w) uint8, 0 black to 255 white.
+        truth: (h, w) uint8 class indices.
+        prediction: (h, w) uint8 class indices.
+    """
+
+    title: str
+    image: Array
+    truth: Array
+    prediction: Array
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunFacts:
+    """Everything a run's folder says about it. Lists are in order of time.
+
+    `steps` and `validations` hold the steps that led to the result; those done again after an interruption are left
+    out, and their seconds are summed in `lost_s`.
+    """
+
+    folder: Path
+    status: Status
+    dataset: DatasetFacts
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
+    seed: int | None = None
+    device: str = ""
+    command: str = ""
+    starts: tuple[StartRecord, ...] = ()
+    stages: tuple[StageRecord, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    validations: tuple[ValidationRecord, ...] = ()
+    checkpoints: tuple[CheckpointRecord, ...] = ()
+    warnings: tuple[str, ...] = ()
+    signal_number: int | None = None
+    finish: FinishRecord | None = None
+    lost_s: float = 0.0
+    last_event_s: float = 0.0
+    scores: tuple[CaseScore, ...] = ()
+    slices: tuple[SliceFigure, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all sessions, up to the end or to the last thing that is known."""
+        return self.finish.seconds if self.finish else self.last_event_s
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Machine and versions of the last session."""
+        return self.starts[-1].environment if self.starts else {}
+
+    @property
+    def foreground(self) -> tuple[str, ...]:
+        """Class names without the background, in order of class index from 1."""
+        return self.dataset.classes[1:]
+
+    @property
+    def step(self) -> int:
+        """Optimiser steps done."""
+        return self.finish.step if self.finish else self.steps[-1].step if self.steps else 0
+
+    @property
+    def best_validation(self) -> ValidationRecord | None:
+        """The validation on the way with the highest mean Dice."""
+        finite = [record for record in self.validations if math.isfinite(record.mean_dice)]
+        return max(finite, key=lambda record: record.mean_dice, default=None)
+
+    @property
+    def budget_s(self) -> float | None:
+        """The time the run was given, where it was given one."""
+        if self.finish:
+            return self.finish.budget_s
+        budget_s = self._train_setting("time_budget_s")
+        return budget_s if budget_s > 0.0 else None
+
+    @property
+    def target_dice(self) -> float | None:
+        """The validation Dice at which training was to end, where one was set."""
+        target = self._train_setting("target_dice")
+        return target if target > 0.0 else None
+
+    def _train_setting(self, key: str) -> float:
+        section = self.plan.get("train")
+        value = section.get(key) if isinstance(section, Mapping) else None
+        return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,201 @@
+"""What the facts of a run amount to: the verdict, scores by class, and where the time went. Draws nothing."""
+
+from __future__ import annotations
+
+import math
+import signal
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from voxelocity.core.records import CaseScore
+from voxelocity.report.quantities import count_text, dice_text, duration_text, share_text
+from voxelocity.report.records import RunFacts, StepRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassSummary:
+    """How well one class was segmented over all cases.
+
+    Attributes:
+        mean_hd95_mm: over the cases that have a surface in truth and prediction; None where none has.
+        num_without_surface: cases left out of it.
+    """
+
+    name: str
+    mean_dice: float
+    median_dice: float
+    worst_dice: float
+    worst_case_id: str
+    mean_hd95_mm: float | None
+    num_without_surface: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeShare:
+    """One part of a time: its seconds, and its share of the whole."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """How fast training went; None where no step was done."""
+
+    images_per_s: float | None
+    wait_share: float | None
+    seconds_per_epoch: float | None
+
+
+OTHER = "other"
+_STAGE_NAMES = {"validate": "final validation", "cache": "filling the cache", "start": "start-up", "plan": "planning"}
+_STAGES_AFTER_TRAINING = ("validate", "predict", "report")
+
+
+def verdict(run: RunFacts) -> str:
+    """One plain sentence: how good, on what, after how long."""
+    if run.status == "finished":
+        waited = throughput(run).wait_share
+        waiting = "" if waited is None else f"; {share_text(waited)} of the training time was spent waiting for data"
+        return f"{_score_text(run)} after {duration_text(run.seconds)}{waiting}."
+    begin = (
+        "Unfinished" if run.signal_number is None or run.status == "unfinished" else f"Interrupted by {_signal(run)}"
+    )
+    if run.step == 0:
+        return f"{begin} after {duration_text(run.seconds)}, before the first training step."
+    done = f"{begin} at step {run.step:,} after {duration_text(run.seconds)}"
+    best = run.best_validation
+    if best is None:
+        return f"{done}, before the first validation."
+    return f"{done}; best validation so far: mean foreground Dice {dice_text(best.mean_dice)} at step {best.step:,}."
+
+
+def mean_dice(run: RunFacts) -> float | None:
+    """Mean foreground Dice of the final validation; None before it."""
+    if run.scores:
+        return _mean(score.mean_dice for score in run.scores if score.dice)
+    return run.finish.mean_dice if run.finish and math.isfinite(run.finish.mean_dice) else None
+
+
+def mean_hd95_mm(scores: Sequence[CaseScore]) -> float | None:
+    """Mean 95th percentile surface distance over all cases and classes that have one."""
+    return _mean(value for score in scores for value in score.hd95_mm.values() if value is not None)
+
+
+def summarize_classes(scores: Sequence[CaseScore]) -> tuple[ClassSummary, ...]:
+    """One summary per class, in the order in which the scores name them."""
+    names = dict.fromkeys(name for score in scores for name in score.dice)
+    return tuple(_summarize_class(name, [score for score in scores if name in score.dice]) for name in names)
+
+
+def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
+    """The scores by mean Dice, lowest first; equal ones by case id."""
+    return sorted(scores, key=lambda score: (score.mean_dice if score.dice else 0.0, score.case_id))
+
+
+def throughput(run: RunFacts) -> Throughput:
+    """Images a second, the share of the training time spent waiting, and the time per pass over the cases."""
+    seconds = sum(record.seconds for record in run.steps)
+    if seconds <= 0.0:
+        return Throughput(images_per_s=None, wait_share=None, seconds_per_epoch=None)
+    images_per_s = sum(record.num_images for record in run.steps) / seconds
+    wait_share = sum(record.wait_s for record in run.steps) / seconds
+    return Throughput(
+        images_per_s=run.finish.images_per_s if run.finish else images_per_s,
+        wait_share=run.finish.wait_share if run.finish else wait_share,
+        seconds_per_epoch=_seconds_per_epoch(run.steps),
+    )
+
+
+def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
+    """Wall time by stage, in the order of the run; they add up to the whole, with the remainder named "other".
+
+    The stage "train" is told apart into its training steps, validations on the way and checkpoints.
+    """
+    before, after = dict[str, float](), dict[str, float]()
+    for stage in run.stages:
+        if stage.name != "train":
+            seconds = after if stage.name in _STAGES_AFTER_TRAINING else before
+            name = _STAGE_NAMES.get(stage.name, stage.name)
+            seconds[name] = seconds.get(name, 0.0) + stage.seconds
+    training = {
+        "training steps": sum(record.seconds for record in run.steps),
+        "validation on the way": sum(record.seconds for record in run.validations),
+        "checkpoints": sum(record.seconds for record in run.checkpoints),
+        "done again after an interruption": run.lost_s,
+    }
+    seconds = {**before, **training, **after}
+    return _shares(seconds, run.seconds)
+
+
+def part_shares(run: RunFacts) -> tuple[TimeShare, ...]:
+    """The time of the training steps by activity, with the remainder named "other"; empty where it was not measured."""
+    measured = [record for record in run.steps if record.parts]
+    seconds = {"waiting for data": sum(record.wait_s for record in measured)}
+    for record in measured:
+        for name, part_s in record.parts.items():
+            if name != "wait":
+                seconds[name] = seconds.get(name, 0.0) + part_s
+    whole_s = sum(record.seconds for record in measured)
+    return _shares(seconds, whole_s) if whole_s > 0.0 else ()
+
+
+def _seconds_per_epoch(steps: Sequence[StepRecord]) -> float | None:
+    """Between the first and the last change of epoch: the first and the last epoch may be seen in part only."""
+    changes, trained_s = [(steps[0].epoch, 0.0)], 0.0
+    for record in steps:
+        trained_s += record.seconds
+        if record.epoch != changes[-1][0]:
+            changes.append((record.epoch, trained_s))
+    begin, end = changes[1 if len(changes) > 2 else 0], changes[-1]
+    return (end[1] - begin[1]) / (end[0] - begin[0]) if end[0] > begin[0] else None
+
+
+def _score_text(run: RunFacts) -> str:
+    dice = mean_dice(run)
+    if dice is None:
+        return f"Trained for {count_text(run.step, 'step')} without a final validation"
+    count = len(run.scores) or run.dataset.num_validation
+    cases = count_text(count, "held-out case") if run.dataset.held_out else f"{count_text(count, 'case')} trained on"
+    return f"Mean foreground Dice {dice_text(dice)} on {cases}"
+
+
+def _signal(run: RunFacts) -> str:
+    if run.signal_number == signal.SIGINT:
+        return "Ctrl-C"
+    try:
+        return signal.Signals(run.signal_number or 0).name
+    except ValueError:
+        return f"signal {run.signal_number}"
+
+
+def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:
+    dice = [score.dice[name] for score in scores]
+    worst = min(scores, key=lambda score: score.dice[name])
+    distances = [value for score in scores if (value := score.hd95_mm.get(name)) is not None]
+    return ClassSummary(
+        name=name,
+        mean_dice=statistics.fmean(dice),
+        median_dice=statistics.median(dice),
+        worst_dice=worst.dice[name],
+        worst_case_id=worst.case_id,
+        mean_hd95_mm=_mean(distances),
+        num_without_surface=len(scores) - len(distances),
+    )
+
+
+def _shares(seconds: dict[str, float], whole_s: float) -> tuple[TimeShare, ...]:
+    named_s = sum(seconds.values())
+    # Clocks of nested measurements may disagree by a little; the bar then stands for what was named.
+    whole_s = max(whole_s, named_s)
+    if whole_s <= 0.0:
+        return ()
+    parts = {**{name: part_s for name, part_s in seconds.items() if part_s > 0.0}, OTHER: whole_s - named_s}
+    return tuple(TimeShare(name=name, seconds=part_s, share=part_s / whole_s) for name, part_s in parts.items())
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(finite) if finite else None

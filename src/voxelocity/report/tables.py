@@ -1,0 +1,154 @@
+"""The tables of a run's page: facts in, text in rows out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from voxelocity.core.records import CaseScore
+from voxelocity.report.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
+from voxelocity.report.records import RunFacts
+from voxelocity.report.summary import TimeShare, mean_hd95_mm, summarize_classes
+from voxelocity.report.views import Table, key_value_table, in_words
+
+# More columns than this do not fit on a laptop's screen beside the rest.
+_MAX_CLASS_COLUMNS = 4
+_SPREAD = ("low", "median", "high")
+_MACHINE_NAMES = {
+    "platform": "System",
+    "cpu": "Processor",
+    "num_cpus": "Cores used",
+    "memory_bytes": "Memory",
+    "gpu": "GPU",
+    "device": "Trained on",
+    "python": "Python",
+    "torch": "PyTorch",
+    "monai": "MONAI",
+    "numpy": "NumPy",
+    "voxelocity": "Voxelocity",
+    "commit": "Commit",
+}
+
+
+def class_table(scores: Sequence[CaseScore]) -> Table:
+    """Mean, median and worst Dice and mean HD95 per class."""
+    rows = [
+        (
+            summary.name,
+            dice_text(summary.mean_dice),
+            dice_text(summary.median_dice),
+            dice_text(summary.worst_dice),
+            summary.worst_case_id,
+            mm_text(summary.mean_hd95_mm),
+            str(summary.num_without_surface),
+        )
+        for summary in summarize_classes(scores)
+    ]
+    heads = ("Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95")
+    return Table(caption="Scores by class", heads=heads, rows=rows, text_columns=frozenset({4}))
+
+
+def case_table(scores: Sequence[CaseScore], caption: str) -> Table:
+    """One row per case in the order given; classes have their own columns where they are few."""
+    names = list(dict.fromkeys(name for score in scores for name in score.dice))
+    if 1 < len(names) <= _MAX_CLASS_COLUMNS:
+        heads = ["Case", "Mean Dice", *names, "Mean HD95 (mm)"]
+        rows = [[*_case(score), *(dice_text(score.dice.get(n)) for n in names), _hd95(score)] for score in scores]
+        return Table(caption=caption, heads=heads, rows=rows)
+    if len(names) <= 1:
+        rows = [[*_case(score), _hd95(score)] for score in scores]
+        return Table(caption=caption, heads=["Case", "Dice", "HD95 (mm)"], rows=rows)
+    rows = [[*_case(score), *_worst_class(score), _hd95(score)] for score in scores]
+    heads = ["Case", "Mean Dice", "Worst class", "Its Dice", "Mean HD95 (mm)"]
+    return Table(caption=caption, heads=heads, rows=rows, text_columns=frozenset({2}))
+
+
+def time_table(shares: Sequence[TimeShare], caption: str) -> Table:
+    """Seconds and shares, with their sum in the last row."""
+    rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in shares]
+    total = ("sum", duration_text(sum(part.seconds for part in shares)), share_text(sum(part.share for part in shares)))
+    return Table(caption=caption, heads=("Part", "Time", "Share"), rows=[*rows, total])
+
+
+def validation_table(run: RunFacts) -> Table:
+    """Every validation on the way."""
+    rows = [
+        (f"{r.step:,}", duration_text(r.time_s), dice_text(r.mean_dice), duration_text(r.seconds))
+        for r in run.validations
+    ]
+    return Table(caption="Validations on the way", heads=("Step", "At", "Mean Dice", "Took"), rows=rows)
+
+
+def machine_table(environment: Mapping[str, Any], *, device: str = "") -> Table:
+    """The machine and the versions that matter, under names people use."""
+    values = {**environment, **({"device": device} if device else {})}
+    if values.get("commit"):
+        values["commit"] = re.sub(r"^([0-9a-f]{12})[0-9a-f]+", r"\1", str(values["commit"]))
+    known = [key for key in _MACHINE_NAMES if key in values]
+    keys = [*known, *(key for key in values if key not in _MACHINE_NAMES)]
+    rows = [(_MACHINE_NAMES.get(key, in_words(key)), value_text(values[key], key)) for key in keys]
+    return Table(caption="Machine and versions", heads=("What", "Value"), rows=rows, text_columns=frozenset({1}))
+
+
+def dataset_table(run: RunFacts) -> Table:
+    """What the data set is and how it was divided."""
+    data = run.dataset
+    fold = "all cases train and validate" if data.fold == "all" else f"fold {data.fold} held out"
+    rows = [
+        ("Cases", f"{data.num_cases:,}"),
+        ("Training / validation", f"{data.num_training:,} / {data.num_validation:,} ({fold})"),
+        ("Channels", ", ".join(data.channels)),
+        ("Classes", ", ".join(data.classes)),
+        ("Layout", data.layout),
+        ("Folder", data.path),
+    ]
+    rows = [row for row in rows if row[1]]
+    return Table(caption="Cases and classes", heads=("What", "Value"), rows=rows, text_columns=frozenset({1}))
+
+
+def spread_table(fingerprint: Mapping[str, Any]) -> Table:
+    """The statistics that have a smallest, a median and a largest value."""
+    rows = [
+        (in_words(key), *(value_text(value[part], key) for part in _SPREAD))
+        for key, value in fingerprint.items()
+        if _is_spread(value)
+    ]
+    return Table(caption="Sizes over all cases", heads=("Measure", "Smallest", "Median", "Largest"), rows=rows)
+
+
+def statistics_table(fingerprint: Mapping[str, Any]) -> Table:
+    """All statistics that `spread_table` leaves."""
+    rest = {key: value for key, value in fingerprint.items() if not _is_spread(value)}
+    table = key_value_table("Statistics", rest)
+    return Table(
+        caption=table.caption,
+        heads=("Measure", "Value"),
+        rows=[(in_words(key), value) for key, value in table.rows],
+        text_columns=frozenset({1}),
+    )
+
+
+def settings_table(run: RunFacts) -> Table:
+    """Every setting of the plan, with the seed."""
+    seed = {} if run.seed is None or "seed" in dotted(run.plan) else {"seed": run.seed}
+    return key_value_table("Every setting", {**run.plan, **seed})
+
+
+def _case(score: CaseScore) -> tuple[str, str]:
+    return score.case_id, dice_text(score.mean_dice if score.dice else None)
+
+
+def _hd95(score: CaseScore) -> str:
+    return mm_text(mean_hd95_mm([score]))
+
+
+def _worst_class(score: CaseScore) -> tuple[str, str]:
+    if not score.dice:
+        return "", dice_text(None)
+    name = min(score.dice, key=lambda name: score.dice[name])
+    return name, dice_text(score.dice[name])
+
+
+def _is_spread(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == set(_SPREAD)

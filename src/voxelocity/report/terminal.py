@@ -1,0 +1,162 @@
+"""The same facts for a terminal: tables that stay readable at 60 columns, in a pipe and without colour.
+
+Meaning is never in colour alone, and text from data is never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from voxelocity.core.records import CaseScore, Choice
+from voxelocity.report.factors import factor_cells, factor_header
+from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.quantities import count_text, dice_text, mm_text, value_text
+from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_first
+
+# Three columns with reasons of two lines each need about this much.
+_WIDE_COLUMNS = 100
+_NUM_WORST_CASES = 5
+
+
+def plan_table(choices: Sequence[Choice]) -> RenderableType:
+    """Every automatic choice with its reason; those marked * would change the results."""
+    mark = Text("* another value would change the results", style="dim")
+    return _ByWidth(wide=Group(_wide_plan(choices), mark), narrow=Group(_narrow_plan(choices), mark))
+
+
+def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> RenderableType:
+    """What the data set is, as `run.yaml` describes it under the same names."""
+    grid = _grid()
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in _dataset_lines(dataset, fingerprint):
+        if value:
+            grid.add_row(Text(name), Text(value))
+    return Panel(
+        grid, title=Text(str(dataset.get("name", "data set"))), title_align="left", box=box.ROUNDED, expand=False
+    )
+
+
+def score_table(scores: Sequence[CaseScore]) -> RenderableType:
+    """Scores by class, and below them the worst cases."""
+    table = _table()
+    table.add_column("class", overflow="fold")
+    for head in ("mean Dice", "median", "worst", "HD95 mm"):
+        table.add_column(head, justify="right")
+    for summary in summarize_classes(scores):
+        dice = (dice_text(d) for d in (summary.mean_dice, summary.median_dice, summary.worst_dice))
+        table.add_row(Text(summary.name), *dice, mm_text(summary.mean_hd95_mm))
+    shown = worst_first(scores)[:_NUM_WORST_CASES]
+    if len(scores) < 2:
+        return table
+    worst = _table()
+    worst.add_column("worst cases" if len(shown) < len(scores) else "cases", overflow="fold")
+    worst.add_column("Dice", justify="right")
+    worst.add_column("HD95 mm", justify="right")
+    for score in shown:
+        dice_of_case = dice_text(score.mean_dice if score.dice else None)
+        worst.add_row(Text(score.case_id), dice_of_case, mm_text(mean_hd95_mm([score])))
+    return Group(table, "", worst)
+
+
+def factor_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> RenderableType:
+    """The runs side by side, each with its factor against the first.
+
+    Raises:
+        InputError: fewer than two runs, or two with one label.
+    """
+    table = _table()
+    for column, head in enumerate(factor_header(runs)):
+        is_factor = head == "Factor" and column > 2
+        table.add_column(
+            Text(head.lower() if is_factor else head),
+            justify="left" if column == 0 else "right",
+            style="bold" if is_factor else "",
+            overflow="fold",
+        )
+    for cells in factor_cells(runs, target_dice=target_dice):
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ByWidth:
+    """One of two forms of the same thing, by the width there is."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.wide if options.max_width >= _WIDE_COLUMNS else self.narrow
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        form = self.wide if options.max_width >= _WIDE_COLUMNS else self.narrow
+        return Measurement.get(console, options, form)
+
+
+def _wide_plan(choices: Sequence[Choice]) -> Table:
+    table = _table()
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold", max_width=28)
+    table.add_column("why", ratio=1, overflow="fold")
+    for choice in choices:
+        value = Text(value_text(choice.value, choice.key), style="bold")
+        table.add_row(Text(_marked(choice)), value, Text(choice.reason))
+    return table
+
+
+def _narrow_plan(choices: Sequence[Choice]) -> Group:
+    lines: list[RenderableType] = []
+    for choice in choices:
+        head = Text.assemble(_marked(choice), " = ", (value_text(choice.value, choice.key), "bold"), overflow="fold")
+        lines += [head, Padding(Text(choice.reason, overflow="fold"), (0, 0, 0, 4))]
+    return Group(*lines)
+
+
+def _marked(choice: Choice) -> str:
+    return f"{choice.key}{' *' if choice.changes_results else ''}"
+
+
+def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[tuple[str, str]]:
+    fold = dataset.get("fold")
+    judged = f"fold {fold} held out" if dataset.get("held_out", True) else "the same cases, not held out"
+    split = (
+        f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
+    )
+    spreads = [(key, _spread_text(fingerprint.get(key), key)) for key in ("shape_voxel", "spacing_mm")]
+    return [
+        ("cases", f"{count_text(int(dataset.get('num_cases', 0)), 'case')}: {split}"),
+        ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
+        ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
+        *((key.rsplit("_", 1)[0], text) for key, text in spreads),
+        ("files", value_text(fingerprint["file_bytes"], "file_bytes") if "file_bytes" in fingerprint else ""),
+        ("layout", str(dataset.get("layout") or "")),
+        ("folder", str(dataset.get("path") or "")),
+    ]
+
+
+def _spread_text(spread: Any, key: str) -> str:
+    if not isinstance(spread, Mapping) or not {"low", "median", "high"} <= spread.keys():
+        return "" if spread is None else value_text(spread, key)
+    unit = key.rsplit("_", 1)[1]
+    low, median, high = (value_text(spread[part], key) for part in ("low", "median", "high"))
+    return f"{median} {unit}" if low == high else f"{median} {unit} (from {low} to {high})"
+
+
+def _table() -> Table:
+    # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+
+
+def _grid() -> Table:
+    return Table.grid(padding=(0, 2, 0, 0))

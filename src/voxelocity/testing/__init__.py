@@ -1,0 +1,1 @@
+"""Slow, obviously right references of the fast paths, to compare with. Not for use in a run."""

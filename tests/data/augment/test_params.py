@@ -1,0 +1,140 @@
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxelocity.core.batch import Draw
+from voxelocity.data.augment import AugmentConfig, AugmentParams, sample
+from voxelocity.data.augment.params import _fill_row
+
+ALWAYS = AugmentConfig(
+    affine_probability=1.0,
+    translate_voxel=(1.0, 2.0, 3.0),
+    gamma_probability=1.0,
+    intensity_scale_probability=1.0,
+    intensity_shift_probability=1.0,
+    noise_probability=1.0,
+    noise_std_range=(0.1, 0.2),
+)
+
+
+def draws(num, epoch=0):
+    return [Draw(case_id=f"case{case}", case=case, epoch=epoch, draw=case % 3) for case in range(num)]
+
+
+def assert_equal(first, second):
+    for field in fields(AugmentParams):
+        np.testing.assert_array_equal(getattr(first, field.name), getattr(second, field.name), err_msg=field.name)
+
+
+@settings(deadline=None)
+@given(order=st.permutations(range(6)), size=st.integers(1, 6))
+def test_numbers_of_a_sample_do_not_depend_on_the_batch(order, size):
+    whole = sample(draws(6), seed=3, num_channels=2, config=AugmentConfig())
+    chosen = order[:size]
+    part = sample([draws(6)[row] for row in chosen], seed=3, num_channels=2, config=AugmentConfig())
+    assert_equal(part, whole.rows(chosen))
+
+
+def test_seed_epoch_case_and_draw_all_matter():
+    def seeds(given, seed=0):
+        return sample(given, seed=seed, num_channels=1, config=ALWAYS).noise_seed.tolist()
+
+    one = Draw(case_id="a", case=0, epoch=0, draw=0)
+    others = [
+        Draw(case_id="a", case=1, epoch=0, draw=0),
+        Draw(case_id="a", case=0, epoch=1, draw=0),
+        Draw(case_id="a", case=0, epoch=0, draw=1),
+    ]
+    numbers = seeds([one, *others]) + seeds([one], seed=1)
+    assert len(set(numbers)) == 5
+
+
+def test_dtypes_and_shapes_are_as_stated():
+    params = sample(draws(4), seed=0, num_channels=3, config=ALWAYS)
+    described = {
+        field.name: (getattr(params, field.name).shape, getattr(params, field.name).dtype.name)
+        for field in fields(params)
+    }
+    assert described == {
+        "has_affine": ((4,), "bool"),
+        "matrix": ((4, 3, 3), "float32"),
+        "offset_voxel": ((4, 3), "float32"),
+        "flips": ((4, 3), "bool"),
+        "gamma": ((4, 3), "float32"),
+        "scale": ((4, 3), "float32"),
+        "shift": ((4, 3), "float32"),
+        "noise_std": ((4,), "float32"),
+        "noise_seed": ((4,), "int64"),
+    }
+    assert (params.num_samples, params.num_channels) == (4, 3)
+
+
+def test_disabled_augmentation_changes_nothing():
+    params = sample(draws(4), seed=0, num_channels=2, config=ALWAYS.model_copy(update={"enabled": False}))
+    assert_equal(params, AugmentParams.identity(4, 2))
+
+
+def test_changing_one_probability_leaves_the_other_changes_as_they_were():
+    with_all = sample(draws(20), seed=0, num_channels=2, config=ALWAYS)
+    never_affine = ALWAYS.model_copy(update={"affine_probability": 0.0, "gamma_probability": 0.0})
+    without = sample(draws(20), seed=0, num_channels=2, config=never_affine)
+    assert not without.has_affine.any()
+    assert (without.gamma == 1.0).all()
+    for name in ("flips", "scale", "shift", "noise_std", "noise_seed"):
+        np.testing.assert_array_equal(getattr(with_all, name), getattr(without, name), err_msg=name)
+
+
+def test_values_fill_their_ranges_and_stay_in_them():
+    params = sample(draws(500), seed=0, num_channels=2, config=ALWAYS)
+    for values, (low, high) in (
+        (params.gamma, ALWAYS.gamma_range),
+        (params.scale, ALWAYS.intensity_scale_range),
+        (params.shift, ALWAYS.intensity_shift_range),
+        (params.noise_std, ALWAYS.noise_std_range),
+        (params.offset_voxel[:, 2], (-3.0, 3.0)),
+    ):
+        tenth = (high - low) / 10
+        assert low - 1e-6 <= values.min() < low + tenth
+        assert high - tenth < values.max() <= high + 1e-6
+    assert params.flips.mean(axis=0) == pytest.approx([0.5, 0.5, 0.5], abs=0.1)
+
+
+def test_probabilities_are_honoured():
+    config = AugmentConfig(flip_probability=(0.0, 1.0, 0.3), affine_probability=0.25, gamma_probability=0.6)
+    params = sample(draws(1000), seed=0, num_channels=1, config=config)
+    assert params.flips.mean(axis=0) == pytest.approx([0.0, 1.0, 0.3], abs=0.06)
+    assert params.has_affine.mean() == pytest.approx(0.25, abs=0.06)
+    assert (params.gamma != 1.0).mean() == pytest.approx(0.6, abs=0.06)
+
+
+@pytest.mark.parametrize("spacing_mm", [None, (0.5, 1.0, 3.0)])
+def test_affine_is_rigid_in_millimetres_but_for_the_zoom(spacing_mm):
+    config = AugmentConfig(affine_probability=1.0, rotation_degrees=(30.0, 40.0, 50.0))
+    params = sample(draws(50), seed=0, num_channels=1, config=config, spacing_mm=spacing_mm)
+    spacing = np.diag(spacing_mm or (1.0, 1.0, 1.0))
+    for matrix in params.matrix.astype(np.float64):
+        in_mm = spacing @ matrix @ np.linalg.inv(spacing)
+        zoom = np.linalg.det(in_mm) ** (-1 / 3)
+        assert 0.7 <= zoom <= 1.4
+        np.testing.assert_allclose(in_mm @ in_mm.T * zoom**2, np.eye(3), atol=1e-5)
+
+
+def test_quarter_turn_on_an_anisotropic_grid_has_its_known_matrix():
+    config = AugmentConfig(affine_probability=1.0, rotation_degrees=(0.0, 0.0, 90.0), scale_range=(1.0, 1.0))
+
+    class QuarterTurn:
+        def random(self, size=None):
+            return 0.0 if size is None else np.zeros(size)
+
+        def uniform(self, low, high, size=None):
+            return high if size is None else np.full(size, high)
+
+    params = AugmentParams.identity(1, 1)
+    rng = QuarterTurn()
+    rng.integers = lambda high: 0
+    _fill_row(params, 0, rng, config, np.array([1.0, 2.0, 5.0]))
+    # Content turns from x to y: what is found 1 voxel (2 mm) along y stood 2 voxels (2 mm) along x.
+    np.testing.assert_allclose(params.matrix[0], [[0, 2, 0], [-0.5, 0, 0], [0, 0, 1]], atol=1e-6)

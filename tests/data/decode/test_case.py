@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.decode import read_case
+
+SHAPE = (6, 5, 4)
+LABEL = np.zeros(SHAPE, np.uint8)
+LABEL[2:4] = 1
+
+
+def _ref(*images: Path, label: Path | None = None) -> VolumeRef:
+    return VolumeRef(case_id="liver_01", images=images, label=label)
+
+
+def test_case_holds_image_label_and_grid(save) -> None:
+    image = np.arange(120, dtype=np.int16).reshape(SHAPE)
+    ref = _ref(
+        save("i.nii.gz", image, np.diag([2.0, 2, 3, 1])), label=save("l.nii", LABEL * 5, np.diag([2.0, 2, 3, 1]))
+    )
+    volume = read_case(ref, label_values=(0, 5))
+    assert volume.case_id == "liver_01"
+    assert volume.image.dtype == np.int16
+    assert np.array_equal(volume.image[0], image)
+    assert volume.label is not None
+    assert volume.label.dtype == np.uint8
+    assert np.array_equal(volume.label, LABEL)
+    assert volume.grid.spacing_mm == (2.0, 2.0, 3.0)
+    assert volume.trace == ()
+
+
+def test_channel_files_are_stacked_in_order_in_their_common_dtype(save) -> None:
+    first, second = np.full(SHAPE, -3, np.int16), np.full(SHAPE, 300, np.uint16)
+    volume = read_case(_ref(save("a.nii", first), save("b.nii", second)), label_values=(0,))
+    assert volume.label is None
+    assert volume.image.dtype == np.int32
+    assert volume.image[:, 0, 0, 0].tolist() == [-3, 300]
+    assert volume.image.strides[1] == 4
+
+
+def test_channels_of_one_file_come_first(save) -> None:
+    both = np.stack([np.zeros(SHAPE), np.ones(SHAPE)], axis=-1).astype(np.float32)
+    volume = read_case(_ref(save("a.nii.gz", both)), label_values=(0,))
+    assert volume.image.shape == (2, *SHAPE)
+    assert (volume.image[1] == 1).all()
+
+
+def test_channels_of_different_shape_are_refused(save) -> None:
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), save("b.nii", np.zeros((6, 5, 3), np.uint8)))
+    with pytest.raises(
+        ScanError,
+        match=r"^decode: case 'liver_01': channels differ in shape: .*a\.nii has \(6, 5, 4\), .*b\.nii has \(6, 5, 3\)",
+    ):
+        read_case(ref, label_values=(0,))
+
+
+def test_label_elsewhere_in_space_is_refused_with_the_distance(save) -> None:
+    moved = np.eye(4)
+    moved[0, 3] = 2.5
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), label=save("l.nii", LABEL, moved))
+    with pytest.raises(
+        ScanError, match=r"image and label lie up to 2\.5 mm apart: .*a\.nii has the affine \[\[1.*l\.nii has \[\[1"
+    ):
+        read_case(ref, label_values=(0, 1))
+
+
+def test_label_of_a_cube_with_exchanged_axes_is_refused(save) -> None:
+    cube = np.zeros((5, 5, 5), np.uint8)
+    ref = _ref(save("a.nii", cube), label=save("l.nii", cube, np.eye(4)[[1, 0, 2, 3]]))
+    with pytest.raises(ScanError, match=r"lie up to 7\.07\d* mm apart"):
+        read_case(ref, label_values=(0,))
+
+
+def test_rounding_of_the_affine_is_not_a_difference(save) -> None:
+    nearly = np.eye(4)
+    nearly[0, 0] += 1e-5
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), label=save("l.nii", LABEL, nearly))
+    assert read_case(ref, label_values=(0, 1)).grid.shape == SHAPE
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_voxels_that_are_not_finite_are_counted_and_placed(save, bad: float) -> None:
+    second = np.ones(SHAPE, np.float32)
+    second[3, 2, 1] = second[4, 4, 3] = bad
+    ref = _ref(save("a.nii", np.ones(SHAPE, np.float32)), save("b.nii", second))
+    with pytest.raises(
+        ScanError,
+        match=rf"b\.nii: 2 voxels are NaN or infinite, the first is {bad} at \(x, y, z\) = \(3, 2, 1\), channel 0; ",
+    ):
+        read_case(ref, label_values=(0,))
+
+
+def test_undeclared_label_values_name_case_and_file(save) -> None:
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), label=save("l.nii", LABEL * 3))
+    with pytest.raises(ScanError, match=r"^decode: case 'liver_01': .*l\.nii: .* not declared: 3 \(40 voxels\)"):
+        read_case(ref, label_values=(0, 1))
+
+
+def test_label_with_channels_is_refused(save) -> None:
+    ref = _ref(save("a.nii", np.zeros(SHAPE, np.uint8)), label=save("l.nii", np.stack([LABEL, LABEL], -1)))
+    with pytest.raises(ScanError, match=r"l\.nii: the label has 2 channels; save it as one 3-D image"):
+        read_case(ref, label_values=(0, 1))
+
+
+def test_broken_file_names_its_case(save, tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"^decode: case 'liver_01': .*gone\.nii: the file does not exist"):
+        read_case(_ref(tmp_path / "gone.nii"), label_values=(0,))
+    path = save("a.nii.gz", np.random.default_rng(0).integers(0, 999, (20, 9, 9)).astype(np.int16))
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ScanError, match=r"^decode: case 'liver_01': .*a\.nii\.gz: the file is truncated: 3,592 bytes"):
+        read_case(_ref(path), label_values=(0,))
+
+
+@pytest.mark.data
+def test_real_case_of_four_channels_without_orientation_code(real_data: Path) -> None:
+    folder = real_data / "ms_multimodal"
+    images = tuple(folder / "imagesTr" / f"ms_patient07_000{c}.nii.gz" for c in range(4))
+    ref = _ref(*images, label=folder / "labelsTr" / "ms_patient07.nii.gz")
+    volume = read_case(ref, label_values=(0, 1))
+    assert volume.image.shape == (4, 182, 218, 182)
+    assert volume.label is not None
+    assert int(volume.label.sum()) == 1300
+    assert np.array_equal(volume.image[2], np.asarray(nib.load(images[2]).dataobj))
+    assert volume.grid.matrix[0, 0] == -1.0
+
+
+@pytest.mark.data
+def test_real_label_with_gaps_becomes_class_indices(real_data: Path) -> None:
+    folder = real_data / "small_ct_mr_samples" / "spine_mri"
+    peer = np.asarray(nib.load(folder / "label_vert.nii.gz").dataobj)
+    values = tuple(int(v) for v in np.unique(peer))
+    volume = read_case(_ref(folder / "image.nii.gz", label=folder / "label_vert.nii.gz"), label_values=values)
+    assert values[-1] == 207
+    assert np.array_equal(np.array(values)[volume.label], peer)
+
+
+@pytest.mark.data
+def test_real_float_label_is_accepted(real_data: Path) -> None:
+    folder = real_data / "hippocampus"
+    name = "hippocampus_003.nii.gz"
+    volume = read_case(_ref(folder / "imagesTr" / name, label=folder / "labelsTr" / name), label_values=(0, 1, 2))
+    assert volume.label is not None
+    assert volume.label.dtype == np.uint8
+    assert np.array_equal(volume.label, nib.load(folder / "labelsTr" / name).get_fdata())

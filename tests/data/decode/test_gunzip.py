@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import ScanError
+from voxelocity.data.decode.gunzip import read_start, read_unpacked
+
+CONTENT = np.random.default_rng(0).integers(0, 50, 100_000).astype(np.uint8).tobytes()
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    path = tmp_path / "packed.gz"
+    path.write_bytes(gzip.compress(CONTENT))
+    return path
+
+
+@pytest.mark.parametrize("num_expected", [1, len(CONTENT) - 1, len(CONTENT)])
+def test_unpacked_bytes_are_those_that_gzip_gives(packed: Path, num_expected: int) -> None:
+    assert read_unpacked(packed, num_expected=num_expected)[:num_expected] == CONTENT[:num_expected]
+
+
+def test_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(CONTENT)
+    assert read_unpacked(tmp_path / "plain", num_expected=len(CONTENT)) == CONTENT
+    assert read_start(tmp_path / "plain", 10) == CONTENT[:10]
+
+
+def test_members_are_joined_and_padding_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "members.gz"
+    path.write_bytes(gzip.compress(CONTENT[:300]) + gzip.compress(CONTENT[300:]) + b"\0" * 512)
+    assert read_unpacked(path, num_expected=len(CONTENT)) == CONTENT
+    assert read_start(path, 400) == CONTENT[:400]
+
+
+def test_start_of_a_packed_file_is_read_without_its_end(packed: Path) -> None:
+    packed.write_bytes(packed.read_bytes()[:-2000])
+    assert read_start(packed, 348) == CONTENT[:348]
+
+
+@pytest.mark.parametrize("kept", [5, 30, 1000, 40_000])
+def test_truncated_file_is_refused_with_both_counts(packed: Path, kept: int) -> None:
+    packed.write_bytes(packed.read_bytes()[:kept])
+    with pytest.raises(ScanError, match=r"packed\.gz: the file is truncated: 100,000 bytes expected .* [\d,]+ found"):
+        read_unpacked(packed, num_expected=len(CONTENT))
+
+
+def test_file_without_its_checksum_is_refused(packed: Path) -> None:
+    packed.write_bytes(packed.read_bytes()[:-6])
+    with pytest.raises(ScanError, match=r"truncated: all 100,000 bytes .* but not the checksum"):
+        read_unpacked(packed, num_expected=len(CONTENT))
+
+
+@pytest.mark.parametrize("num_expected", [1000, len(CONTENT)])
+def test_wrong_checksum_is_refused_however_little_is_wanted(packed: Path, num_expected: int) -> None:
+    data = bytearray(packed.read_bytes())
+    data[-6] ^= 0xFF
+    packed.write_bytes(data)
+    with pytest.raises(ScanError, match=r"the gzip data is damaged \(.*checksum.*\); copy or download the file again"):
+        read_unpacked(packed, num_expected=num_expected)
+
+
+def test_start_of_a_file_that_ends_at_once_is_refused(packed: Path) -> None:
+    packed.write_bytes(packed.read_bytes()[:12])
+    with pytest.raises(ScanError, match="truncated: it ends within its first 348 unpacked bytes"):
+        read_start(packed, 348)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ScanError, match=r"nowhere\.nii: the file does not exist; correct the path"):
+        read_start(tmp_path / "nowhere.nii", 10)
+    with pytest.raises(ScanError, match=r"cannot be read \(Is a directory\)"):
+        read_unpacked(tmp_path, num_expected=1)
+
+
+@pytest.fixture
+def threads_take_turns_only_when_asked() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1_000.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_take_turns_only_when_asked")
+def test_gil_is_free_while_a_file_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = gzip.compress(np.random.default_rng(1).integers(0, 9, 20_000_000, dtype=np.uint8).tobytes(), 1)
+    monkeypatch.setattr(Path, "read_bytes", lambda _: packed)
+    turns, done, started = 0, threading.Event(), threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            started.set()
+            os.sched_yield()
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    started.wait()
+    before = turns
+    read_unpacked(tmp_path / "in_memory", num_expected=20_000_000)
+    during = turns - before
+    done.set()
+    counter.join()
+    assert during > 10, "the other thread did not run although nothing else held the GIL"

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import ScanError
+from voxelocity.data.decode import read_header
+
+OBLIQUE = np.array([[0.9, -0.1, 0.2, -10.0], [0.1, 1.1, 0.1, 5.0], [-0.2, 0.3, 2.0, 7.0], [0, 0, 0, 1.0]])
+VOXELS = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+PIXDIM_AT, DIM_AT, DATATYPE_AT, SLOPE_AT, VOX_OFFSET_AT, MAGIC_AT, SROW_AT = 76, 40, 70, 112, 108, 344, 280
+
+
+def test_header_says_what_the_file_holds(save) -> None:
+    path = save("a.nii.gz", np.zeros((4, 5, 6, 2), np.float32), OBLIQUE)
+    header = read_header(path)
+    assert header.path == path
+    assert header.grid.shape == (4, 5, 6)
+    assert np.array_equal(header.grid.matrix, nib.load(path).affine)
+    assert (header.num_channels, header.dtype, header.slope, header.inter) == (2, "float32", 1.0, 0.0)
+    assert header.num_bytes == path.stat().st_size
+    assert header.data_bytes == 4 * 5 * 6 * 2 * 4
+
+
+@pytest.mark.parametrize("kind", [nib.Nifti1Image, nib.Nifti2Image])
+def test_both_versions_and_byte_orders_are_read(save, tmp_path: Path, kind) -> None:
+    path = save("a.nii", VOXELS, OBLIQUE, kind=kind)
+    header = kind.header_class(endianness=">")
+    header.set_data_dtype(np.int16)
+    kind(VOXELS, OBLIQUE, header).to_filename(tmp_path / "big.nii")
+    for file, is_big in ((path, False), (tmp_path / "big.nii", True)):
+        header = read_header(file)
+        assert header.is_big_endian == is_big
+        assert header.dtype == "int16"
+        assert np.array_equal(header.grid.matrix, nib.load(file).affine)
+
+
+@pytest.mark.parametrize(("sform", "qform"), [(1, 1), (0, 1), (1, 0), (0, 0), (2, 4)])
+def test_affine_is_the_one_that_nibabel_prefers(save, sform: int, qform: int) -> None:
+    def edit(header) -> None:
+        header.set_qform(np.diag([-2.0, 3.0, 4.0, 1.0]), code=qform)
+        header.set_sform(OBLIQUE, code=sform)
+
+    path = save("a.nii.gz", VOXELS, edit=edit)
+    nib_image = nib.load(path)
+    assert np.array_equal(read_header(path).grid.matrix, nib_image.affine)
+
+
+def test_qfac_of_zero_means_one_as_for_nibabel(save, patch_header) -> None:
+    path = save("a.nii", VOXELS, edit=lambda h: (h.set_sform(None, 0), h.set_qform(np.diag([2.0, 2, 2, 1]), 1)))
+    patch_header(path, PIXDIM_AT, struct.pack("<f", 0.0))
+    assert np.array_equal(read_header(path).grid.matrix, nib.load(path).affine)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5, 1), (3, 4, 5, 1, 1), (3, 4, 5, 2, 1), (3, 4, 5, 1, 2)])
+def test_trailing_single_axes_do_not_matter(save, shape: tuple[int, ...]) -> None:
+    header = read_header(save("a.nii", np.zeros(shape, np.uint8)))
+    assert header.grid.shape == (3, 4, 5)
+    assert header.num_channels == max(shape[3:])
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "said"), [(1, 0.0, "0.0 mm"), (2, -1.5, "-1.5 mm"), (3, float("nan"), "nan mm")]
+)
+def test_spacing_that_nibabel_would_repair_is_refused(save, patch_header, axis: int, value: float, said: str) -> None:
+    path = patch_header(save("a.nii", VOXELS), PIXDIM_AT + 4 * axis, struct.pack("<f", value))
+    with pytest.raises(
+        ScanError, match=rf"a\.nii: the spacing on {'xyz'[axis - 1]} is {said} \(pixdim\); set the true"
+    ):
+        read_header(path)
+
+
+def test_zero_column_of_the_affine_is_a_zero_spacing(save, patch_header) -> None:
+    path = patch_header(save("a.nii", VOXELS), SROW_AT + 2 * 16 + 2 * 4, struct.pack("<f", 0.0))
+    with pytest.raises(ScanError, match=r"the spacing on z is 0\.0 mm \(affine\)"):
+        read_header(path)
+
+
+def test_singular_affine_is_refused(save, patch_header) -> None:
+    path = patch_header(save("a.nii", VOXELS), SROW_AT, struct.pack("<8f", 1, 1, 0, 0, 0, 0, 0, 0))
+    with pytest.raises(ScanError, match=r"the affine is singular .* set a valid one"):
+        read_header(path)
+
+
+def test_affine_with_nan_origin_is_refused(save, patch_header) -> None:
+    path = patch_header(save("a.nii", VOXELS), SROW_AT + 12, struct.pack("<f", float("nan")))
+    with pytest.raises(ScanError, match=r"the affine has values that are not finite"):
+        read_header(path)
+
+
+def test_impossible_quaternion_is_refused(save, patch_header) -> None:
+    path = save("a.nii", VOXELS, edit=lambda h: (h.set_sform(None, 0), h.set_qform(np.eye(4), 1)))
+    patch_header(path, 256, struct.pack("<fff", 3.0, 3.0, 3.0))
+    with pytest.raises(ScanError, match="the orientation is not valid"):
+        read_header(path)
+
+
+def test_flat_image_is_refused(save) -> None:
+    with pytest.raises(ScanError, match=r"the image has 2 axes, shape \(4, 5\); volumes of 3 axes are needed"):
+        read_header(save("a.nii", np.zeros((4, 5), np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("offset", "content", "said"),
+    [
+        (DIM_AT + 4, struct.pack("<h", 0), r"shape \(2, 0, 4\), so it holds no voxels"),
+        (DIM_AT, struct.pack("<h", 9), "the header says 9 axes, NIfTI has at most 7"),
+        (DATATYPE_AT, struct.pack("<h", 128), r"the voxel type is .*R.* \(NIfTI code 128\)"),
+        (DATATYPE_AT, struct.pack("<h", 777), r"the voxel type is unknown \(NIfTI code 777\)"),
+        (DATATYPE_AT, struct.pack("<h", 32), "the voxel type is .*complex64"),
+        (SLOPE_AT, struct.pack("<ff", 2.0, float("nan")), "scl_slope is 2.0 but scl_inter is nan"),
+        (VOX_OFFSET_AT, struct.pack("<f", 16.0), "places the voxels at byte 16.0, inside the header of 352 bytes"),
+        (MAGIC_AT, b"ni1\0", r"this is the header of a \.hdr/\.img pair"),
+        (MAGIC_AT, b"\0\0\0\0", "this is not a NIfTI file"),
+    ],
+)
+def test_broken_header_is_refused_in_words(save, patch_header, offset: int, content: bytes, said: str) -> None:
+    path = patch_header(save("a.nii", VOXELS), offset, content)
+    with pytest.raises(ScanError, match=rf"^decode: .*a\.nii: .*{said}"):
+        read_header(path)
+
+
+def test_more_than_one_axis_of_channels_is_refused(save) -> None:
+    with pytest.raises(ScanError, match=r"shape \(2, 2, 2, 3, 2\); beyond \(x, y, z\) only one axis"):
+        read_header(save("a.nii", np.zeros((2, 2, 2, 3, 2), np.uint8)))
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", b"\x5c\x01\0\0" + b"\0" * 100])
+def test_other_files_are_not_nifti(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.nii.gz"
+    path.write_bytes(content)
+    with pytest.raises(ScanError, match=r"this is not a NIfTI file .* convert it"):
+        read_header(path)
+
+
+@pytest.mark.data
+def test_only_the_start_of_a_file_is_read(real_data: Path, tmp_path: Path) -> None:
+    whole = real_data / "vs_seg_001" / "imagesTr" / "vs_seg_001_0000.nii.gz"
+    start = tmp_path / "start.nii.gz"
+    start.write_bytes(whole.read_bytes()[:200_000])
+    assert read_header(start).grid == read_header(whole).grid

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import ScanError
+from voxelocity.data.decode import label_values_in, read_scan
+
+RNG = np.random.default_rng(0)
+REAL = [
+    "small_ct_mr_samples/msd_spleen_2_crop/image.nii.gz",
+    "small_ct_mr_samples/spine_ct/image.nii.gz",
+    "small_ct_mr_samples/spine_mri/image.nii.gz",
+    "small_ct_mr_samples/spine_mri/label_vert.nii.gz",
+    "small_ct_mr_samples/totalseg_ct/label_auto.nii.gz",
+    "small_ct_mr_samples/totalseg_mr/image.nii.gz",
+    "hippocampus/imagesTr/hippocampus_001.nii.gz",
+    "hippocampus/imagesTr/hippocampus_003.nii.gz",
+    "hippocampus/labelsTr/hippocampus_003.nii.gz",
+    "ms_multimodal/labelsTr/ms_patient07.nii.gz",
+    "openkbp_headneck_ct/imagesTr/openkbp_004_0000.nii.gz",
+]
+
+
+def _nibabel_voxels(path: Path) -> np.ndarray:
+    voxels = np.asarray(nib.load(path).dataobj)
+    return voxels[np.newaxis] if voxels.ndim == 3 else np.moveaxis(voxels, 3, 0)
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"])
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_voxels_equal_those_of_nibabel(tmp_path: Path, dtype: str, name: str, order: str) -> None:
+    voxels = (RNG.random((5, 4, 3, 2)) * 100).astype(dtype)
+    header = nib.Nifti1Header(endianness=order)
+    header.set_data_dtype(dtype)
+    nib.Nifti1Image(voxels, np.eye(4), header).to_filename(tmp_path / name)
+    scan, grid = read_scan(tmp_path / name)
+    assert scan.dtype == np.dtype(dtype)
+    assert scan.dtype.isnative
+    assert np.array_equal(scan, np.moveaxis(voxels, 3, 0))
+    assert grid.shape == (5, 4, 3)
+
+
+def test_voxels_are_a_view_with_x_fastest(save) -> None:
+    scan, _ = read_scan(save("a.nii.gz", np.zeros((5, 6, 7), np.int16)))
+    assert scan.strides[1:] == (2, 10, 60)
+    assert not scan.flags.owndata
+    assert not scan.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint8, np.float32, np.int32])
+def test_scaled_values_are_those_of_nibabel_in_float32(save, dtype: type) -> None:
+    voxels = RNG.integers(0, 200, (6, 5, 40)).astype(dtype)
+    path = save("a.nii", np.zeros((6, 5, 40), dtype))
+    data = bytearray(path.read_bytes())
+    data[352:] = voxels.tobytes(order="F")
+    data[112:120] = np.array([0.37, -1024.3], "<f4").tobytes()
+    path.write_bytes(data)
+    scan, _ = read_scan(path)
+    assert scan.dtype == np.float32
+    assert np.array_equal(scan[0], nib.load(path).get_fdata().astype(np.float32))
+    assert scan.min() < -900
+
+
+def test_extensions_before_the_voxels_are_skipped(save) -> None:
+    extension = nib.nifti1.Nifti1Extension("comment", b"a note" * 20)
+    path = save("a.nii.gz", np.full((2, 2, 2), 7, np.int16), edit=lambda h: h.extensions.append(extension))
+    assert (read_scan(path)[0] == 7).all()
+
+
+def test_truncated_voxels_are_refused(save) -> None:
+    path = save("a.nii", np.zeros((10, 10, 10), np.int16))
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(ScanError, match="truncated: 2,352 bytes expected by its header, 1,852 found"):
+        read_scan(path)
+
+
+def test_label_values_are_distinct_and_ascending(save) -> None:
+    labels = np.zeros((10, 10, 10), np.uint8)
+    labels[2], labels[3] = 207, 4
+    assert label_values_in(save("a.nii.gz", labels)) == (0, 4, 207)
+    assert label_values_in(save("b.nii.gz", labels.astype(np.float32) - 5)) == (-5, -1, 202)
+    assert label_values_in(save("c.nii.gz", labels.astype(np.int32) * 1_000_000)) == (0, 4_000_000, 207_000_000)
+    assert label_values_in(save("d.nii.gz", (labels.astype(np.int16) - 100).astype(np.int8))) == (-100, -96, 107)
+
+
+@pytest.mark.parametrize(("value", "said"), [(0.5, "0.5"), (float("nan"), "nan"), (float("inf"), "inf")])
+def test_label_with_fractions_is_refused(save, value: float, said: str) -> None:
+    labels = np.ones((4, 4, 4), np.float32)
+    labels[1, 2, :3] = value
+    with pytest.raises(
+        ScanError, match=f"a.nii: the label holds 3 values that are no whole numbers, the first is {said};"
+    ):
+        label_values_in(save("a.nii", labels))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_equal_those_of_nibabel(real_data: Path, name: str) -> None:
+    scan, grid = read_scan(real_data / name)
+    peer = _nibabel_voxels(real_data / name)
+    assert scan.dtype == peer.dtype
+    assert np.array_equal(scan, peer)
+    assert np.array_equal(grid.matrix, nib.load(real_data / name).affine)
+
+
+@pytest.mark.data
+def test_real_label_values(real_data: Path) -> None:
+    samples = real_data / "small_ct_mr_samples"
+    assert len(label_values_in(samples / "totalseg_ct" / "label_auto.nii.gz")) == 42
+    assert max(label_values_in(samples / "spine_mri" / "label_vert.nii.gz")) == 207
+    assert label_values_in(real_data / "hippocampus" / "labelsTr" / "hippocampus_003.nii.gz") == (0, 1, 2)

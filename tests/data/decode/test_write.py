@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.core.errors import OutputError
+from voxelocity.core.volume import Grid
+from voxelocity.data.decode import read_scan, write_scan
+
+ROTATED = np.array([[0.0, -1.5, 0.0, 10.0], [2.0, 0.0, 0.0, -4.0], [0.0, 0.0, 3.0, 7.5], [0, 0, 0, 1.0]])
+SHEARED = ROTATED + np.array([[0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("name", ["p.nii", "p.nii.gz"])
+@pytest.mark.parametrize("dtype", ["u1", "i2", "u2", "f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_nibabel_reads_what_was_written(tmp_path: Path, name: str, dtype: str, order: str) -> None:
+    array = np.asarray(np.arange(60).reshape(3, 4, 5), dtype=dtype, order=order)
+    write_scan(tmp_path / name, array, Grid.of(array.shape, ROTATED))
+    image = nib.load(tmp_path / name)
+    assert image.get_data_dtype() == np.dtype(dtype)
+    assert np.array_equal(np.asarray(image.dataobj), array)
+    assert np.array_equal(image.affine, ROTATED)
+    assert image.header.get_xyzt_units()[0] == "mm"
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+def test_both_forms_are_set_and_qform_only_where_it_can_say_it(tmp_path: Path) -> None:
+    array = np.zeros((3, 4, 5), np.uint8)
+    write_scan(tmp_path / "r.nii", array, Grid.of(array.shape, ROTATED))
+    header = nib.load(tmp_path / "r.nii").header
+    assert (int(header["sform_code"]), int(header["qform_code"])) == (1, 1)
+    assert np.allclose(header.get_qform(), ROTATED, atol=1e-5)
+    write_scan(tmp_path / "s.nii", array, Grid.of(array.shape, SHEARED))
+    header = nib.load(tmp_path / "s.nii").header
+    assert (int(header["sform_code"]), int(header["qform_code"])) == (1, 0)
+    assert np.allclose(nib.load(tmp_path / "s.nii").affine, SHEARED, atol=1e-6)
+    assert np.allclose(header.get_zooms(), np.linalg.norm(SHEARED[:3, :3], axis=0))
+
+
+@given(shape=st.tuples(*[st.integers(1, 6)] * 3), seed=st.integers(0, 20))
+def test_own_reader_gives_back_what_was_written(tmp_path_factory, shape: tuple[int, int, int], seed: int) -> None:
+    path = tmp_path_factory.mktemp("w") / "a.nii.gz"
+    array = np.random.default_rng(seed).integers(-9, 9, shape).astype(np.int16)
+    write_scan(path, array, Grid.of(shape, ROTATED))
+    scan, grid = read_scan(path)
+    assert np.array_equal(scan[0], array)
+    assert grid == Grid.of(shape, ROTATED)
+
+
+def test_dtype_can_be_chosen_where_the_values_fit(tmp_path: Path) -> None:
+    array = np.array([[[0, 1, 255]]], dtype=np.int64)
+    write_scan(tmp_path / "a.nii", array, Grid.of(array.shape, np.eye(4)), dtype=np.uint8)
+    assert nib.load(tmp_path / "a.nii").get_data_dtype() == np.uint8
+    with pytest.raises(OutputError, match=r"a\.nii: values from -1 to 256 \(int64\) do not fit uint8; choose a dtype"):
+        write_scan(tmp_path / "a.nii", np.array([[[-1, 256]]]), Grid.of((1, 1, 2), np.eye(4)), dtype=np.uint8)
+    with pytest.raises(OutputError, match=r"NIfTI cannot store shape .* of float16"):
+        write_scan(tmp_path / "a.nii", array.astype(np.float16), Grid.of(array.shape, np.eye(4)))
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    array = np.arange(60, dtype=np.uint8).reshape(3, 4, 5)
+    for name in ("a.nii.gz", "b.nii.gz"):
+        write_scan(tmp_path / name, array, Grid.of(array.shape, ROTATED))
+    assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
+
+
+def test_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    array = np.zeros((3, 4, 5), np.uint8)
+    path = tmp_path / "a.nii.gz"
+    write_scan(path, array, Grid.of(array.shape, ROTATED))
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("voxelocity.data.decode.write.os.fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*a\.nii\.gz \(No space left on device\); make space or"):
+        write_scan(path, array + 1, Grid.of(array.shape, ROTATED))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.nii.gz"]
+
+
+def test_wrong_names_shapes_and_folders_are_refused(tmp_path: Path) -> None:
+    array = np.zeros((3, 4, 5), np.uint8)
+    with pytest.raises(OutputError, match=r"a\.png is not named \.nii or \.nii\.gz"):
+        write_scan(tmp_path / "a.png", array, Grid.of(array.shape, ROTATED))
+    with pytest.raises(OutputError, match=r"the array has shape \(3, 4, 5\), its grid \(3, 4, 6\)"):
+        write_scan(tmp_path / "a.nii", array, Grid.of((3, 4, 6), ROTATED))
+    with pytest.raises(OutputError, match=r"cannot write .*\(No such file or directory\)"):
+        write_scan(tmp_path / "none" / "a.nii", array, Grid.of(array.shape, ROTATED))

@@ -1,0 +1,248 @@
+import gc
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from itertools import count, islice
+
+import pytest
+
+from voxelocity.data.feed import OrderedPrefetch, ThreadBuffer
+
+WAIT_S = 20.0
+"""Longest wait for another thread; reached only when a test fails."""
+
+
+def feed_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("voxelocity-feed")]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    yield
+    if feed_threads():
+        gc.collect()
+    for thread in feed_threads():
+        thread.join(WAIT_S)
+    assert feed_threads() == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 4])
+def test_items_come_in_order_for_any_number_of_threads(num_threads):
+    with OrderedPrefetch(lambda i: i * i, start=3, stop=50, num_threads=num_threads, num_ahead=5) as items:
+        assert list(items) == [i * i for i in range(3, 50)]
+    assert feed_threads() == []
+
+
+def test_items_come_in_order_when_they_are_finished_in_reverse():
+    later_is_made = threading.Event()
+
+    def make(index):
+        if index == 0:
+            assert later_is_made.wait(WAIT_S)
+        else:
+            later_is_made.set()
+        return index
+
+    with OrderedPrefetch(make, stop=2, num_threads=2, num_ahead=2) as items:
+        assert list(items) == [0, 1]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_no_more_items_are_made_ahead_than_allowed(num_threads):
+    made, is_made = [], threading.Condition()
+
+    def make(index):
+        with is_made:
+            made.append(index)
+            is_made.notify_all()
+        return index
+
+    def settled(num_items):
+        with is_made:
+            assert is_made.wait_for(lambda: len(made) >= num_items, WAIT_S)
+        return sorted(made)
+
+    with OrderedPrefetch(make, num_threads=num_threads, num_ahead=3) as items:
+        assert settled(3) == [0, 1, 2]
+        assert next(items) == 0
+        assert settled(4) == [0, 1, 2, 3]
+        assert next(items) == 1
+        assert settled(5) == [0, 1, 2, 3, 4]
+
+
+def test_threads_work_at_the_same_time():
+    both = threading.Barrier(2)
+    with OrderedPrefetch(lambda _: both.wait(WAIT_S), stop=2, num_threads=2, num_ahead=2) as items:
+        assert sorted(items) == [0, 1]
+
+
+@pytest.mark.parametrize("num_threads", [0, 1, 3])
+def test_error_surfaces_at_its_item_with_its_traceback_and_the_rest_goes_on(num_threads):
+    def fails_for_two(index):
+        if index == 2:
+            raise ValueError("item two")
+        return index
+
+    with OrderedPrefetch(fails_for_two, stop=5, num_threads=num_threads, num_ahead=4) as items:
+        assert [next(items), next(items)] == [0, 1]
+        with pytest.raises(ValueError, match="item two") as caught:
+            next(items)
+        assert "fails_for_two" in "".join(traceback.format_tb(caught.tb))
+        assert list(items) == [3, 4]
+
+
+def test_error_is_not_kept_alive_by_its_own_traceback():
+    class MarkedError(Exception):
+        pass
+
+    def make(_index):
+        raise MarkedError
+
+    gc.collect()
+    gc.disable()
+    try:
+        with OrderedPrefetch(make, stop=1, num_threads=1, num_ahead=1) as items:
+            try:
+                next(items)
+            except MarkedError as error:
+                alive = weakref.ref(error)
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_stop_iteration_from_an_item_does_not_end_the_loop_silently(num_threads):
+    with (
+        OrderedPrefetch(lambda _: next(iter(())), stop=3, num_threads=num_threads, num_ahead=2) as items,
+        pytest.raises(RuntimeError, match="making item 0 raised StopIteration"),
+    ):
+        list(items)
+
+
+def test_system_exit_in_a_thread_reaches_the_consumer():
+    with OrderedPrefetch(sys.exit, start=7, stop=8, num_threads=1, num_ahead=1) as items, pytest.raises(SystemExit):
+        next(items)
+
+
+def test_early_break_ends_the_threads():
+    with OrderedPrefetch(lambda i: i, num_threads=3, num_ahead=4) as items:
+        for item in items:
+            if item == 10:
+                break
+        assert len(feed_threads()) == 3
+    assert feed_threads() == []
+
+
+def test_finished_stream_ends_its_threads_without_close():
+    assert len(list(OrderedPrefetch(lambda i: i, stop=5, num_threads=2, num_ahead=2))) == 5
+    assert feed_threads() == []
+
+
+def test_iterator_that_is_forgotten_ends_its_threads():
+    items = OrderedPrefetch(lambda i: i, num_threads=2, num_ahead=2)
+    assert next(items) == 0
+    del items
+    gc.collect()
+    assert feed_threads() == []
+
+
+def test_keyboard_interrupt_in_the_loop_ends_the_threads():
+    def train():
+        with OrderedPrefetch(lambda i: i, num_threads=2, num_ahead=2) as items:
+            for item in items:
+                if item == 3:
+                    raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert feed_threads() == []
+
+
+def test_close_waits_for_the_item_in_work_and_makes_no_other():
+    begun, may_end, finished = threading.Event(), threading.Event(), []
+
+    def make(index):
+        begun.set()
+        assert may_end.wait(WAIT_S)
+        finished.append(index)
+
+    items = OrderedPrefetch(make, num_threads=1, num_ahead=3)
+    assert begun.wait(WAIT_S)
+    threading.Timer(0.01, may_end.set).start()
+    items.close()
+    assert finished == [0]
+    assert feed_threads() == []
+    assert list(items) == []
+    items.close()
+
+
+def test_no_thread_is_started_for_an_empty_stream_or_none_asked_for():
+    with OrderedPrefetch(lambda i: i, stop=0, num_threads=4, num_ahead=2) as items:
+        assert feed_threads() == []
+        assert list(items) == []
+    with OrderedPrefetch(lambda i: i, stop=9, num_threads=0, num_ahead=2) as items:
+        assert next(items) == 0
+        assert feed_threads() == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_waiting_is_measured(num_threads):
+    with OrderedPrefetch(
+        lambda i: i, stop=3, num_threads=num_threads, num_ahead=1, clock=count(step=1.5).__next__
+    ) as items:
+        list(items)
+    assert items.wait_s == 4.5
+
+
+def test_interpreter_ends_promptly_with_a_feed_left_open():
+    code = (
+        "from voxelocity.data.feed import OrderedPrefetch\n"
+        "items = OrderedPrefetch(lambda i: i, num_threads=2, num_ahead=2)\n"
+        "items.me = items\n"
+        "print(next(items))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_thread_buffer_gives_every_item_and_can_be_used_again():
+    buffer = ThreadBuffer([1, None, 3], num_ahead=2)
+    assert list(buffer) == [1, None, 3]
+    assert list(buffer) == [1, None, 3]
+    assert feed_threads() == []
+
+
+def test_thread_buffer_runs_its_source_in_another_thread_ahead_of_the_consumer():
+    second_is_taken, threads = threading.Event(), set()
+
+    def source():
+        threads.add(threading.current_thread())
+        yield "first"
+        second_is_taken.set()
+        yield "second"
+
+    items = iter(ThreadBuffer(source()))
+    assert next(items) == "first"
+    assert second_is_taken.wait(WAIT_S)
+    assert list(items) == ["second"]
+    assert threading.current_thread() not in threads
+
+
+def test_thread_buffer_surfaces_errors_at_their_place():
+    def source():
+        yield 1
+        raise OSError("scan is gone")
+
+    items = iter(ThreadBuffer(source(), num_ahead=3))
+    assert next(items) == 1
+    with pytest.raises(OSError, match="scan is gone"):
+        next(items)
+
+
+def test_early_break_ends_the_thread_of_a_buffer():
+    assert list(islice(ThreadBuffer(count()), 3)) == [0, 1, 2]
+    gc.collect()
+    assert feed_threads() == []

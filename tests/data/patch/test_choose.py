@@ -1,0 +1,78 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxelocity.core.region import Region
+from voxelocity.data.patch import PatchConfig, choose_region
+
+SIDES = st.tuples(*[st.integers(1, 20)] * 3)
+
+
+def config(shape=(4, 4, 4), share=0.5):
+    return PatchConfig(shape_voxel=shape, foreground_share=share)
+
+
+def flat(shape, *voxels):
+    return np.array([np.ravel_multi_index(voxel, shape) for voxel in voxels], np.int32)
+
+
+@settings(deadline=None)
+@given(shape=SIDES, patch=SIDES, seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.5, 1.0]), data=st.data())
+def test_patch_stays_inside_a_larger_volume_and_stands_centred_on_a_smaller_one(shape, patch, seed, share, data):
+    voxel = tuple(data.draw(st.integers(0, n - 1)) for n in shape)
+    region = choose_region(shape, {1: flat(shape, voxel)}, config(patch, share), np.random.default_rng(seed))
+    assert region.shape == patch
+    before, after = region.padding(shape)
+    for n, side, b, a in zip(shape, patch, before, after, strict=True):
+        if n >= side:
+            assert (b, a) == (0, 0)
+        else:
+            assert (b + a, b) == (side - n, (side - n) // 2)
+    if share == 1.0:
+        assert all(start <= v < stop for start, v, stop in zip(region.start, voxel, region.stop, strict=True))
+
+
+def test_patch_is_centred_on_the_foreground_voxel_where_there_is_room():
+    region = choose_region(
+        (20, 20, 20), {2: flat((20, 20, 20), (9, 10, 11))}, config((4, 5, 6), 1.0), np.random.default_rng(0)
+    )
+    assert region == Region((7, 8, 8), (11, 13, 14))
+
+
+def test_rare_class_is_drawn_as_often_as_a_common_one():
+    shape = (30, 30, 30)
+    common = np.arange(27_000, dtype=np.int32)
+    rare = flat(shape, (3, 4, 5))
+    rng = np.random.default_rng(1)
+    foreground = {0: common, 1: common[::3], 4: rare, 5: np.array([], np.int32)}
+    starts = Counter(choose_region(shape, foreground, config((1, 1, 1), 1.0), rng).start for _ in range(2000))
+    assert starts[(3, 4, 5)] == pytest.approx(1000, abs=100)
+
+
+def test_share_of_foreground_patches_is_the_configured_one():
+    shape = (50, 50, 50)
+    rng = np.random.default_rng(2)
+    foreground = {1: flat(shape, (7, 7, 7))}
+    hits = sum(choose_region(shape, foreground, config((1, 1, 1), 0.3), rng).start == (7, 7, 7) for _ in range(2000))
+    assert hits == pytest.approx(600, abs=80)
+
+
+@pytest.mark.parametrize("foreground", [{}, {0: np.arange(5, dtype=np.int32)}, {1: np.array([], np.int32)}])
+def test_case_without_foreground_gives_every_position_alike(foreground):
+    rng = np.random.default_rng(3)
+    starts = Counter(choose_region((5, 4, 4), foreground, config((4, 4, 4), 1.0), rng).start for _ in range(1000))
+    assert set(starts) == {(0, 0, 0), (1, 0, 0)}
+    assert starts[(0, 0, 0)] == pytest.approx(500, abs=80)
+
+
+def test_equal_generators_choose_equal_regions():
+    foreground = {1: np.arange(1000, dtype=np.int32), 2: np.arange(50, dtype=np.int32)}
+    first, second = (
+        [choose_region((10, 10, 10), foreground, config(), rng) for _ in range(20)]
+        for rng in (np.random.default_rng(4), np.random.default_rng(4))
+    )
+    assert first == second
+    assert len(set(first)) > 5

@@ -1,0 +1,248 @@
+"""The window engine: the same numbers as MONAI and as the plain reference, and no forward pass too many."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.inferers import sliding_window_inference
+
+from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.infer import WindowConfig, predict_volume, predict_volumes
+from voxelocity.infer.window import importance
+from voxelocity.testing.window_reference import reference_probabilities
+
+CPU = torch.device("cpu")
+WINDOW = (8, 6, 4)
+
+
+class Counting:
+    """A convolution whose answer depends on the position in the window; counts its calls and their windows."""
+
+    def __init__(self, num_channels: int = 1, num_classes: int = 3) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.network = torch.nn.Conv3d(num_channels, num_classes, 3, padding=1)
+        self.batches: list[int] = []
+
+    def __call__(self, windows: torch.Tensor) -> torch.Tensor:
+        self.batches.append(len(windows))
+        return self.network(windows).tanh() * 4.0
+
+
+def image(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def one_by_one(network, images, config):
+    return [predict_volume(network, each, config, device=CPU) for each in images]
+
+
+@pytest.mark.parametrize("blend", ["gaussian", "uniform"])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.7])
+@pytest.mark.parametrize("shape", [(8, 6, 4), (13, 10, 5), (5, 3, 3), (5, 14, 4)])
+def test_probabilities_equal_monai(shape, overlap, blend):
+    network, volume = Counting(num_channels=2), image(2, *shape)
+    config = WindowConfig(shape_voxel=WINDOW, overlap=overlap, blend=blend, batch_size=3)
+    ours = predict_volume(network, volume, config, device=CPU)
+    with torch.no_grad():
+        theirs = sliding_window_inference(
+            volume[None], WINDOW, 3, network, overlap, mode="gaussian" if blend == "gaussian" else "constant"
+        )[0].softmax(dim=0)
+    assert ours.shape == (3, *shape)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(1, 9)] * 3),
+    window=st.tuples(*[st.integers(2, 6)] * 3),
+    overlap=st.sampled_from([0.0, 0.3, 0.5]),
+    blend=st.sampled_from(["gaussian", "uniform"]),
+    sigma_scale=st.sampled_from([0.125, 0.3]),
+    batch_size=st.integers(1, 5),
+    mirror_axes=st.lists(st.integers(0, 2), unique=True).map(tuple),
+)
+def test_probabilities_equal_the_reference(shape, window, overlap, blend, sigma_scale, batch_size, mirror_axes):
+    network, volume = Counting(), image(1, *shape)
+    chosen = {"overlap": overlap, "blend": blend, "sigma_scale": sigma_scale, "mirror_axes": mirror_axes}
+    config = WindowConfig(shape_voxel=window, batch_size=batch_size, **chosen)
+    ours = predict_volume(network, volume, config, device=CPU)
+    reference = reference_probabilities(network, volume, shape_voxel=window, **chosen)
+    np.testing.assert_allclose(ours.numpy(), reference, atol=1e-5)
+
+
+def test_constant_logits_come_back_whatever_the_blending():
+    logits = torch.tensor([1.0, -2.0, 0.5])
+    config = WindowConfig(shape_voxel=WINDOW, overlap=0.6, batch_size=4, mirror_axes=(0, 1, 2))
+    ours = predict_volume(
+        lambda windows: logits[None, :, None, None, None].expand(len(windows), 3, *windows.shape[2:]),
+        image(1, 19, 7, 11),
+        config,
+        device=CPU,
+    )
+    expected = logits.softmax(0)[:, None, None, None].expand(3, 19, 7, 11)
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=0.0)
+
+
+@pytest.mark.parametrize(("mirror_axes", "num_passes"), [((), 1), ((0,), 2), ((0, 2), 4), ((2, 1, 0), 8), ((1, 1), 2)])
+def test_volume_of_one_window_costs_one_pass_a_mirroring(mirror_axes, num_passes):
+    network = Counting()
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=4, mirror_axes=mirror_axes)
+    predict_volume(network, image(1, 8, 5, 4), config, device=CPU)
+    assert network.batches == [1] * num_passes
+
+
+def test_mirroring_all_axes_makes_the_prediction_of_a_mirrored_volume_the_mirrored_prediction():
+    network, volume = Counting(), image(1, 13, 6, 4)
+    config = WindowConfig(shape_voxel=WINDOW, overlap=0.5, mirror_axes=(0, 1, 2))
+    plain = predict_volume(network, volume[:, :8], config, device=CPU)
+    mirrored = predict_volume(network, volume[:, :8].flip(1, 3), config, device=CPU)
+    torch.testing.assert_close(mirrored.flip(1, 3), plain, atol=1e-5, rtol=0.0)
+
+
+def test_small_volumes_share_passes_and_equal_the_one_by_one_result():
+    shapes = [(8, 6, 4), (5, 6, 3), (8, 2, 4), (7, 5, 4), (3, 3, 3)]
+    images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    network = Counting()
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=4)
+    together = list(predict_volumes(network, images, config, device=CPU))
+    assert network.batches == [4, 1]
+    for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
+        torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_volumes_of_any_size_come_back_in_order_and_equal_the_one_by_one_result(batch_size):
+    shapes = [(5, 6, 3), (20, 6, 4), (8, 6, 4), (9, 9, 9), (4, 4, 4)]
+    images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]
+    network = Counting()
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=batch_size, mirror_axes=(1,))
+    together = list(predict_volumes(network, iter(images), config, device=CPU))
+    assert all(size == batch_size for size in network.batches[:-2])
+    for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
+        torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
+
+
+def test_images_are_taken_only_when_needed():
+    taken = []
+
+    def images():
+        for number in range(5):
+            taken.append(number)
+            yield image(1, *WINDOW)
+
+    results = predict_volumes(Counting(), images(), WindowConfig(shape_voxel=WINDOW, batch_size=2), device=CPU)
+    assert taken == []
+    next(results)
+    assert taken == [0, 1]
+    assert len(list(results)) == 4
+
+
+def test_no_images_give_no_results():
+    assert list(predict_volumes(Counting(), [], WindowConfig(shape_voxel=WINDOW), device=CPU)) == []
+
+
+def test_network_that_writes_every_answer_into_one_buffer_gives_the_same():
+    """As a CUDA graph does."""
+    network = Counting()
+    buffer = torch.empty(2, 3, *WINDOW)
+
+    def into_buffer(windows: torch.Tensor) -> torch.Tensor:
+        buffer[: len(windows)].copy_(network(windows))
+        return buffer[: len(windows)]
+
+    images = [image(1, *shape, seed=seed) for seed, shape in enumerate([(8, 6, 4), (5, 5, 4), (12, 6, 4), (7, 6, 4)])]
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=2, mirror_axes=(0,))
+    together = list(predict_volumes(into_buffer, images, config, device=CPU))
+    buffer.fill_(torch.nan)
+    for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
+        torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
+
+
+def test_half_precision_answers_are_blended_in_float32():
+    network, volume = Counting(), image(1, 17, 6, 9)
+    config = WindowConfig(shape_voxel=WINDOW, mirror_axes=(0,))
+    ours = predict_volume(lambda w: network(w).to(torch.bfloat16), volume, config, device=CPU)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU), atol=0.02, rtol=0.0)
+
+
+def test_image_is_left_as_it_is_and_no_gradients_are_kept_or_switched_off():
+    network, volume = Counting(), image(1, 17, 6, 9).requires_grad_()
+    before = volume.detach().clone()
+    results = predict_volumes(network, [volume], WindowConfig(shape_voxel=WINDOW), device=CPU)
+    result = next(results)
+    assert not result.requires_grad
+    assert torch.is_grad_enabled()
+    assert torch.equal(volume.detach(), before)
+
+
+def test_importance_is_made_once_and_serves_inside_and_outside_inference_mode():
+    importance.cache_clear()
+    config, volume = WindowConfig(shape_voxel=WINDOW), image(1, 17, 6, 9)
+    with torch.inference_mode():
+        first = predict_volume(Counting(), volume, config, device=CPU)
+    second = predict_volume(Counting(), volume, config, device=CPU)
+    assert torch.equal(first, second)
+    assert importance.cache_info().misses == 1
+    assert not importance(WINDOW, "gaussian", 0.125, CPU).is_inference()
+
+
+def test_importance_falls_from_the_centre_and_stays_positive():
+    weights = importance((9, 9, 9), "gaussian", 0.125, CPU)
+    assert weights[4, 4, 4] == weights.max() == 1.0
+    assert weights[0, 0, 0] == weights.min() == pytest.approx(1e-3)
+    assert torch.equal(weights, weights.flip(0, 1, 2))
+
+
+@pytest.mark.gpu
+def test_device_probabilities_equal_host_probabilities():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    network, volume = Counting(), image(1, 20, 13, 9)
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=4, mirror_axes=(2,))
+    host = predict_volume(network, volume, config, device=CPU)
+    network.network.cuda()
+    device = predict_volume(network, volume, config, device=torch.device("cuda"))
+    assert device.is_cuda
+    torch.testing.assert_close(device.cpu(), host, atol=2e-3, rtol=0.0)
+
+
+def test_image_without_channels_is_refused():
+    with pytest.raises(InputError, match=r"an image has shape \(4, 4, 4\); it must have the axes \(c, x, y, z\)"):
+        predict_volume(Counting(), image(4, 4, 4), WindowConfig(shape_voxel=WINDOW), device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (lambda windows: windows[..., ::2], r"answered \(1, 1, 8, 6, 2\) to windows of \(1, 1, 8, 6, 4\)"),
+        (lambda windows: [windows], r"answered list to windows of \(1, 1, 8, 6, 4\); it must return logits"),
+        (lambda windows: windows[:, None], r"answered \(1, 1, 1, 8, 6, 4\)"),
+    ],
+)
+def test_answer_of_another_shape_is_refused(answer, named):
+    with pytest.raises(InputError, match=named):
+        predict_volume(answer, image(1, *WINDOW), WindowConfig(shape_voxel=WINDOW), device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"shape_voxel": [8, 0, 4]}, "shape_voxel"),
+        ({"shape_voxel": [8, 8, 8], "overlap": 1.0}, "overlap = 1.0 is not valid"),
+        ({"shape_voxel": [8, 8, 8], "mirror_axes": [3]}, "mirror_axes"),
+        ({"shape_voxel": [8, 8, 8], "batch_size": 0}, "batch_size = 0 is not valid"),
+        ({"shape_voxel": [8, 8, 8], "overlaps": 0.5}, "did you mean 'overlap'"),
+    ],
+)
+def test_values_out_of_range_are_named(values, named):
+    with pytest.raises(ConfigError, match=named):
+        WindowConfig.parse(values, where="window")
+
+
+def test_config_survives_the_way_through_plain_values():
+    config = WindowConfig(shape_voxel=(40, 56, 40), overlap=0.25, mirror_axes=(0, 2))
+    assert WindowConfig.parse(config.to_plain()) == config

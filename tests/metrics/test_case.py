@@ -1,0 +1,81 @@
+"""Scores of a case and of several."""
+
+import nibabel
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.core.records import CaseScore
+from voxelocity.metrics import case_score, summarize
+
+NAMES = ("background", "organ", "tumour")
+SPACING_MM = (1.0, 1.0, 2.0)
+
+
+def volumes():
+    truth, prediction = np.zeros((2, 6, 6, 6), np.uint8)
+    truth[1:3, 1, 1] = 1
+    prediction[2:4, 1, 1] = 1
+    return prediction, truth
+
+
+def test_score_names_the_foreground_classes_alone():
+    prediction, truth = volumes()
+    score = case_score("case_1", prediction, truth, NAMES, SPACING_MM)
+    assert score == CaseScore(
+        case_id="case_1", dice={"organ": 0.5, "tumour": 1.0}, hd95_mm={"organ": pytest.approx(0.95), "tumour": None}
+    )
+    assert score.mean_dice == 0.75
+
+
+def test_surface_distance_can_be_left_out():
+    prediction, truth = volumes()
+    score = case_score("case_1", prediction, truth, NAMES, SPACING_MM, surface=False)
+    assert score.hd95_mm == {}
+    assert score.dice == {"organ": 0.5, "tumour": 1.0}
+
+
+def test_wrong_input_is_named_with_its_case():
+    prediction, truth = volumes()
+    with pytest.raises(ScanError, match=r"metrics: case 'case_1': .*the truth holds class index 1, .* 1 classes"):
+        case_score("case_1", prediction, truth, NAMES[:1], SPACING_MM)
+    with pytest.raises(ScanError, match=r"case 'case_1': .*differ in shape"):
+        case_score("case_1", prediction[1:], truth, NAMES, SPACING_MM)
+    with pytest.raises(ScanError, match=r"case 'case_1': .*spacings positive"):
+        case_score("case_1", prediction, truth, NAMES, (0.0, 1.0, 1.0))
+
+
+def test_summary_is_the_mean_over_cases_and_leaves_out_missing_distances():
+    summary = summarize(
+        [
+            CaseScore(case_id="a", dice={"organ": 0.5, "tumour": 1.0}, hd95_mm={"organ": 2.0, "tumour": None}),
+            CaseScore(case_id="b", dice={"organ": 0.9, "tumour": 0.0}, hd95_mm={"organ": 4.0, "tumour": None}),
+        ]
+    )
+    assert summary.num_cases == 2
+    assert summary.dice == pytest.approx({"organ": 0.7, "tumour": 0.5})
+    assert summary.mean_dice == pytest.approx(0.6)
+    assert summary.hd95_mm == {"organ": 3.0, "tumour": None}
+    assert summary.num_hd95 == {"organ": 2, "tumour": 0}
+
+
+def test_summary_takes_scores_without_distances_and_an_iterator():
+    summary = summarize(iter([CaseScore(case_id="a", dice={"organ": 0.5})]))
+    assert (summary.mean_dice, summary.hd95_mm, summary.num_hd95) == (0.5, {"organ": None}, {"organ": 0})
+
+
+def test_no_scores_cannot_be_summarised():
+    with pytest.raises(DatasetError, match="no score to summarise; the validation set needs at least one case"):
+        summarize([])
+
+
+@pytest.mark.data
+def test_real_label_scores_perfectly_against_itself_and_by_one_voxel_when_shifted(real_data):
+    file = nibabel.load(real_data / "hippocampus" / "labelsTr" / "hippocampus_001.nii.gz")
+    truth = np.asanyarray(file.dataobj).astype(np.uint8)
+    names = ("background", "anterior", "posterior")
+    itself = case_score("hippocampus_001", truth, truth, names, (1.0, 1.0, 1.0))
+    assert (itself.mean_dice, set(itself.hd95_mm.values())) == (1.0, {0.0})
+    shifted = case_score("hippocampus_001", np.roll(truth, 1, axis=1), truth, names, (1.0, 1.0, 1.0))
+    assert 0.7 < shifted.mean_dice < 0.95
+    assert set(shifted.hd95_mm.values()) == {1.0}

@@ -1,0 +1,119 @@
+"""Dice from pair counts, on tensors and on arrays."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from monai.metrics import compute_dice
+
+from voxelocity.core.errors import ScanError
+from voxelocity.metrics import DiceCounts, count_pairs, dice_of_pairs
+
+CLASSES = 4
+LABELS = hnp.arrays(np.uint8, (2, 4, 3, 2), elements=st.integers(0, CLASSES - 1))
+
+
+def one_hot(indices: np.ndarray) -> torch.Tensor:
+    """(1, k, x, y, z)."""
+    hot = torch.nn.functional.one_hot(torch.from_numpy(indices.astype(np.int64)), CLASSES)
+    return hot.permute(3, 0, 1, 2)[None]
+
+
+def test_dice_of_a_known_pair():
+    truth = torch.tensor([0, 1, 1, 1, 2, 0])
+    prediction = torch.tensor([0, 1, 1, 2, 2, 1])
+    counts = DiceCounts(num_classes=3)
+    counts.add(prediction, truth)
+    assert counts.dice() == pytest.approx((2 / 3, 4 / 6, 2 / 3))
+
+
+def test_class_in_neither_scores_one_and_class_in_one_of_them_zero():
+    counts = DiceCounts(num_classes=3)
+    counts.add(torch.tensor([0, 1]), torch.tensor([0, 0]))
+    assert counts.dice()[1:] == (0.0, 1.0)
+    assert DiceCounts(num_classes=2).dice() == (1.0, 1.0)
+
+
+@given(LABELS)
+def test_tensors_arrays_and_monai_agree(pair):
+    truth, prediction = pair
+    counts = DiceCounts(num_classes=CLASSES)
+    counts.add(torch.from_numpy(prediction), torch.from_numpy(truth))
+    ours = counts.dice()
+    assert dice_of_pairs(count_pairs(prediction, truth, num_classes=CLASSES)) == ours
+    theirs = compute_dice(one_hot(prediction), one_hot(truth), include_background=True, ignore_empty=False)[0]
+    in_truth = [index for index in range(CLASSES) if (truth == index).any()]
+    # MONAI gives 1 and 0 where the truth is empty, by its own rule; ours follows from the definition.
+    assert [ours[i] for i in in_truth] == pytest.approx([float(theirs[i]) for i in in_truth], abs=1e-6)
+
+
+@given(LABELS)
+def test_adding_in_parts_pools_to_the_dice_of_the_whole(pair):
+    truth, prediction = torch.from_numpy(pair)
+    parts, whole = DiceCounts(num_classes=CLASSES), DiceCounts(num_classes=CLASSES)
+    for x in range(truth.shape[0]):
+        parts.add(prediction[x], truth[x])
+    whole.add(prediction, truth)
+    assert parts.dice() == whole.dice()
+
+
+def test_memory_order_and_dtype_do_not_matter():
+    rng = np.random.default_rng(0)
+    truth, prediction = rng.integers(0, CLASSES, (2, 5, 6, 7), dtype=np.uint8)
+    expected = count_pairs(prediction, truth, num_classes=CLASSES)
+    assert np.array_equal(count_pairs(np.asfortranarray(prediction), truth, num_classes=CLASSES), expected)
+    counts = DiceCounts(num_classes=CLASSES)
+    counts.add(torch.from_numpy(prediction).permute(2, 1, 0), torch.from_numpy(truth.astype(np.int64)).permute(2, 1, 0))
+    assert counts.dice() == dice_of_pairs(expected)
+
+
+def test_pair_counts_hold_every_voxel_once():
+    rng = np.random.default_rng(1)
+    truth, prediction = rng.integers(0, CLASSES, (2, 5, 6, 7), dtype=np.uint8)
+    pairs = count_pairs(prediction, truth, num_classes=CLASSES)
+    assert pairs.sum() == truth.size
+    assert pairs[2, 3] == np.count_nonzero((truth == 2) & (prediction == 3))
+    assert pairs.dtype == np.int64
+
+
+def test_many_classes_do_not_overflow_the_code():
+    truth = torch.full((3, 3, 3), 254, dtype=torch.uint8)
+    counts = DiceCounts(num_classes=255)
+    counts.add(truth, truth)
+    assert counts.dice()[254] == 1.0
+    assert dice_of_pairs(count_pairs(truth.numpy() - 1, truth.numpy(), num_classes=255))[254] == 0.0
+
+
+@pytest.mark.gpu
+def test_device_counts_equal_host_counts_and_nothing_waits():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    truth, prediction = torch.randint(0, CLASSES, (2, 32, 32, 32), dtype=torch.uint8)
+    host, device = DiceCounts(num_classes=CLASSES), DiceCounts(num_classes=CLASSES)
+    host.add(prediction, truth)
+    on_device = prediction.cuda(), truth.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        device.add(*on_device)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert device.dice() == host.dice()
+
+
+def test_different_shapes_are_refused():
+    with pytest.raises(
+        ValueError, match=r"prediction \(2,\) and truth \(3,\) differ in shape; bring both onto one grid"
+    ):
+        DiceCounts(num_classes=2).add(torch.zeros(2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(ScanError, match=r"prediction \(2,\) and truth \(3,\) differ in shape"):
+        count_pairs(np.zeros(2, np.uint8), np.zeros(3, np.uint8), num_classes=2)
+
+
+def test_index_without_a_class_is_named_with_its_side():
+    fine, wrong = np.array([0, 1], np.uint8), np.array([0, 7], np.uint8)
+    with pytest.raises(ScanError, match="the truth holds class index 7, but there are 2 classes"):
+        count_pairs(fine, wrong, num_classes=2)
+    with pytest.raises(ScanError, match="the prediction holds class index -1, but there are 2 classes"):
+        count_pairs(np.array([0, -1]), fine, num_classes=2)

@@ -1,0 +1,124 @@
+"""What the machine lets this process use, with made-up control groups."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from voxelocity.observe import available_memory_bytes, cpu_budget, free_disk_bytes, total_memory_bytes
+
+GIB = 2**30
+
+
+@pytest.fixture
+def many_cores(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+
+
+@pytest.fixture
+def much_memory(monkeypatch):
+    class Memory:
+        total = 512 * GIB
+        available = 400 * GIB
+
+    monkeypatch.setattr(psutil, "virtual_memory", Memory)
+
+
+def host(root: Path, groups: str, files: dict[str, str]) -> Path:
+    """A file system whose control groups hold these files."""
+    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n")
+    return root
+
+
+def test_without_any_limit_all_cores_of_the_affinity_count(tmp_path, many_cores):
+    assert cpu_budget(environ={}, root=tmp_path) == 64
+
+
+def test_this_machine_gives_at_least_one_core_and_no_more_than_it_has():
+    assert 1 <= cpu_budget() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "expected"), [("max 100000", 64), ("800000 100000", 8), ("150000 100000", 1), ("50000 100000", 1)]
+)
+def test_quota_of_version_2_is_rounded_down_to_at_least_one(tmp_path, many_cores, cpu_max, expected):
+    root = host(tmp_path, "0::/job", {"job/cpu.max": cpu_max})
+    assert cpu_budget(environ={}, root=root) == expected
+
+
+def test_quota_of_an_outer_group_holds_too(tmp_path, many_cores):
+    root = host(tmp_path, "0::/pod/box", {"pod/cpu.max": "400000 100000", "pod/box/cpu.max": "max 100000"})
+    assert cpu_budget(environ={}, root=root) == 4
+
+
+@pytest.mark.parametrize(("quota_us", "expected"), [("-1", 64), ("300000", 3)])
+def test_quota_of_version_1(tmp_path, many_cores, quota_us, expected):
+    files = {"cpu/job/cpu.cfs_quota_us": quota_us, "cpu/job/cpu.cfs_period_us": "100000"}
+    assert cpu_budget(environ={}, root=host(tmp_path, "4:cpu,cpuacct:/job\n0::/", files)) == expected
+
+
+def test_group_that_cannot_be_seen_from_inside_a_container_falls_back_to_the_visible_root(tmp_path, many_cores):
+    root = host(tmp_path, "0::/outside/name", {"cpu.max": "500000 100000"})
+    assert cpu_budget(environ={}, root=root) == 5
+
+
+@pytest.mark.parametrize(("granted", "expected"), [("6", 6), ("128", 64), ("", 64), ("many", 64)])
+def test_grant_of_slurm(tmp_path, many_cores, granted, expected):
+    assert cpu_budget(environ={"SLURM_CPUS_PER_TASK": granted}, root=tmp_path) == expected
+
+
+def test_memory_of_the_machine_counts_where_there_is_no_limit(tmp_path, much_memory):
+    assert available_memory_bytes(root=tmp_path) == 400 * GIB
+    assert total_memory_bytes(root=tmp_path) == 512 * GIB
+
+
+def test_memory_limit_of_version_2_less_use_plus_droppable_pages(tmp_path, much_memory):
+    files = {
+        "job/memory.max": str(16 * GIB),
+        "job/memory.current": str(10 * GIB),
+        "job/memory.stat": f"anon 5\ninactive_file {3 * GIB}",
+    }
+    root = host(tmp_path, "0::/job", files)
+    assert available_memory_bytes(root=root) == 9 * GIB
+    assert total_memory_bytes(root=root) == 16 * GIB
+
+
+def test_memory_limit_of_version_1(tmp_path, much_memory):
+    files = {
+        "memory/job/memory.limit_in_bytes": str(8 * GIB),
+        "memory/job/memory.usage_in_bytes": str(6 * GIB),
+        "memory/job/memory.stat": f"inactive_file 1\ntotal_inactive_file {GIB}",
+        "memory/memory.limit_in_bytes": "9223372036854771712",
+        "memory/memory.usage_in_bytes": str(100 * GIB),
+    }
+    root = host(tmp_path, "4:memory:/job\n1:cpu:/", files)
+    assert available_memory_bytes(root=root) == 3 * GIB
+    assert total_memory_bytes(root=root) == 8 * GIB
+
+
+def test_no_memory_limit_is_written_as_max(tmp_path, much_memory):
+    root = host(tmp_path, "0::/job", {"job/memory.max": "max", "job/memory.current": str(10 * GIB)})
+    assert available_memory_bytes(root=root) == 400 * GIB
+
+
+def test_overdrawn_limit_leaves_nothing_rather_than_less(tmp_path, much_memory):
+    root = host(tmp_path, "0::/", {"memory.max": str(GIB), "memory.current": str(2 * GIB)})
+    assert available_memory_bytes(root=root) == 0
+
+
+def test_free_disk_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp_path, monkeypatch):
+    asked: list[Path] = []
+
+    class Usage:
+        free = 123
+
+    def usage(place: Path) -> Usage:
+        asked.append(place)
+        return Usage()
+
+    monkeypatch.setattr("voxelocity.observe.host.shutil.disk_usage", usage)
+    assert free_disk_bytes(tmp_path / "not" / "yet") == 123
+    assert asked == [tmp_path]

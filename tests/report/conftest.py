@@ -205,12 +205,30 @@ def write_run(
 
 
 @pytest.fixture
-def finished_run(tmp_path: Path) -> Path:
-    """The folder of a run that came to its end."""
-    return write_run(tmp_path / "run", events=make_events(), scores=make_scores(), slices=make_slices())
+def record() -> dict[str, Any]:
+    """A fresh `run.yaml` to change."""
+    return make_record()
 
 
 @pytest.fixture
-def write() -> Callable[..., Path]:
-    """`write_run` for tests that need another run."""
-    return write_run
+def events() -> list[dict[str, Any]]:
+    """Fresh events of a finished run to change."""
+    return make_events()
+
+
+@pytest.fixture
+def scores() -> list[dict[str, Any]]:
+    """Fresh scores to change."""
+    return make_scores()
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """`write_run` into a new folder."""
+    return lambda **contents: write_run(tmp_path / "run", **contents)
+
+
+@pytest.fixture
+def finished_run(write: Callable[..., Path]) -> Path:
+    """The folder of a run that came to its end."""
+    return write(events=make_events(), scores=make_scores(), slices=make_slices())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,9 @@ from voxelocity.core.errors import ConfigError
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
+
+# How pydantic names the alternatives of a union in the place of an error.
+_UNION_BRANCH = r"(literal|tuple|list|dict|function-\w+)\[.*\]|constrained-\w+|float|int|str|bool"
 
 
 class Config(BaseModel):
@@ -126,7 +130,8 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
 
 
 def _is_union_branch(part: str) -> bool:
-    return part.startswith(("literal[", "constrained-", "tuple[", "float", "int", "list[", "function-"))
+    # Matched whole: a field may well be called "intensity".
+    return re.fullmatch(_UNION_BRANCH, part) is not None
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str | None:

@@ -247,7 +247,7 @@ def settle_augment(facts: Facts) -> None:
 
 
 def settle_window(facts: Facts) -> None:
-    """Windows of the final validation and of prediction: the patch, or a little more where that takes in a whole case."""
+    """Windows of the final validation and of prediction: the patch, or more where that takes in a whole case."""
     patch = np.array(facts.settled["data"]["patch"]["shape_voxel"])
     whole = _whole_multiples(facts)
     if whole.prod() <= 2 * patch.prod():

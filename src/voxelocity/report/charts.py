@@ -44,10 +44,12 @@ class Series:
     Attributes:
         points: (seconds, value), in order; those that are not finite are left out.
         colour: a colour variable of the style sheet, without its dashes.
+        name: for a legend inside the picture; pages have theirs beside it.
     """
 
     points: Points
     colour: str = "accent"
+    name: str = ""
     style: ChartStyle = "strong"
     has_markers: bool = False
 
@@ -96,6 +98,7 @@ def draw_time_axes(
             axes.plot(
                 *zip(*points, strict=True),
                 color=colours[line.colour],
+                label=line.name,
                 linewidth=_LINE_WIDTHS[line.style],
                 marker="o" if line.has_markers and len(points) <= 40 else "",
                 markersize=4.5,

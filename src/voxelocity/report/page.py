@@ -93,7 +93,7 @@ def _notices(run: RunFacts) -> list[str]:
     if run.status == "unfinished":
         notices.append("This run has not finished: it is still going, or it was killed. All figures are as of now.")
     if run.status == "interrupted":
-        notices.append("This run was stopped and has saved its state; the same command with --resume goes on.")
+        notices.append("This run was stopped and has saved its state; the same command goes on from there.")
     return notices
 
 

@@ -30,13 +30,16 @@ def render_progress_png(run: RunFacts, path: str | Path) -> Path:
         OutputError: the file cannot be written.
     """
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained", dpi=110)
+    figure = Figure(figsize=(9.0, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08), dpi=110)
     loss_axes, dice_axes = figure.subplots(1, 2)
     draw_time_axes(loss_axes, loss_series(run), y_label="loss", colours=_COLOURS)
     draw_time_axes(
         dice_axes, dice_series(run), y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, colours=_COLOURS
     )
+    if dice_axes.get_legend_handles_labels()[1]:
+        dice_axes.legend(loc="lower right", frameon=False, labelcolor=_COLOURS["chart-ink"])
     figure.suptitle(_title(run), fontsize=11, color=_COLOURS["chart-ink"])
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
@@ -58,16 +61,21 @@ def dice_series(run: RunFacts) -> list[Series]:
         Series(
             points=[(record.time_s, record.dice[name]) for record in run.validations if name in record.dice],
             colour=f"class-{index}",
+            name=_literally(name),
             style="thin",
         )
         for index, name in enumerate(classes, start=1)
     ]
-    return [*lines, Series(points=[(r.time_s, r.mean_dice) for r in run.validations], has_markers=True)]
+    mean = Series(points=[(r.time_s, r.mean_dice) for r in run.validations], name="mean", has_markers=True)
+    return [*lines, mean]
 
 
 def _title(run: RunFacts) -> str:
     best = run.best_validation
     dice = "" if best is None else f", best Dice {dice_text(best.mean_dice)}"
-    # A dollar sign would begin a formula.
-    name = run.dataset.name.replace("$", r"\$")
-    return f"{name}: step {run.step:,}, {duration_text(run.seconds)}{dice}"
+    return f"{_literally(run.dataset.name)}: step {run.step:,}, {duration_text(run.seconds)}{dice}"
+
+
+def _literally(text: str) -> str:
+    """The text for Matplotlib, where a dollar sign begins a formula and a leading underscore hides a legend entry."""
+    return text.replace("$", r"\$").lstrip("_")

@@ -50,6 +50,7 @@ class Throughput:
 
 
 OTHER = "other"
+_SHOWN_SHARE = 0.0005
 _STAGE_NAMES = {"validate": "final validation", "cache": "filling the cache", "start": "start-up", "plan": "planning"}
 _STAGES_AFTER_TRAINING = ("validate", "predict", "report")
 
@@ -110,7 +111,7 @@ def throughput(run: RunFacts) -> Throughput:
 
 
 def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
-    """Wall time by stage, in the order of the run; they add up to the whole, with the remainder named "other".
+    """Wall time by stage, in the order of the run; the remainder is named "other" where it shows.
 
     The stage "train" is told apart into its training steps, validations on the way and checkpoints.
     """
@@ -131,7 +132,7 @@ def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
 
 
 def part_shares(run: RunFacts) -> tuple[TimeShare, ...]:
-    """The time of the training steps by activity, with the remainder named "other"; empty where it was not measured."""
+    """The time of the training steps by activity, the remainder named "other"; empty where it was not measured."""
     measured = [record for record in run.steps if record.parts]
     seconds = {"waiting for data": sum(record.wait_s for record in measured)}
     for record in measured:
@@ -192,7 +193,9 @@ def _shares(seconds: dict[str, float], whole_s: float) -> tuple[TimeShare, ...]:
     whole_s = max(whole_s, named_s)
     if whole_s <= 0.0:
         return ()
-    parts = {**{name: part_s for name, part_s in seconds.items() if part_s > 0.0}, OTHER: whole_s - named_s}
+    parts = {name: part_s for name, part_s in seconds.items() if part_s > 0.0}
+    if whole_s - named_s >= _SHOWN_SHARE * whole_s:
+        parts[OTHER] = whole_s - named_s
     return tuple(TimeShare(name=name, seconds=part_s, share=part_s / whole_s) for name, part_s in parts.items())
 
 

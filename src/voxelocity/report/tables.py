@@ -10,7 +10,7 @@ from voxelocity.core.records import CaseScore
 from voxelocity.report.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.report.records import RunFacts
 from voxelocity.report.summary import TimeShare, mean_hd95_mm, summarize_classes
-from voxelocity.report.views import Table, key_value_table, in_words
+from voxelocity.report.views import Table, in_words, key_value_table
 
 # More columns than this do not fit on a laptop's screen beside the rest.
 _MAX_CLASS_COLUMNS = 4

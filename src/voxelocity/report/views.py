@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _NUM_BAR_COLOURS = 8
 _BEFORE_UNIT_OR_SMALLER_PART = re.compile(
-    r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
+    r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
 )
 
 

@@ -246,6 +246,7 @@ def validate(net: Any, loader: Any, num_classes: int, settings: PlainSettings, w
 def train(folder: Path, settings: PlainSettings, max_minutes: float, max_epochs: int) -> dict[str, Any]:
     """Train until the target is reached or a limit is passed; returns the record that `--out` writes."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    began_unix_s = time.time()
     watch = Stopwatch(device)
     set_determinism(settings.seed)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = False, True  # the seed is wanted, slowness not
@@ -277,6 +278,7 @@ def train(folder: Path, settings: PlainSettings, max_minutes: float, max_epochs:
             print(f"epoch {epoch:3d}  {watch.since_start_s():6.1f} s  loss {loss:.3f}  Dice {dice:.3f}", flush=True)
     total_s = watch.since_start_s()
     return {
+        "began_unix_s": began_unix_s,
         "reached": reached,
         "seconds_to_target": total_s if reached else None,
         "seconds": total_s,

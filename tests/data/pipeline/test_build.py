@@ -1,0 +1,92 @@
+import gc
+import itertools
+import threading
+
+import pytest
+import torch
+
+from voxelocity.core.errors import ScanError
+from voxelocity.data.pipeline import Feed, PreparedCases
+
+
+def prepared(refs, config):
+    warnings = []
+    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.append)
+    assert not warnings
+    return cases
+
+
+def take(refs, config, count, **options):
+    with Feed(prepared(refs, config), config, seed=3, **options) as feed:
+        return list(itertools.islice(feed, count))
+
+
+def assert_equal_batches(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
+        assert torch.equal(a.image, b.image)
+        assert torch.equal(a.label, b.label)
+
+
+@pytest.mark.parametrize(("tier", "num_threads"), [("none", 0), ("disk", 0), ("memory", 2), ("disk", 3)])
+def test_batches_are_the_same_for_any_tier_and_number_of_threads(blob_refs, data_config, tier, num_threads):
+    reference = take(blob_refs, data_config("memory", 0), 6)
+    assert_equal_batches(take(blob_refs, data_config(tier, num_threads), 6), reference)
+
+
+def test_a_feed_started_later_goes_on_with_the_same_batches(blob_refs, data_config):
+    config = data_config()
+    assert_equal_batches(take(blob_refs, config, 3, start_step=4), take(blob_refs, config, 7)[4:])
+
+
+def test_batches_have_the_shapes_and_dtypes_they_promise(blob_refs, data_config):
+    batch = take(blob_refs, data_config(), 1)[0]
+    assert batch.image.shape == (3, 1, 8, 12, 20)
+    assert batch.label.shape == (3, 8, 12, 20)
+    assert (batch.image.dtype, batch.label.dtype) == (torch.float32, torch.uint8)
+    assert set(batch.label.unique().tolist()) <= {0, 1}
+    assert all(region.shape == (8, 12, 20) for region in batch.regions)
+
+
+def test_without_augmentation_a_patch_is_the_voxels_of_its_region(blob_refs, data_config):
+    config = data_config(enabled=False)
+    cases = prepared(blob_refs, config)
+    batch = take(blob_refs, config, 1)[0]
+    for row, (draw, region) in enumerate(zip(batch.draws, batch.regions, strict=True)):
+        volume = cases[draw.case]
+        inside = region.clip(volume.grid.shape)
+        before, _ = region.padding(volume.grid.shape)
+        target = inside.shifted(tuple(b - a for a, b in zip(inside.start, before, strict=True))).slices
+        assert torch.equal(batch.image[row, 0][target], torch.tensor(volume.image[0][inside.slices]))
+        outside = torch.ones(batch.image.shape[2:], dtype=torch.bool)
+        outside[target] = False
+        assert not batch.image[row, 0][outside].any()
+        assert not batch.label[row][outside].any()
+
+
+def test_every_epoch_visits_every_case_once(blob_refs, data_config):
+    draws = [draw for batch in take(blob_refs, data_config(), 5) for draw in batch.draws]
+    for epoch in range(3):
+        assert sorted(d.case for d in draws if d.epoch == epoch) == list(range(5))
+
+
+def test_a_forgotten_feed_ends_its_threads(blob_refs, data_config):
+    before = set(threading.enumerate())
+    config = data_config(num_threads=2)
+    feed = Feed(prepared(blob_refs, config), config, seed=3)
+    next(feed)
+    started = set(threading.enumerate()) - before
+    assert started
+    del feed
+    gc.collect()
+    for thread in started:
+        thread.join(timeout=5)
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_a_broken_case_surfaces_where_its_batch_would_be(blob_refs, data_config, tmp_path):
+    broken = tmp_path / "broken.nii.gz"
+    broken.write_bytes(blob_refs[0].images[0].read_bytes()[:200])
+    refs = [type(blob_refs[0])(case_id="broken", images=(broken,), label=blob_refs[0].label)]
+    with pytest.raises(ScanError, match=r"broken\.nii\.gz"):
+        take(refs, data_config(num_threads=2), 1)

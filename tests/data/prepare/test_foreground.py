@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.data.prepare.foreground import FindForeground, find_foreground
+
+
+@given(shape=st.tuples(*[st.integers(1, 7)] * 3), per_class=st.integers(1, 40), seed=st.integers(0, 999))
+def test_indices_are_voxels_of_their_class(shape, per_class: int, seed: int) -> None:
+    label = np.random.default_rng(seed).integers(0, 4, shape).astype(np.uint8)
+    found = find_foreground(label, per_class=per_class)
+    assert set(found) == set(np.unique(label).tolist()) - {0}
+    for index, flat in found.items():
+        every = np.flatnonzero(label == index)
+        assert flat.dtype == np.int32
+        assert len(flat) == min(per_class, len(every))
+        assert np.isin(flat, every).all()
+        assert (np.diff(flat) > 0).all()
+        if len(every) <= per_class:
+            assert np.array_equal(flat, every)
+
+
+def test_choice_is_spread_from_the_first_to_the_last_voxel() -> None:
+    label = np.ones((10, 10, 10), np.uint8)
+    flat = find_foreground(label, per_class=11)[1]
+    assert (flat[0], flat[-1]) == (0, 999)
+    assert np.ptp(np.diff(flat)) <= 1
+
+
+def test_volume_without_label_has_no_foreground(make_volume) -> None:
+    assert FindForeground(per_class=3)(make_volume(np.zeros((2, 2, 2)))).foreground == {}

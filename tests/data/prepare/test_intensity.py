@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from monai.transforms import NormalizeIntensity, ScaleIntensityRange
+
+from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.prepare import IntensityConfig, intensity
+from voxelocity.data.prepare.intensity import ScaleIntensity
+
+SHAPE = (2, 6, 5, 4)
+
+
+def _volume(image: np.ndarray) -> Volume:
+    return Volume(case_id="a", image=image, label=None, grid=Grid.of(image.shape, np.eye(4)))
+
+
+@given(
+    dtype=st.sampled_from(["i2", "u2", "f4", "f8"]),
+    slab_values=st.sampled_from([1, 7, 1 << 16]),
+    order=st.permutations([0, 1, 2, 3]),
+    seed=st.integers(0, 99),
+)
+def test_each_channel_gets_mean_zero_and_deviation_one(dtype: str, slab_values: int, order, seed: int) -> None:
+    image = np.random.default_rng(seed).normal([[[[500]]], [[[90]]]], [[[[100]]], [[[9]]]], SHAPE).astype(dtype)
+    image = np.ascontiguousarray(image.transpose(order)).transpose(np.argsort(order))
+    before = image.copy()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intensity, "_SLAB_VALUES", slab_values)
+        scaled = ScaleIntensity(IntensityConfig(mode="zscore"))(_volume(image)).image
+    wanted = [(c - c.mean()) / c.std() for c in image.astype(np.float64)]
+    assert scaled.dtype == np.float32
+    assert np.allclose(scaled, wanted, atol=1e-5)
+    assert np.array_equal(image, before)
+
+
+def test_large_values_close_together_keep_their_digits() -> None:
+    image = np.array([1e7, 1e7 + 1, 1e7 + 2, 1e7 + 3], np.float64).reshape(1, 4, 1, 1)
+    scaled = ScaleIntensity(IntensityConfig())(_volume(image)).image.ravel()
+    assert np.allclose(scaled, np.array([-1.5, -0.5, 0.5, 1.5]) / np.sqrt(1.25), atol=1e-6)
+
+
+def test_constant_channel_becomes_zero() -> None:
+    image = np.full(SHAPE, 7, np.int16)
+    assert not ScaleIntensity(IntensityConfig())(_volume(image)).image.any()
+
+
+def test_zero_voxels_can_be_left_out_as_in_monai() -> None:
+    rng = np.random.default_rng(0)
+    image = (rng.normal(50, 9, SHAPE) * (rng.random(SHAPE) < 0.5)).astype(np.float32)
+    scaled = ScaleIntensity(IntensityConfig(nonzero_only=True))(_volume(image)).image
+    peer = NormalizeIntensity(nonzero=True, channel_wise=True)(image)
+    assert np.allclose(scaled, np.asarray(peer), atol=1e-5)
+    assert (scaled[image == 0] == 0).all()
+    empty = ScaleIntensity(IntensityConfig(nonzero_only=True))(_volume(np.zeros(SHAPE, np.int16)))
+    assert not empty.image.any()
+
+
+def test_window_scales_to_unit_range_as_in_monai() -> None:
+    image = np.random.default_rng(0).integers(-1024, 2000, SHAPE).astype(np.int16)
+    scaled = ScaleIntensity(IntensityConfig(mode="window", low=-57, high=164))(_volume(image)).image
+    peer = ScaleIntensityRange(a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True)(image)
+    assert np.allclose(scaled, np.asarray(peer), atol=1e-6)
+    assert (scaled.min(), scaled.max()) == (0.0, 1.0)
+
+
+def test_window_takes_global_mean_and_deviation() -> None:
+    image = np.array([-2000, 40, 100, 3000], np.int16).reshape(1, 4, 1, 1)
+    config = IntensityConfig(mode="window", low=-100, high=300, mean=100, std=50)
+    assert ScaleIntensity(config)(_volume(image)).image.ravel().tolist() == pytest.approx([-4.0, -1.2, 0.0, 4.0])
+
+
+def test_none_passes_the_volume_on() -> None:
+    volume = _volume(np.zeros(SHAPE, np.int16))
+    assert ScaleIntensity(IntensityConfig(mode="none"))(volume) is volume
+
+
+@pytest.mark.parametrize("mode", ["zscore", "none"])
+def test_description_agrees_with_the_result(mode: str) -> None:
+    volume, stage = _volume(np.zeros(SHAPE, np.int16)), ScaleIntensity(IntensityConfig(mode=mode))
+    assert stage.describe(volume.spec).spec == stage(volume).spec

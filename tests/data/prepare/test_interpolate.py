@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from voxelocity.data.prepare import interpolate
+from voxelocity.data.prepare.interpolate import sample_along, sample_positions
+
+
+@given(num_before=st.integers(1, 50), num_after=st.integers(1, 50), step=st.floats(0.1, 10))
+def test_positions_share_the_centre_and_stay_inside(num_before: int, num_after: int, step: float) -> None:
+    positions = sample_positions(num_before, num_after, step)
+    assert len(positions) == num_after
+    assert positions.min() >= 0
+    assert positions.max() <= num_before - 1
+    assert np.allclose(positions + positions[::-1], num_before - 1)
+
+
+def test_halving_looks_between_pairs_of_voxels() -> None:
+    assert sample_positions(8, 4, 2.0).tolist() == [0.5, 2.5, 4.5, 6.5]
+    assert sample_positions(4, 8, 0.5).tolist() == [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3.0]
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 9)] * 4),
+    order=st.permutations([0, 1, 2, 3]),
+    axis=st.integers(0, 3),
+    flip=st.booleans(),
+    dtype=st.sampled_from(["f4", "i2", "u1", "f8", "i4"]),
+    long_line=st.sampled_from([1, 1 << 12]),
+    seed=st.integers(0, 99),
+)
+def test_values_are_those_of_numpy_in_any_order_in_memory(shape, order, axis, flip, dtype, long_line, seed) -> None:
+    rng = np.random.default_rng(seed)
+    array = np.ascontiguousarray((rng.random(shape) * 200).astype(dtype).transpose(order)).transpose(np.argsort(order))
+    array = array[::-1, :, ::-1] if flip else array
+    positions = rng.uniform(0, array.shape[axis] - 1, rng.integers(1, 12))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpolate, "_LONG_LINE_VALUES", long_line)
+        patch.setattr(interpolate, "_PIECE_VALUES", 16)
+        sampled = sample_along(array, positions, axis)
+    at = np.arange(array.shape[axis])
+    wanted = np.apply_along_axis(lambda line: np.interp(positions, at, line), axis, array.astype(np.float64))
+    assert sampled.dtype == np.float32
+    assert np.allclose(sampled, wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_order_in_memory_is_kept() -> None:
+    array = np.zeros((1, 6, 5, 4), np.float32).transpose(0, 3, 2, 1)
+    sampled = sample_along(array, np.array([0.5, 1.5]), 2)
+    assert sampled.shape == (1, 4, 2, 6)
+    assert sampled.strides[1:] == (4, 16, 32)
+
+
+def test_both_ways_of_filling_agree_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(0).random((3, 7, 11)).astype(np.float32)
+    positions = sample_positions(7, 10, 0.7)
+    pieces = sample_along(array, positions, 1)
+    monkeypatch.setattr(interpolate, "_LONG_LINE_VALUES", 1)
+    assert np.array_equal(sample_along(array, positions, 1), pieces)
+    peer = ndimage.map_coordinates(array, np.meshgrid(range(3), positions, range(11), indexing="ij"), order=1)
+    assert np.allclose(pieces, peer, rtol=1e-4)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
+from scipy.spatial.transform import Rotation
+
+from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.prepare import Preparation, PrepareConfig, restore_labels, restore_probabilities
+
+PLAIN = {"crop": "nonzero", "intensity": {"mode": "none"}}
+
+
+def _dice(one: np.ndarray, other: np.ndarray) -> float:
+    return 2 * int((one & other).sum()) / int(one.sum() + other.sum())
+
+
+def _one_hot(label: np.ndarray, num_classes: int) -> np.ndarray:
+    return np.stack([label == k for k in range(num_classes)]).astype(np.float32)
+
+
+def _blobs(shape: tuple[int, int, int], seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    index = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"))
+    label = np.zeros(shape, np.uint8)
+    for k in (1, 2):
+        centre = rng.uniform(-0.3, 0.3, 3)[:, None, None, None]
+        label[((index - centre) ** 2).sum(0) < 0.3 / k] = k
+    return label
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 7)] * 3),
+    margin=st.integers(0, 2),
+    num_classes=st.integers(1, 5),
+    seed=st.integers(0, 9999),
+)
+def test_turning_and_cropping_is_undone_exactly(shape, margin: int, num_classes: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    affine = np.eye(4)
+    affine[:3, :3] = Rotation.random(rng=rng).as_matrix() @ np.diag(rng.choice([-1.0, 1.0], 3) * rng.uniform(0.5, 3, 3))
+    label = (rng.integers(0, num_classes, shape) * (rng.random(shape) < 0.2)).astype(np.uint8)
+    image = (label > 0).astype(np.int16)[np.newaxis]
+    scan = Volume(case_id="a", image=image, label=label, grid=Grid.of(shape, affine))
+    prepared = Preparation(PrepareConfig.parse({**PLAIN, "margin_voxel": margin}))(scan)
+    restored = restore_labels(prepared.label, prepared.trace)
+    assert np.array_equal(restored, label)
+    assert restored.dtype == np.uint8
+    assert restored.flags.c_contiguous
+    from_scores = restore_probabilities(_one_hot(prepared.label, num_classes), prepared.trace)
+    assert np.array_equal(from_scores, label)
+    assert from_scores.dtype == np.uint8
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.8, 1.7, 2.0), (2.1, 2.1, 2.1)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_resampling_is_undone_nearly(make_volume, oblique: np.ndarray, spacing, seed: int) -> None:
+    label = _blobs((48, 40, 22), seed)
+    image = ndimage.binary_dilation(label > 0, iterations=2).astype(np.int16)
+    prepared = Preparation(PrepareConfig.parse({**PLAIN, "spacing_mm": spacing}))(make_volume(image, oblique, label))
+    assert [record["step"] for record in prepared.trace] == ["orient", "crop", "resample"]
+    nearest = restore_labels(prepared.label, prepared.trace)
+    linear = restore_probabilities(_one_hot(prepared.label, 3), prepared.trace)
+    assert nearest.shape == linear.shape == label.shape
+    for k in (1, 2):
+        assert _dice(nearest == k, label == k) > 0.9
+        assert _dice(linear == k, label == k) > 0.93
+    assert not linear[image == 0].any()
+
+
+def test_probabilities_are_interpolated_before_the_largest_is_taken(make_volume) -> None:
+    scan = make_volume(np.ones((7, 1, 1), np.int16))
+    prepared = Preparation(PrepareConfig.parse({"intensity": {"mode": "none"}, "spacing_mm": (2.0, 1.0, 1.0)}))(scan)
+    assert prepared.grid.shape == (4, 1, 1)
+    one = np.array([0.0, 0.0, 0.9, 0.9], np.float32).reshape(4, 1, 1)
+    restored = restore_probabilities(np.stack([1 - one, one]), prepared.trace)
+    wanted = np.interp((np.arange(7) - 3) / 2 + 1.5, np.arange(4), one.ravel()) > 0.5
+    assert restored.ravel().tolist() == wanted.astype(int).tolist()
+
+
+@given(seed=st.integers(0, 99), num_classes=st.integers(1, 6))
+def test_running_choice_equals_argmax(seed: int, num_classes: int) -> None:
+    scores = np.random.default_rng(seed).integers(0, 4, (num_classes, 3, 4, 5)).astype(np.float32)
+    before = scores.copy()
+    assert np.array_equal(restore_probabilities(scores, ()), scores.argmax(0))
+    assert np.array_equal(scores, before)
+
+
+def test_running_choice_equals_argmax_of_everything_interpolated(make_volume, oblique: np.ndarray) -> None:
+    scan = make_volume(np.ones((9, 8, 7), np.int16), oblique)
+    config = PrepareConfig.parse({"orientation": "keep", "intensity": {"mode": "none"}, "spacing_mm": (1.0, 1.0, 1.0)})
+    prepared = Preparation(config)(scan)
+    scores = np.random.default_rng(0).random((4, *prepared.grid.shape)).astype(np.float32)
+    index = np.stack([*np.meshgrid(*(np.arange(n) for n in scan.grid.shape), indexing="ij"), np.ones(scan.grid.shape)])
+    at = np.tensordot(np.linalg.inv(prepared.grid.matrix) @ scan.grid.matrix, index, 1)[:3]
+    peer = np.stack([ndimage.map_coordinates(c, at, order=1, mode="nearest") for c in scores])
+    assert np.array_equal(restore_probabilities(scores, prepared.trace), peer.argmax(0))
+
+
+def test_half_precision_scores_are_accepted() -> None:
+    scores = np.zeros((2, 2, 2, 2), np.float16)
+    scores[1, 0] = scores[0, 1] = 1
+    trace = ({"step": "resample", "shape": [4, 2, 2], "new_shape": [2, 2, 2], "step_voxel": [2.0, 1.0, 1.0]},)
+    assert restore_probabilities(scores, trace)[:, 0, 0].tolist() == [1, 1, 0, 0]
+
+
+def test_nearest_repeats_every_voxel_equally_often() -> None:
+    trace = ({"step": "resample", "shape": [6, 1, 1], "new_shape": [3, 1, 1], "step_voxel": [2.0, 1.0, 1.0]},)
+    assert restore_labels(np.array([3, 4, 5], np.uint8).reshape(3, 1, 1), trace).ravel().tolist() == [3, 3, 4, 4, 5, 5]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [
+        ("small_ct_mr_samples/spine_ct/image.nii.gz", "small_ct_mr_samples/spine_ct/label_subreg.nii.gz"),
+        ("small_ct_mr_samples/totalseg_mr/image.nii.gz", "small_ct_mr_samples/totalseg_mr/label_auto.nii.gz"),
+        ("small_ct_mr_samples/totalseg_ct/image.nii.gz", "small_ct_mr_samples/totalseg_ct/label_auto.nii.gz"),
+        ("ms_multimodal/imagesTr/ms_patient19_0000.nii.gz", "ms_multimodal/labelsTr/ms_patient19.nii.gz"),
+    ],
+)
+def test_real_labels_come_back_exactly_without_resampling(load, image: str, label: str) -> None:
+    scan = load(image, label)
+    prepared = Preparation(PrepareConfig.parse({**PLAIN, "dtype": "float32"}))(scan)
+    lost = int((scan.label > 0).sum()) - int((prepared.label > 0).sum())
+    assert lost == 0
+    assert np.array_equal(restore_labels(prepared.label, prepared.trace), scan.label)
+
+
+@pytest.mark.data
+def test_real_label_comes_back_nearly_after_resampling(load) -> None:
+    name = "hippocampus_001.nii.gz"
+    scan = load(f"hippocampus/imagesTr/{name}", f"hippocampus/labelsTr/{name}")
+    prepared = Preparation(PrepareConfig.parse({"spacing_mm": (0.7, 0.7, 0.8)}))(scan)
+    restored = restore_probabilities(_one_hot(prepared.label, 3), prepared.trace)
+    assert restored.shape == scan.grid.shape
+    for k in (1, 2):
+        assert _dice(restored == k, scan.label == k) > 0.97

@@ -1,0 +1,109 @@
+import json
+
+import pytest
+
+from voxelocity.core.errors import InputError
+from voxelocity.report import LabelledRun, comparison_to_json, render_markdown_table
+from voxelocity.report.factors import compare
+
+PLAIN = LabelledRun(
+    label="Plain",
+    seconds_to_target=240.0,
+    seconds_per_epoch=4.0,
+    images_per_s=40.0,
+    wall_s=260.0,
+    wait_share=0.62,
+    dice_history=((120.0, 0.7), (240.0, 0.86)),
+)
+OURS = LabelledRun(
+    label="Ours",
+    seconds_to_target=50.0,
+    seconds_per_epoch=1.0,
+    images_per_s=180.0,
+    wall_s=65.0,
+    wait_share=0.013,
+    dice_history=((25.0, 0.72), (50.0, 0.864)),
+    final_dice=0.863,
+)
+
+
+def rows(*runs, target_dice=None):
+    return {row.key: row for row in compare(runs, target_dice=target_dice)}
+
+
+def test_times_count_how_often_the_new_fits_into_the_old_and_rates_the_other_way_round():
+    factors = {key: row.factors[0].value for key, row in rows(PLAIN, OURS).items() if row.factors}
+    assert factors == {
+        "seconds_to_target": pytest.approx(4.8),
+        "seconds_per_epoch": pytest.approx(4.0),
+        "images_per_s": pytest.approx(4.5),
+        "wall_s": pytest.approx(4.0),
+        "best_dice": pytest.approx(0.004),
+        "last_dice": pytest.approx(0.003),
+    }
+
+
+def test_waiting_is_shown_without_a_factor():
+    row = rows(PLAIN, OURS)["wait_share"]
+    assert row.texts == ("62.0 %", "1.3 %")
+    assert row.factors == ()
+
+
+def test_a_first_run_that_never_got_there_gives_a_lower_bound():
+    never = LabelledRun(label="Plain", wall_s=600.0)
+    row = rows(never, OURS)["seconds_to_target"]
+    assert row.texts == ("not in 10 min", "50 s")
+    assert row.factors[0].value == pytest.approx(12.0)
+    assert row.factors[0].text == "> 12×"
+
+
+def test_a_run_that_never_got_there_has_no_factor():
+    row = rows(PLAIN, LabelledRun(label="Ours", wall_s=600.0))["seconds_to_target"]
+    assert row.factors[0].value is None
+    assert row.factors[0].text == "n/a"
+
+
+def test_measures_that_no_run_knows_are_left_out():
+    assert list(rows(LabelledRun(label="a", wall_s=2.0), LabelledRun(label="b"))) == ["wall_s"]
+
+
+def test_three_runs_are_each_held_against_the_first():
+    third = LabelledRun(label="Third", seconds_to_target=80.0)
+    row = rows(PLAIN, OURS, third, target_dice=0.85)["seconds_to_target"]
+    assert row.name == "Time to Dice 0.85"
+    assert [factor.value for factor in row.factors] == [pytest.approx(4.8), pytest.approx(3.0)]
+
+
+def test_one_run_is_no_comparison():
+    with pytest.raises(InputError, match=r"comparing takes two runs or more, got 1 \(Plain\)"):
+        compare([PLAIN])
+
+
+def test_runs_need_labels_of_their_own():
+    with pytest.raises(InputError, match=r"two runs are called alike in \['Plain', 'Plain'\]; give each its own label"):
+        compare([PLAIN, PLAIN])
+
+
+def test_the_markdown_table_has_one_row_per_measure():
+    lines = render_markdown_table([PLAIN, OURS], target_dice=0.85).splitlines()
+    assert lines[0] == "|  | Plain | Ours | Factor |"
+    assert lines[1] == "| --- | ---: | ---: | ---: |"
+    assert lines[2] == "| Time to Dice 0.85 | 4 min | 50 s | 4.8× |"
+    assert lines[6] == "| Waiting for data | 62.0 % | 1.3 % |  |"
+    assert lines[8] == "| Final Dice | 0.860 | 0.863 | +0.003 |"
+    assert len(lines) == 9
+
+
+def test_a_bar_in_a_label_does_not_open_a_column():
+    text = render_markdown_table([LabelledRun(label="a|b", wall_s=1.0), LabelledRun(label="c", wall_s=1.0)])
+    assert text.startswith("|  | a\\|b | c | Factor |\n")
+
+
+def test_the_comparison_is_plain_data():
+    data = comparison_to_json([PLAIN, OURS], title="Demo", target_dice=0.85)
+    assert json.loads(json.dumps(data)) == data
+    assert data["runs"][1]["dice_history"] == [[25.0, 0.72], [50.0, 0.864]]
+    first = data["factors"][0]
+    assert first["values"] == {"Plain": 240.0, "Ours": 50.0}
+    assert first["factors"] == {"Ours": {"value": pytest.approx(4.8), "kind": "times", "is_at_least": False}}
+    assert next(row for row in data["factors"] if row["key"] == "wait_share")["factors"] == {}

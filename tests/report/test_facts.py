@@ -1,0 +1,135 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import InputError
+from voxelocity.report import read_run
+
+
+def test_a_finished_run_is_read_in_full(finished_run):
+    run = read_run(finished_run)
+    assert (run.status, run.seed, run.device, run.step) == ("finished", 7, "cuda", 11_440)
+    assert (len(run.steps), len(run.validations), len(run.scores), len(run.slices)) == (260, 10, 42, 4)
+    assert run.seconds == 302.1
+    assert run.foreground == ("anterior", "posterior")
+    assert run.environment["gpu"] == "NVIDIA H100 80GB HBM3"
+    assert run.choices[0].key == "data.cache.tier"
+    assert not run.choices[0].changes_results
+    assert run.steps[0].parts == {"copy": 0.03, "augment": 0.12, "network": 0.8}
+    assert run.best_validation is run.validations[-1]
+    assert (run.budget_s, run.target_dice) == (600.0, 0.85)
+    assert run.slices[0].image.shape == (51, 36)
+
+
+def test_a_torn_last_line_is_left_out(write, events):
+    folder = write(events=events[:-1])
+    with (folder / "events.jsonl").open("a") as file:
+        file.write(json.dumps(events[-1])[:37])
+    run = read_run(folder)
+    assert run.status == "unfinished"
+    assert run.finish is None
+    assert run.seconds == events[-2]["time_s"]
+    assert len(run.steps) == 260
+
+
+def test_a_run_that_has_only_a_plan_can_be_read(write):
+    run = read_run(write())
+    assert (run.status, run.seconds, run.steps, run.scores, run.slices) == ("unfinished", 0.0, (), (), ())
+    assert run.best_validation is None
+
+
+def test_a_budget_is_known_before_the_end(write, events):
+    assert read_run(write(events=events[:20])).budget_s == 600.0
+
+
+def test_numbers_that_were_not_finite_come_back_as_nan(write, events):
+    events[5]["loss"] = None
+    validation = next(event for event in events if event["event"] == "validation")
+    validation |= {"mean_dice": None, "dice": {"anterior": None, "posterior": 0.5}}
+    run = read_run(write(events=events))
+    assert math.isnan(run.steps[0].loss)
+    assert math.isnan(run.validations[0].mean_dice)
+    assert math.isnan(run.validations[0].dice["anterior"])
+    assert run.best_validation is run.validations[-1]
+
+
+def test_an_interruption_is_told_until_the_run_goes_on(write, events):
+    stop = {"event": "interrupted", "time_s": 100.0, "signal": 15}
+    start = {"event": "run_started", "time_s": 100.0, "environment": {"cpu": "another"}}
+    stopped = read_run(write(events=[*events[:60], stop]))
+    assert (stopped.status, stopped.signal_number) == ("interrupted", 15)
+    resumed = read_run(write(events=[*events[:60], stop, start]))
+    assert resumed.status == "unfinished"
+    assert len(resumed.starts) == 2
+    assert resumed.environment == {"cpu": "another"}
+
+
+def test_steps_done_again_after_a_resume_are_counted_once_and_their_time_as_lost(write, events):
+    begin, rest = events[:5], events[5:]
+    index = next(i for i, event in enumerate(rest) if event["event"] == "validation") + 4
+    # The checkpoint was taken ten stretches before the kill; a validation lies between.
+    redone = [event for event in rest[:index] if event["step"] > rest[index - 11]["step"]]
+    assert any(event["event"] == "validation" for event in redone)
+    run = read_run(write(events=[*begin, *rest[:index], events[0], *redone, *rest[index:]]))
+    assert [record.step for record in run.steps] == [44 * (i + 1) for i in range(260)]
+    assert len(run.validations) == 10
+    assert run.lost_s == pytest.approx(sum(event["seconds"] for event in redone))
+
+
+def test_unknown_events_and_fields_are_passed_over(write, record, events):
+    record["dataset"]["added_later"] = 1
+    record["added_later"] = 2
+    events.insert(3, {"event": "added_later", "time_s": 1.0})
+    assert read_run(write(record=record, events=events)).status == "finished"
+
+
+def test_a_folder_without_a_run_is_named_with_its_cure(tmp_path):
+    with pytest.raises(InputError, match=r"report: cannot read .*run\.yaml \(No such file.*name the folder that"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"report: .*run\.yaml (is damaged|holds no run).*restore it or train anew"):
+        read_run(tmp_path)
+
+
+def test_a_choice_of_another_version_is_named(write, record):
+    record["choices"][0]["colour"] = "red"
+    with pytest.raises(InputError, match=r"run\.yaml was written by another version .*colour"):
+        read_run(write(record=record))
+
+
+def test_an_event_that_lacks_a_field_is_named_with_its_time(write, events):
+    del events[5]["loss"]
+    with pytest.raises(InputError, match=r"event 'steps' at 17\.0 s cannot be used \(KeyError: 'loss'\); render this"):
+        read_run(write(events=events))
+
+
+def test_scores_that_cannot_be_used_are_named(write, events):
+    folder = write(events=events)
+    (folder / "scores.json").write_text('{"cases": [{"case": 1}]}')
+    with pytest.raises(InputError, match=r"scores\.json cannot be used .*delete it to render the page without it"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 100])
+def test_damaged_slices_are_left_out_with_a_warning(finished_run, kept_bytes):
+    path = finished_run / "slices.npz"
+    path.write_bytes(path.read_bytes()[:kept_bytes])
+    run = read_run(finished_run)
+    assert run.slices == ()
+    assert len(run.warnings) == 1
+    assert "slices.npz cannot be used" in run.warnings[0]
+
+
+def test_slices_of_unequal_shapes_are_left_out_with_a_warning(write):
+    plane = np.zeros((4, 4), np.uint8)
+    run = read_run(
+        write(slices={"0_image": plane, "0_truth": plane[:2], "0_prediction": plane, "0_title": np.array("x")})
+    )
+    assert run.slices == ()
+    assert "arrays of the shapes [(2, 4), (4, 4)]" in run.warnings[0]

@@ -1,0 +1,141 @@
+import pytest
+
+from voxelocity.core.records import CaseScore
+from voxelocity.report import read_run
+from voxelocity.report.summary import (
+    mean_dice,
+    mean_hd95_mm,
+    part_shares,
+    stage_shares,
+    summarize_classes,
+    throughput,
+    verdict,
+    worst_first,
+)
+
+SCORES = (
+    CaseScore(case_id="a", dice={"liver": 0.9, "tumour": 0.5}, hd95_mm={"liver": 2.0, "tumour": 4.0}),
+    CaseScore(case_id="b", dice={"liver": 0.8, "tumour": 0.0}, hd95_mm={"liver": 3.0, "tumour": None}),
+    CaseScore(case_id="c", dice={"liver": 1.0, "tumour": 0.7}, hd95_mm={"liver": 1.0, "tumour": 6.0}),
+)
+
+
+def test_the_verdict_of_a_finished_run_is_one_plain_sentence(finished_run):
+    assert verdict(read_run(finished_run)) == (
+        "Mean foreground Dice 0.882 on 42 held-out cases after 5 min 2 s; "
+        "1.9 % of the training time was spent waiting for data."
+    )
+
+
+def test_the_verdict_says_where_the_cases_were_trained_on(write, record, events, scores):
+    record["dataset"] |= {"held_out": False, "fold": "all"}
+    text = verdict(read_run(write(record=record, events=events, scores=scores)))
+    assert text.startswith("Mean foreground Dice 0.882 on 42 cases trained on after")
+
+
+def test_the_verdict_of_an_interrupted_run_names_the_signal_and_the_best_validation(write, events):
+    for number, name in ((2, "Ctrl-C"), (15, "SIGTERM"), (99, "signal 99")):
+        stop = {"event": "interrupted", "time_s": 130.0, "signal": number}
+        text = verdict(read_run(write(events=[*events[:112], stop])))
+        assert text.startswith(f"Interrupted by {name} at step 4,")
+        assert "best validation so far: mean foreground Dice 0.82" in text
+
+
+def test_the_verdict_of_an_unfinished_run_says_how_far_it_came(write, events):
+    assert verdict(read_run(write(events=events[:3]))) == "Unfinished after 5.1 s, before the first training step."
+    assert verdict(read_run(write(events=events[:10]))) == (
+        "Unfinished at step 220 after 21 s, before the first validation."
+    )
+
+
+def test_a_run_without_scores_takes_the_dice_it_finished_with(write, events):
+    run = read_run(write(events=events))
+    assert mean_dice(run) == 0.881
+    events[-1]["mean_dice"] = None
+    run = read_run(write(events=events))
+    assert mean_dice(run) is None
+    assert verdict(run).startswith("Trained for 11,440 steps without a final validation after")
+
+
+def test_classes_are_summed_up_with_their_worst_case():
+    liver, tumour = summarize_classes(SCORES)
+    assert (liver.name, liver.mean_dice, liver.median_dice) == ("liver", pytest.approx(0.9), 0.9)
+    assert (liver.worst_dice, liver.worst_case_id, liver.mean_hd95_mm, liver.num_without_surface) == (0.8, "b", 2.0, 0)
+    assert (tumour.mean_dice, tumour.median_dice, tumour.worst_dice) == (pytest.approx(0.4), 0.5, 0.0)
+    assert (tumour.mean_hd95_mm, tumour.num_without_surface) == (5.0, 1)
+
+
+def test_surface_distances_that_do_not_exist_are_left_out_of_the_mean():
+    assert mean_hd95_mm(SCORES) == pytest.approx((2 + 4 + 3 + 1 + 6) / 5)
+    assert mean_hd95_mm([CaseScore(case_id="x", dice={"liver": 0.0}, hd95_mm={"liver": None})]) is None
+    assert summarize_classes(()) == ()
+
+
+def test_cases_come_worst_first_and_equal_ones_by_name():
+    even = CaseScore(case_id="0", dice={"liver": 0.4, "tumour": 0.4})
+    assert [score.case_id for score in worst_first((*SCORES, even))] == ["0", "b", "a", "c"]
+
+
+def test_stages_add_up_to_the_wall_time_and_training_is_told_apart(finished_run):
+    shares = {part.name: part for part in stage_shares(read_run(finished_run))}
+    assert list(shares) == [
+        "start-up",
+        "planning",
+        "filling the cache",
+        "rehearse validation",
+        "training steps",
+        "validation on the way",
+        "checkpoints",
+        "final validation",
+        "other",
+    ]
+    assert "train" not in shares
+    assert shares["training steps"].seconds == pytest.approx(260.0)
+    assert shares["validation on the way"].seconds == pytest.approx(20.0)
+    assert sum(part.seconds for part in shares.values()) == pytest.approx(302.1)
+    assert sum(part.share for part in shares.values()) == pytest.approx(1.0)
+    assert shares["other"].seconds == pytest.approx(302.1 - 2 - 3.1 - 8.4 - 2.5 - 260 - 20 - 0.4 - 4.6)
+
+
+def test_stages_of_several_sessions_are_summed(write, events):
+    again = [{"event": "stage", "time_s": 30.0, "name": "cache", "seconds": 1.6}]
+    shares = {part.name: part.seconds for part in stage_shares(read_run(write(events=[*events[:20], *again])))}
+    assert shares["filling the cache"] == pytest.approx(10.0)
+
+
+def test_stages_that_overlap_still_make_shares_of_one(write, events):
+    long = {"event": "stage", "time_s": 31.0, "name": "cache", "seconds": 500.0}
+    shares = stage_shares(read_run(write(events=[*events[:20], long])))
+    assert sum(part.share for part in shares) == pytest.approx(1.0)
+    assert "other" not in {part.name for part in shares}
+
+
+def test_parts_of_the_steps_add_up_and_waiting_comes_first(finished_run):
+    parts = part_shares(read_run(finished_run))
+    assert [part.name for part in parts] == ["waiting for data", "copy", "augment", "network", "other"]
+    assert parts[0].share == pytest.approx(0.019)
+    assert sum(part.seconds for part in parts) == pytest.approx(260.0)
+
+
+def test_a_run_without_steps_has_no_speed_and_no_shares(write):
+    run = read_run(write())
+    speed = throughput(run)
+    assert (speed.images_per_s, speed.wait_share, speed.seconds_per_epoch) == (None, None, None)
+    assert stage_shares(run) == part_shares(run) == ()
+
+
+def test_speed_before_the_end_comes_from_the_steps(write, events):
+    events[5]["seconds"] = 3.0
+    events[5]["wait_s"] = 1.981
+    speed = throughput(read_run(write(events=events[:7])))
+    assert speed.images_per_s == pytest.approx(2 * 704 / 4.0)
+    assert speed.wait_share == pytest.approx(2.0 / 4.0)
+
+
+def test_time_per_epoch_is_taken_between_changes_of_epoch(write, events):
+    # 44 steps a second at 14 steps an epoch.
+    assert throughput(read_run(write(events=events))).seconds_per_epoch == pytest.approx(14 / 44, rel=0.01)
+    for event in events:
+        if event["event"] == "steps":
+            event["epoch"] = 0
+    assert throughput(read_run(write(events=events))).seconds_per_epoch is None

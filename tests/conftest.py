@@ -1,13 +1,18 @@
-"""What every test shares: real data by name, and a guard against what a test leaves behind."""
+"""What every test shares: real data by name, tiny data and a tiny plan, the command line, a guard against leftovers."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -40,3 +45,102 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.outcome = "failed"
         report.longrepr = f"REQUIRE_GPU=1, but this test was skipped: {report.longrepr}"
     return report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command came to."""
+
+    status: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def voxelocity(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """The command line in this process: `voxelocity("train", folder, "-o", out)`."""
+    from voxelocity.cli.main import main
+
+    def call(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["voxelocity", *map(str, arguments)])
+        capsys.readouterr()
+        status: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def tiny_plan() -> dict[str, Any]:
+    """Keys of a plan that trains in a fraction of a second."""
+    return {
+        "network.name": "unet",
+        "network.widths": [4, 8],
+        "network.strides": [[2, 2, 2]],
+        "data.patch.shape_voxel": [16, 16, 16],
+        "window.shape_voxel": [16, 16, 16],
+        "train.steps": 6,
+        "precision.compute": "float32",
+        "precision.channels_last": False,
+        "data.cache.tier": "memory",
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_sets(tiny_plan: dict[str, Any]) -> list[str]:
+    """The same keys as options of the command line."""
+    return [part for key, value in tiny_plan.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+
+
+@pytest.fixture(scope="session")
+def tiny_scan() -> Callable[..., tuple[Any, Any]]:
+    """Makes image (x, y, z) float32 and label (x, y, z) uint8 of case i: a ball (1) with a core (2), in noise."""
+
+    def make(index: int, *, shape: tuple[int, int, int] = (20, 22, 18), spacing_mm: Any = (1, 1, 1)) -> Any:
+        rng = np.random.default_rng(index)
+        step = np.array(spacing_mm, float)[:, None, None, None]
+        at_mm = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij")) * step
+        centre = np.array(shape)[:, None, None, None] * step / 2 + rng.uniform(-1, 1, (3, 1, 1, 1))
+        core = centre + np.array([2.0, 0, 0])[:, None, None, None]
+        label = np.zeros(shape, np.uint8)
+        label[((at_mm - centre) ** 2).sum(0) < 6**2] = 1
+        label[((at_mm - core) ** 2).sum(0) < 3**2] = 2
+        image = 100 + 80 * (label == 1) + 160 * (label == 2) + rng.normal(0, 8, shape)
+        return image.astype(np.float32), label
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_msd(tmp_path_factory: pytest.TempPathFactory, tiny_scan: Callable[..., tuple[Any, Any]]) -> Path:
+    """Six cases in the Decathlon's layout, two a fold. Copy it before changing it."""
+    import nibabel as nib
+
+    root = tmp_path_factory.mktemp("tiny") / "Task99_Tiny"
+    entries = []
+    for index in range(6):
+        names = {"image": f"imagesTr/case_{index}.nii.gz", "label": f"labelsTr/case_{index}.nii.gz"}
+        for name, array in zip(names.values(), tiny_scan(index), strict=True):
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            nib.save(nib.Nifti1Image(array, np.eye(4)), root / name)
+        entries.append({**names, "fold": index % 3})
+    description = {
+        "name": "Tiny",
+        "modality": {"0": "MRI"},
+        "labels": {"0": "background", "1": "ball", "2": "core"},
+        "numTraining": len(entries),
+        "training": entries,
+    }
+    (root / "dataset.json").write_text(json.dumps(description))
+    return root
+
+
+@pytest.fixture
+def own_msd(tiny_msd: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny data set that a test may break."""
+    return Path(shutil.copytree(tiny_msd, tmp_path / "data"))

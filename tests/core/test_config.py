@@ -57,5 +57,5 @@ def test_all_keys_are_listed():
 
 
 def test_setting_below_a_plain_value_is_refused():
-    with pytest.raises(ConfigError, match="'seed.x' goes below 'seed', which holds the value 3"):
+    with pytest.raises(ConfigError, match=r"'seed\.x' goes below 'seed', which holds the value 3"):
         set_value({"seed": 3}, "seed.x", 1)

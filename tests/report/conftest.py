@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,14 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return lambda **contents: write_run(tmp_path / "run", **contents)
 
 
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that came to its end, for all tests: read it, but change nothing in it."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    return write_run(folder, events=make_events(), scores=make_scores(), slices=make_slices())
+
+
 @pytest.fixture
-def finished_run(write: Callable[..., Path]) -> Path:
-    """The folder of a run that came to its end."""
-    return write(events=make_events(), scores=make_scores(), slices=make_slices())
+def copied_run(finished_run: Path, tmp_path: Path) -> Path:
+    """The same folder, to be changed."""
+    return shutil.copytree(finished_run, tmp_path / "copied")

@@ -117,10 +117,10 @@ def test_scores_that_cannot_be_used_are_named(write, events):
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 100])
-def test_damaged_slices_are_left_out_with_a_warning(finished_run, kept_bytes):
-    path = finished_run / "slices.npz"
+def test_damaged_slices_are_left_out_with_a_warning(copied_run, kept_bytes):
+    path = copied_run / "slices.npz"
     path.write_bytes(path.read_bytes()[:kept_bytes])
-    run = read_run(finished_run)
+    run = read_run(copied_run)
     assert run.slices == ()
     assert len(run.warnings) == 1
     assert "slices.npz cannot be used" in run.warnings[0]

@@ -38,7 +38,7 @@ def test_the_verdict_of_an_interrupted_run_names_the_signal_and_the_best_validat
         stop = {"event": "interrupted", "time_s": 130.0, "signal": number}
         text = verdict(read_run(write(events=[*events[:112], stop])))
         assert text.startswith(f"Interrupted by {name} at step 4,")
-        assert "best validation so far: mean foreground Dice 0.82" in text
+        assert "best validation so far: mean foreground Dice 0.817 at step 3,432." in text
 
 
 def test_the_verdict_of_an_unfinished_run_says_how_far_it_came(write, events):

@@ -58,7 +58,7 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
             loaded = yaml.safe_load(config.read_text())
         except OSError as error:
             raise ConfigError(f"config: cannot read {config} ({error.strerror})") from None
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"config: {config} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(loaded, dict):
             raise ConfigError(f"config: {config} must hold keys and values, such as 'seed: 1'")

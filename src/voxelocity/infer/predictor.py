@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.prepare import Preparation, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import WindowConfig, predict_volume
+from voxelocity.infer.window import WindowConfig, predict_volumes
 from voxelocity.step import autocast
 
 ClassIndices = npt.NDArray[np.uint8]
@@ -36,11 +37,19 @@ class Predictor:
 
     def predict(self, scan: Volume) -> ClassIndices:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded."""
-        return self._finish(self._preparation(scan))
+        return next(self._restored(iter([(scan, self._preparation(scan))])))[1]
 
-    def predict_prepared(self, volume: Volume, *, window: WindowConfig) -> torch.Tensor:
-        """Class indices (x, y, z) uint8 on the prepared grid, on the device, with another window than the spec's."""
-        return self._probabilities(volume, window).argmax(0).to(torch.uint8)
+    def predict_prepared(self, volumes: Iterable[Volume], *, window: WindowConfig) -> Iterator[torch.Tensor]:
+        """Class indices (x, y, z) uint8 of prepared volumes, in order, on their own grids and on the device.
+
+        Args:
+            volumes: taken as they are needed; windows of several share forward passes.
+            window: another than the spec's, as a rule.
+        """
+        self._network.eval()
+        images = (_image_of(volume) for volume in volumes)
+        for probabilities in predict_volumes(self._forward, images, window, device=self._device):
+            yield probabilities.argmax(0).to(torch.uint8)
 
     def stream(self, refs: Sequence[VolumeRef], *, num_threads: int) -> Iterator[tuple[Volume, ClassIndices]]:
         """Each case as decoded, with its prediction, in order. The next scans are decoded and prepared meanwhile.
@@ -54,21 +63,29 @@ class Predictor:
             return scan, self._preparation(scan)
 
         with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
-            for scan, volume in loaded:
-                yield scan, self._finish(volume)
+            yield from self._restored(loaded)
 
-    def _finish(self, volume: Volume) -> ClassIndices:
-        probabilities = self._probabilities(volume, self._spec.window)
-        return restore_probabilities(probabilities.cpu().numpy(), volume.trace)
+    def _restored(self, loaded: Iterator[tuple[Volume, Volume]]) -> Iterator[tuple[Volume, ClassIndices]]:
+        """Pairs of (as decoded, prepared) to pairs of (as decoded, prediction)."""
+        waiting: deque[tuple[Volume, Volume]] = deque()
 
-    def _probabilities(self, volume: Volume, window: WindowConfig) -> torch.Tensor:
-        image = torch.from_numpy(np.array(volume.image, dtype=np.float32))
+        def images() -> Iterator[torch.Tensor]:
+            for pair in loaded:
+                waiting.append(pair)
+                yield _image_of(pair[1])
+
         self._network.eval()
-        with torch.inference_mode():
-            return predict_volume(self._forward, image, window, device=self._device)
+        for probabilities in predict_volumes(self._forward, images(), self._spec.window, device=self._device):
+            scan, volume = waiting.popleft()
+            yield scan, restore_probabilities(probabilities.cpu().numpy(), volume.trace)
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         with autocast(self._spec.precision, self._device):
             logits = self._network(windows.to(memory_format=self._spec.precision.memory_format))
         assert isinstance(logits, torch.Tensor)
         return logits
+
+
+def _image_of(volume: Volume) -> torch.Tensor:
+    """(c, x, y, z) float32; a copy, as volumes of the cache are read-only and torch tensors are not."""
+    return torch.from_numpy(np.array(volume.image, dtype=np.float32))

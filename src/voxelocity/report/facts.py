@@ -214,7 +214,7 @@ def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
     if not path.exists():
         return (), []
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             count = sum(name.endswith("_image") for name in arrays.files)
             return tuple(_slice(arrays, i) for i in range(count)), []
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

@@ -6,12 +6,14 @@ A number that does not exist (None, NaN, infinite) reads "n/a".
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 NOT_AVAILABLE = "n/a"
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EXTENT = re.compile(r"shape|spacing|extent|stride|_voxel$|_mm$")
 _LARGE_UNITS = (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1))
 
 
@@ -96,7 +98,7 @@ def count_text(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def value_text(value: Any, key: str = "") -> str:
-    """Any plain value in one line. The unit at the end of its key (`_bytes`, `_s`, `_share`) decides how it reads."""
+    """Any plain value in one line. The end of its key (`_bytes`, `_s`, `_share`, `_mm`) decides how it reads."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -148,5 +150,5 @@ def _number_text(value: float, key: str) -> str:
 
 def _sequence_text(values: Sequence[Any], key: str) -> str:
     texts = [value_text(value, key) for value in values]
-    is_extent = 2 <= len(values) <= 4 and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    is_extent = _EXTENT.search(key.rsplit(".", 1)[-1]) and all(isinstance(value, int | float) for value in values)
     return (" × " if is_extent else ", ").join(texts) or "none"

@@ -12,7 +12,6 @@ from typing import Any
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +25,7 @@ from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_fir
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
 _NUM_WORST_CASES = 5
+_INDENT_COLUMNS = 4
 
 
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
@@ -104,6 +104,19 @@ class _ByWidth:
         return Measurement.get(console, options, form)
 
 
+@dataclass(frozen=True)
+class _Indented:
+    """Words below a head, wrapped without the blanks that fill up lines in a pipe."""
+
+    words: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        indent = " " * _INDENT_COLUMNS
+        for line in Text(self.words, overflow="fold").wrap(console, options.max_width - _INDENT_COLUMNS):
+            line.rstrip()
+            yield Text.assemble(indent, line)
+
+
 def _wide_plan(choices: Sequence[Choice]) -> Table:
     table = _table()
     table.add_column("setting", no_wrap=True)
@@ -119,7 +132,7 @@ def _narrow_plan(choices: Sequence[Choice]) -> Group:
     lines: list[RenderableType] = []
     for choice in choices:
         head = Text.assemble(_marked(choice), " = ", (value_text(choice.value, choice.key), "bold"), overflow="fold")
-        lines += [head, Padding(Text(choice.reason, overflow="fold"), (0, 0, 0, 4))]
+        lines += [head, _Indented(choice.reason)]
     return Group(*lines)
 
 

@@ -64,27 +64,33 @@ def train(
     console = console or Console()
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
-    if overwrite and folder.state() != "empty":
-        folder.clear()
     state = folder.state()
-    if state == "finished":
-        raise refuse_finished(folder)
+    if resume and overwrite:
+        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
     if resume and state == "empty":
         raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
-    folder.open()
+    if state == "finished" and not overwrite:
+        raise refuse_finished(folder)
+    folder.check()
     if resume:
         overrides, seed, fold = _begun_with(folder)
         time_budget_s = 0.0
     plan_begin_s = clock()
     planned = make_plan(cases, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides)
     plan_s = clock() - plan_begin_s
+    folder.open()
+    if overwrite and state != "empty":
+        # Only now, so that a mistake in the new command costs nobody the old run.
+        folder.clear()
+        state = "empty"
     if state == "unfinished":
         _check_same(folder, planned)
         console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
     else:
         console.print(plan_table(planned.choices))
         folder.write_record({"command": shlex.join(sys.argv), **planned.to_record()})
-    stop = stop or StopRequest()
+    # Not `stop or ...`: a request that nobody has made yet is false.
+    stop = StopRequest() if stop is None else stop
     with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
         log.write("run_started", environment=environment())
         log.write("stage", name="start", seconds=plan_begin_s - begin_s)

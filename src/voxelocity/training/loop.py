@@ -88,7 +88,7 @@ class Loop:
         """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
 
         Raises:
-            NonFiniteLossError: the loss became NaN or infinite. The last checkpoint is from before.
+            NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before.
         """
         pending = _Pending()
         window_start = saved_at = self.clock()
@@ -97,7 +97,7 @@ class Loop:
             progress = self.budget.progress(self.state.step)
             done, stop = progress >= 1.0, self.should_stop()
             now = self.clock()
-            if pending.losses and (done or stop or now - window_start >= _WINDOW_S or len(pending.losses) >= 200):
+            if pending.losses and (done or stop or self._window_is_full(pending, now - window_start)):
                 self._close_window(pending, now - window_start, progress)
                 pending, window_start = _Pending(), self.clock()
             if done or stop:
@@ -126,6 +126,12 @@ class Loop:
         pending.num_images += batch.image.shape[0]
         self.state.step += 1
 
+    def _window_is_full(self, pending: _Pending, seconds: float) -> bool:
+        if seconds >= _WINDOW_S or len(pending.losses) >= 200:
+            return True
+        # A validation that was asked for by step must come at that step, however quick the steps are.
+        return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
+
     def _close_window(self, pending: _Pending, seconds: float, progress: float) -> None:
         """Reads the losses of the last steps at once: the only place where a device is waited for."""
         losses = torch.stack(pending.losses).float().cpu().tolist()
@@ -139,6 +145,7 @@ class Loop:
                     case_ids=case_ids,
                     step=first_step + offset,
                 )
+        self._check_weights(pending)
         waited, copied, augmented = self.feed.wait_s, self.feed.copy_s, self.feed.augment_s
         window = StepWindow(
             step=self.state.step,
@@ -172,6 +179,20 @@ class Loop:
         share = max(progress, 1e-6)
         spent_s = self.state.trained_s + self.state.validated_s
         self.progress.update(window, progress=progress, remaining_s=spent_s / share * (1.0 - share))
+
+    def _check_weights(self, pending: _Pending) -> None:
+        """Finds what no loss has shown yet: a gradient that broke the weights in the last step."""
+        norms = torch._foreach_norm([weight.detach() for weight in self.training.network.parameters()])
+        if bool(torch.stack(norms).isfinite().all()):
+            return
+        step, case_ids = self.state.step - 1, pending.case_ids[-1]
+        raise NonFiniteLossError(
+            f"train: weights became NaN or infinite by step {step}, the last cases were "
+            f"{', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
+            f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
+            case_ids=case_ids,
+            step=step,
+        )
 
     def _validation_is_due(self) -> bool:
         train = self.plan.train

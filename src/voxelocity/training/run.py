@@ -112,7 +112,7 @@ class Run:
                 )
                 progress.finish(facts)
         if self.stop:
-            raise self._interrupted(LoopState())
+            raise self._interrupted(None)
         if not self.split.held_out:
             return both, both
         count = len(self.split.training)
@@ -146,7 +146,9 @@ class Run:
             return training, LoopState()
         saved, path, damaged = latest
         for file in damaged:
-            self._warn(f"train: the checkpoint {file} cannot be read; going on from {path.name}")
+            self._warn(f"train: the checkpoint {file} cannot be read and is removed; going on from {path.name}")
+            # Left there, it would count among the newest and push good ones out.
+            file.unlink(missing_ok=True)
         training.load_state(saved["training"])
         return training, LoopState(**saved["loop"])
 

@@ -62,11 +62,27 @@ class RunFolder:
             return "empty"
         return "finished" if self.report.is_file() else "unfinished"
 
+    def check(self) -> None:
+        """Refuses, before any work is done, a folder that `open` would refuse later; makes and writes nothing.
+
+        Raises:
+            OutputError: it lies below a file, cannot be written, or holds something that is not a run.
+        """
+        place = self.path.absolute()
+        while not place.exists():
+            place = place.parent
+        if not place.is_dir():
+            raise self._unwritable(f"{place} is a file")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise self._unwritable(f"no right to write into {place}")
+        if place == self.path.absolute() and self.state() == "empty":
+            self._check_holds_nothing_else()
+
     def open(self) -> None:
         """Makes the folder and proves that it can be written.
 
         Raises:
-            OutputError: it cannot be made or written, or it holds something that is not a run.
+            OutputError: it cannot be made or written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -74,10 +90,13 @@ class RunFolder:
             probe.write_bytes(b"")
             probe.unlink()
         except OSError as error:
-            raise OutputError(
-                f"train: cannot write into the folder {self.path} ({error.strerror}); choose another with -o"
-            ) from None
-        if self.state() == "empty" and any(not entry.name.startswith(".") for entry in self.path.iterdir()):
+            raise self._unwritable(error.strerror or str(error)) from None
+
+    def _unwritable(self, reason: str) -> OutputError:
+        return OutputError(f"train: cannot write into the folder {self.path} ({reason}); choose another with -o")
+
+    def _check_holds_nothing_else(self) -> None:
+        if any(not entry.name.startswith(".") for entry in self.path.iterdir()):
             raise OutputError(
                 f"train: the folder {self.path} is not empty and holds no run; choose another with -o, or empty it"
             )

@@ -27,12 +27,11 @@ def validate_prepared(
     window = spec.window.model_copy(update={"mirror_axes": ()})
     names = spec.class_names[1:]
     totals = np.zeros(len(names))
-    for index in range(len(prepared)):
-        volume = prepared[index]
+    volumes = [prepared[index] for index in range(len(prepared))]
+    for volume, prediction in zip(volumes, predictor.predict_prepared(volumes, window=window), strict=True):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
-        truth = torch.from_numpy(np.array(volume.label)).to(device)
-        counts.add(predictor.predict_prepared(volume, window=window), truth)
+        counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
         totals += np.asarray(counts.dice())[1:]
     network.train(was_training)
     per_class = totals / len(prepared)

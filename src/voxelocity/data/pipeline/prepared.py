@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -22,12 +23,17 @@ Warn = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class CachingFacts:
-    """What filling the cache did. `num_found` cases were there already, `num_prepared` were prepared now."""
+    """What filling the cache did. `num_found` cases were there already, `num_prepared` were prepared now.
+
+    Attributes:
+        is_kept: False where the cache could not take an entry, so that the run goes on without it.
+    """
 
     num_found: int
     num_prepared: int
     num_bytes: int
     seconds: float
+    is_kept: bool
 
 
 class PreparedCases:
@@ -58,6 +64,7 @@ class PreparedCases:
         self._warn = warn
         self._disk = DiskTier(Path(cache.folder)) if cache.tier == "disk" else None
         self._tier: Tier | None = MemoryTier(cache.max_bytes) if cache.tier == "memory" else self._disk
+        self._giving_up = threading.Lock()
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
@@ -115,7 +122,11 @@ class PreparedCases:
                 for future in waiting:
                     future.cancel()
         return CachingFacts(
-            num_found=found, num_prepared=prepared, num_bytes=num_bytes, seconds=time.perf_counter() - start
+            num_found=found,
+            num_prepared=prepared,
+            num_bytes=num_bytes,
+            seconds=time.perf_counter() - start,
+            is_kept=self._tier is not None,
         )
 
     def _key(self, ref: VolumeRef) -> str:
@@ -137,12 +148,17 @@ class PreparedCases:
             try:
                 tier.put(key, volume)
             except CacheError as error:
-                if self._tier is not None:
-                    self._tier = None
-                    self._warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
+                self._go_on_without(error)
                 return volume, False
         # What is in use should be the cache's copy, so that the prepared one can be freed.
         return self._get(tier, index) or volume, False
+
+    def _go_on_without(self, error: CacheError) -> None:
+        with self._giving_up:
+            if self._tier is None:
+                return
+            self._tier = None
+        self._warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
 
     def _get(self, tier: Tier, index: int) -> Volume | None:
         volume = tier.get(self._keys[index])

@@ -1,0 +1,280 @@
+"""Each mistake ends with status 2 and a line that names the place, the value and the cure, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+from voxelocity.core.errors import CacheFullError
+from voxelocity.data.cache import DiskTier
+
+IMAGE, LABEL = "imagesTr/case_3.nii.gz", "labelsTr/case_3.nii.gz"
+_PIXDIM_X = 80
+
+
+def rewrite(path, change, *, affine=None):
+    """The same file with `change` made to its voxels."""
+    image = nib.load(path)
+    voxels = change(np.asarray(image.dataobj).copy())
+    nib.save(nib.Nifti1Image(voxels, image.affine if affine is None else affine), path)
+
+
+def put(value):
+    def change(voxels):
+        voxels[3, 4, 5] = value
+        return voxels
+
+    return change
+
+
+def set_pixdim(path, value):
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[_PIXDIM_X : _PIXDIM_X + 4] = struct.pack("<f", value)
+    path.write_bytes(gzip.compress(bytes(content)))
+
+
+def shift_affine(path):
+    affine = np.eye(4)
+    affine[0, 3] = 5.0
+    rewrite(path, lambda voxels: voxels, affine=affine)
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-400])
+
+
+BROKEN_DATA = {
+    "empty dataset.json": (lambda data: (data / "dataset.json").write_text(""), ["dataset.json is empty"]),
+    "dataset.json with nothing in it": (lambda data: (data / "dataset.json").write_text("{}"), ["an empty object"]),
+    "malformed dataset.json": (
+        lambda data: (data / "dataset.json").write_text('{"labels": {"0" "background"}}'),
+        ["dataset.json", "not valid JSON at line 1, column 17", "correct it there"],
+    ),
+    "listed file missing": (
+        lambda data: (data / IMAGE).unlink(),
+        ["1 of 12 files are missing", IMAGE, "correct the list"],
+    ),
+    "truncated file": (lambda data: cut_off(data / IMAGE), ["case_3", IMAGE, "truncated", "again"]),
+    "no NIfTI": (lambda data: (data / IMAGE).write_bytes(b"a text about a scan" * 100), [IMAGE]),
+    "gzip of something else": (lambda data: (data / IMAGE).write_bytes(gzip.compress(b"no scan" * 100)), [IMAGE]),
+    "empty file": (lambda data: (data / IMAGE).write_bytes(b""), [IMAGE]),
+    "shapes differ": (
+        lambda data: rewrite(data / LABEL, lambda voxels: voxels[:-1]),
+        ["case_3", "differ in shape", "(20, 22, 18)", "(19, 22, 18)", "resample"],
+    ),
+    "affines differ": (lambda data: shift_affine(data / LABEL), ["case_3", "5 mm apart", "copy the affine"]),
+    "NaN": (
+        lambda data: rewrite(data / IMAGE, put(np.nan)),
+        ["case_3", IMAGE, "1 voxels are NaN", "(3, 4, 5)", "numpy.nan_to_num"],
+    ),
+    "infinity": (lambda data: rewrite(data / IMAGE, put(-np.inf)), ["case_3", IMAGE, "-inf at", "numpy.nan_to_num"]),
+    "undeclared label": (
+        lambda data: rewrite(data / LABEL, put(9)),
+        ["case_3", LABEL, "9 (1 voxels)", "declared are 0, 1, 2", "add them to the labels"],
+    ),
+    "zero spacing": (lambda data: set_pixdim(data / IMAGE, 0.0), [IMAGE, "spacing on x is 0.0 mm", "set the true"]),
+    "negative spacing": (
+        lambda data: set_pixdim(data / IMAGE, -1.0),
+        [IMAGE, "spacing on x is -1.0 mm", "set the true"],
+    ),
+}
+
+
+@pytest.fixture
+def train(voxelocity, tiny_sets):
+    """`voxelocity train` with the tiny plan."""
+
+    def call(data, out, *more):
+        return voxelocity("train", data, "-o", out, "--device", "cpu", *tiny_sets, *more)
+
+    return call
+
+
+def assert_refused(ended, texts):
+    assert ended.status == 2, ended
+    assert 1 <= len(ended.err.splitlines()) <= 2, ended.err
+    assert "Traceback" not in ended.err
+    assert ended.err.startswith("voxelocity: ")
+    missing = [text for text in texts if text not in ended.err]
+    assert not missing, f"{missing} not in: {ended.err}"
+
+
+@pytest.mark.parametrize("name", BROKEN_DATA)
+def test_broken_data_is_named_before_the_run_begins(train, own_msd, tmp_path, name):
+    breaks, texts = BROKEN_DATA[name]
+    breaks(own_msd)
+    assert_refused(train(own_msd, tmp_path / "run"), texts)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "texts"),
+    [
+        (lambda data: rewrite(data / IMAGE, put(np.nan)), ["case_3", "NaN"]),
+        (lambda data: cut_off(data / LABEL), ["case_3", "truncated"]),
+    ],
+)
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_a_scan_found_broken_while_caching_can_be_mended_and_the_same_command_goes_on(
+    train, own_msd, tmp_path, monkeypatch, breaks, texts, tier
+):
+    # Planning then looks at the voxels of the first and the last case alone, as it does with eight of a large set.
+    monkeypatch.setattr("voxelocity.planning.make._NUM_SAMPLED", 2)
+    sets = ("--set", f"data.cache.tier={tier}", "--set", f"data.cache.folder={tmp_path / 'cache'}")
+    good = {name: (own_msd / name).read_bytes() for name in (IMAGE, LABEL)}
+    breaks(own_msd)
+    assert_refused(train(own_msd, tmp_path / "run", *sets), texts)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    for name, content in good.items():
+        (own_msd / name).write_bytes(content)
+    mended = train(own_msd, tmp_path / "run", *sets)
+    assert mended.status == 0, mended.err
+    assert "going on with the unfinished run" in mended.out
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+WRONG_OPTIONS = {
+    "fold without cases": (["--fold", "4"], ["fold 4 holds zero of the 6", "[0, 1, 2]", "--fold all"]),
+    "fold no number": (["--fold", "first"], ["--fold 'first'", "'all'"]),
+    "unknown key": (["--set", "data.batchsize=2"], ["unknown key 'data.batchsize'", "did you mean 'data.batch_size'"]),
+    "out of range": (["--set", "data.batch_size=0"], ["data.batch_size = 0", "greater than or equal to 1"]),
+    "wrong type": (["--set", "train.steps=many"], ["train.steps = 'many'", "integer"]),
+    "no equals sign": (["--set", "train.steps"], ["'train.steps' has no '='", "key=value"]),
+    "no YAML": (["--set", "train.steps=[1"], ["train.steps", "'[1'", "not a YAML value"]),
+    "patch that does not fit": (["--set", "data.patch.shape_voxel=[15,16,16]"], ["15", "multiple of (2, 2, 2)"]),
+    "missing config": (["--config", "nowhere.yaml"], ["cannot read nowhere.yaml", "No such file"]),
+    "no budget": (["--time-budget", "soon"], ["'soon' is no duration", "5m"]),
+    "no time at all": (["--time-budget", "0s"], ["'0s' is no duration"]),
+    "unknown device": (["--device", "tpu"], ["--device 'tpu'", "cpu, cuda or auto"]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_a_wrong_option_is_named_with_its_cure(train, tiny_msd, tmp_path, name):
+    options, texts = WRONG_OPTIONS[name]
+    assert_refused(train(tiny_msd, tmp_path / "run", *options), texts)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"a: [1", "is not YAML"),
+        (b"\xff\xfe\x00\x80", "is not YAML"),
+        (b"", "must hold keys and values"),
+        (b"- a\n- b", "must hold keys and values"),
+        (b"data: {batch_sise: 3}", "unknown key 'data.batch_sise'; did you mean 'data.batch_size'"),
+    ],
+)
+def test_a_wrong_config_file_is_named(train, tiny_msd, tmp_path, content, text):
+    config = tmp_path / "plan.yaml"
+    config.write_bytes(content)
+    named = [text] if "unknown" in text else [text, str(config)]
+    assert_refused(train(tiny_msd, tmp_path / "run", "--config", config), named)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_cuda_without_cuda_is_refused(voxelocity, tiny_msd, tmp_path, command):
+    out = ["-o", tmp_path / "run"] if command == "train" else []
+    assert_refused(voxelocity(command, tiny_msd, *out, "--device", "cuda"), ["sees no CUDA device", "--device cpu"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_data_set_that_is_not_there_is_named(train, tmp_path):
+    assert_refused(train(tmp_path / "nowhere", tmp_path / "run"), [str(tmp_path / "nowhere"), "does not exist"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_below_a_file_cannot_take_a_run(train, tiny_msd, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    ended = train(tiny_msd, tmp_path / "file" / "run")
+    assert_refused(ended, ["cannot write into the folder", str(tmp_path / "file"), "choose another with -o"])
+    assert_refused(train(tiny_msd, tmp_path / "file"), ["is a file", "choose another with -o"])
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_a_folder_with_something_else_in_it_is_left_alone(train, tiny_msd, tmp_path, more):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("years of work")
+    assert_refused(train(tiny_msd, tmp_path / "run", *more), [str(tmp_path / "run"), "not empty and holds no run"])
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.txt"]
+
+
+def test_predict_needs_a_run_that_holds_a_model(voxelocity, tiny_msd, tmp_path):
+    (tmp_path / "run").mkdir()
+    for run in (tmp_path / "run", tmp_path / "nowhere"):
+        ended = voxelocity("predict", run, tiny_msd / "imagesTr", "-o", tmp_path / "out", "--device", "cpu")
+        assert_refused(ended, [str(run), "model.json", "--resume"])
+    assert not (tmp_path / "out").exists()
+
+
+def wrong_inputs(folder):
+    (folder / "empty").mkdir()
+    (folder / "photo.png").write_bytes(b"\x89PNG")
+    (folder / "text.nii.gz").write_bytes(b"a text about a scan" * 100)
+    return {
+        folder / "nowhere.nii.gz": "does not exist",
+        folder / "empty": "holds no .nii or .nii.gz",
+        folder / "photo.png": "convert it to NIfTI",
+        folder / "text.nii.gz": "NIfTI",
+    }
+
+
+def test_predict_names_an_input_it_cannot_use(voxelocity, finished_run, tmp_path):
+    for path, text in wrong_inputs(tmp_path).items():
+        ended = voxelocity("predict", finished_run, path, "-o", tmp_path / "out", "--device", "cpu")
+        assert_refused(ended, [str(path), text])
+        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_predict_names_a_folder_it_cannot_write(voxelocity, finished_run, tiny_msd, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for out in (tmp_path / "file", tmp_path / "file" / "out"):
+        ended = voxelocity("predict", finished_run, tiny_msd / IMAGE, "-o", out, "--device", "cpu")
+        assert_refused(ended, [str(out), "choose another with -o"])
+
+
+def test_predict_names_a_damaged_model(voxelocity, finished_run, tiny_msd, tmp_path):
+    for name, content in (("model.json", "{"), ("model.json", "{}"), ("model.safetensors", "weights")):
+        run = tmp_path / f"{name}{len(content)}"
+        run.mkdir()
+        for part in ("model.json", "model.safetensors"):
+            (run / part).write_bytes((finished_run / part).read_bytes())
+        (run / name).write_text(content)
+        ended = voxelocity("predict", run, tiny_msd / IMAGE, "-o", tmp_path / "out", "--device", "cpu")
+        assert_refused(ended, [str(run / name)])
+
+
+def test_report_needs_a_run(voxelocity, tmp_path):
+    assert_refused(voxelocity("report", tmp_path), [str(tmp_path / "run.yaml")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, monkeypatch):
+    def full(tier, key, volume):
+        raise CacheFullError(f"cache.disk: no space for case '{volume.case_id}'; free some space")
+
+    monkeypatch.setattr(DiskTier, "put", full)
+    cache = ("--set", "data.cache.tier=disk", "--set", f"data.cache.folder={tmp_path / 'cache'}")
+    ended = train(tiny_msd, tmp_path / "run", *cache)
+    assert ended.status == 0, ended.err
+    assert ended.out.count("going on without a cache") == 1
+    assert "in the disk cache" not in ended.out
+    events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
+    (warning,) = [event["text"] for event in events if event["event"] == "warning"]
+    assert "no space for case" in warning
+
+
+def test_a_cache_folder_below_a_file_is_named(train, tiny_msd, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache = ("--set", "data.cache.tier=disk", "--set", f"data.cache.folder={tmp_path / 'file' / 'cache'}")
+    assert_refused(train(tiny_msd, tmp_path / "run", *cache), [str(tmp_path / "file"), "set cache.folder"])

@@ -1,0 +1,82 @@
+import itertools
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxelocity.report.charts import MAX_POINTS, Series, smoothed, thinned, time_chart
+
+LINE = Series(points=((0.0, 0.1), (300.0, 0.9)))
+
+
+def test_a_chart_takes_colours_and_fonts_from_the_page():
+    svg = time_chart("dice", [LINE, Series(points=((1.0, 0.2),), colour="class-2")], y_label="Dice", target=0.8)
+    assert "var(--accent)" in svg
+    assert "var(--chart-target)" in svg
+    assert "font-family" not in svg
+    assert not re.search(r"#0[12]0[12]", svg)
+    assert not re.findall(r"(?:fill|stroke): #", svg.replace("stroke: #000000", ""))
+
+
+def test_a_chart_is_one_element_without_foreign_addresses():
+    svg = time_chart("dice", [LINE], y_label="Dice")
+    root = ET.fromstring(svg)
+    assert root.tag == "svg"
+    assert root.get("viewBox")
+    assert root.get("width") is None
+    assert "http" not in svg
+    assert "<style" not in svg
+
+
+def test_ids_are_unique_among_charts_and_every_reference_is_kept():
+    first, second = (time_chart(name, [LINE], y_label="y") for name in ("first", "second"))
+    ids = [re.findall(r'\bid="([^"]+)"', svg) for svg in (first, second)]
+    assert all(len(found) == len(set(found)) > 5 for found in ids)
+    assert not set(ids[0]) & set(ids[1])
+    for svg, found in zip((first, second), ids, strict=True):
+        references = re.findall(r'(?:url\(|href=")#([^)"]+)', svg)
+        assert references
+        assert set(references) <= set(found)
+
+
+def test_the_same_chart_is_the_same_text():
+    assert time_chart("a", [LINE], y_label="y") == time_chart("a", [LINE], y_label="y")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(90.0, "seconds"), (600.0, "minutes"), (10_000.0, "hours"), (400_000.0, "days")]
+)
+def test_the_time_axis_takes_a_unit_that_suits(seconds, unit):
+    assert f"time ({unit})" in time_chart("a", [Series(points=((0.0, 1.0), (seconds, 2.0)))], y_label="y")
+
+
+def test_values_that_are_not_finite_are_left_out():
+    clean = time_chart("a", [Series(points=((0.0, 1.0), (2.0, 3.0)))], y_label="y")
+    assert time_chart("a", [Series(points=((0.0, 1.0), (1.0, math.nan), (2.0, 3.0)))], y_label="y") == clean
+
+
+def test_a_chart_without_points_can_be_drawn():
+    assert "<svg" in time_chart("a", [Series(points=())], y_label="y")
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=2000))
+def test_thinning_keeps_the_mean_and_the_limit(values):
+    points = [(float(i), value) for i, value in enumerate(values)]
+    thin = thinned(points)
+    assert len(thin) == min(len(points), MAX_POINTS)
+    assert all(a[0] < b[0] for a, b in itertools.pairwise(thin))
+    assert min(values) - 1e-9 <= min(y for _, y in thin)
+    assert max(y for _, y in thin) <= max(values) + 1e-9
+
+
+def test_thinning_drops_what_is_not_finite():
+    assert thinned([(0.0, 1.0), (1.0, math.nan), (2.0, math.inf)]) == [(0.0, 1.0)]
+
+
+def test_smoothing_keeps_a_straight_line_where_it_has_both_sides():
+    points = [(float(i), 2.0 * i) for i in range(90)]
+    assert smoothed(points)[3:-3] == [pytest.approx(point) for point in points[3:-3]]
+    assert smoothed([]) == []

@@ -1,0 +1,81 @@
+from voxelocity.core.records import CaseScore
+from voxelocity.report import read_run
+from voxelocity.report.summary import stage_shares
+from voxelocity.report.tables import (
+    case_table,
+    class_table,
+    dataset_table,
+    machine_table,
+    settings_table,
+    spread_table,
+    statistics_table,
+    time_table,
+    validation_table,
+)
+
+
+def score(case_id, **dice):
+    return CaseScore(case_id=case_id, dice=dice, hd95_mm=dict.fromkeys(dice, 2.0))
+
+
+def test_every_table_has_a_cell_for_every_head(finished_run):
+    run = read_run(finished_run)
+    tables = [
+        class_table(run.scores),
+        case_table(run.scores, "Cases"),
+        time_table(stage_shares(run), "Time"),
+        validation_table(run),
+        machine_table(run.environment, device="cuda"),
+        dataset_table(run),
+        spread_table(run.fingerprint),
+        statistics_table(run.fingerprint),
+        settings_table(run),
+    ]
+    for table in tables:
+        assert table.rows
+        assert {len(row) for row in table.rows} == {len(table.heads)}, table.caption
+
+
+def test_few_classes_have_columns_and_many_show_their_worst():
+    few = case_table([score("x", liver=0.9, tumour=0.5)], "c")
+    assert few.rows == [["x", "0.700", "0.900", "0.500", "2.00"]]
+    many = case_table([score("x", a=0.9, b=0.5, c=0.7, d=0.8, e=0.6)], "c")
+    assert many.heads[2:4] == ["Worst class", "Its Dice"]
+    assert many.rows == [["x", "0.700", "b", "0.500", "2.00"]]
+    assert case_table([score("x", spleen=0.9)], "c").rows == [["x", "0.900", "2.00"]]
+
+
+def test_a_case_without_classes_is_shown_without_a_number():
+    assert case_table([CaseScore(case_id="x", dice={})], "c").rows == [["x", "n/a", "n/a"]]
+
+
+def test_times_end_with_their_sum(finished_run):
+    assert time_table(stage_shares(read_run(finished_run)), "Time").rows[-1] == ("sum", "5 min 2 s", "100.0 %")
+
+
+def test_the_machine_is_named_in_words_with_a_short_commit():
+    rows = dict(
+        machine_table(
+            {"num_cpus": 2, "memory_bytes": 2**34, "gpu": None, "commit": "0123456789abcdef0123-dirty", "new_fact": 1}
+        ).rows
+    )
+    assert rows == {
+        "Cores used": "2",
+        "Memory": "16.0 GiB",
+        "GPU": "none",
+        "Commit": "0123456789ab-dirty",
+        "new fact": "1",
+    }
+
+
+def test_statistics_are_divided_into_spreads_and_the_rest(finished_run):
+    fingerprint = read_run(finished_run).fingerprint
+    assert spread_table(fingerprint).rows[0] == ("shape (voxel)", "31 × 40 × 24", "35 × 51 × 36", "43 × 59 × 47")
+    rest = dict(statistics_table(fingerprint).rows)
+    assert rest["file size"] == "14.0 MiB"
+    assert rest["class shares · anterior"] == "2.7 %"
+    assert not any(name.startswith(("shape", "spacing")) for name in rest)
+
+
+def test_a_seed_is_shown_once(finished_run):
+    assert [row[0] for row in settings_table(read_run(finished_run)).rows].count("seed") == 1

@@ -1,0 +1,104 @@
+import io
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from voxelocity.core.records import CaseScore, Choice
+from voxelocity.report import LabelledRun, dataset_panel, factor_table, plan_table, score_table
+
+CHOICES = [
+    Choice(
+        key="data.patch.shape_voxel",
+        value=[40, 56, 40],
+        reason="the median case fits in whole, rounded up to a multiple of eight voxels on each axis",
+    ),
+    Choice(key="data.cache.tier", value="[red]memory[/red]", reason="61 MiB of 102 GiB", changes_results=False),
+]
+SCORES = [
+    CaseScore(case_id=f"case_{i} [bold]", dice={"liver": 0.9 - i / 100, "[tumour]": 0.5}, hd95_mm={"liver": 2.0})
+    for i in range(8)
+]
+RUNS = [
+    LabelledRun(label="Plain [x]", seconds_to_target=240.0, wall_s=250.0, images_per_s=40.0),
+    LabelledRun(label="Ours", seconds_to_target=50.0, wall_s=60.0, images_per_s=180.0),
+]
+
+
+@pytest.fixture
+def everything(record):
+    return [
+        plan_table(CHOICES),
+        dataset_panel(record["dataset"], record["fingerprint"]),
+        score_table(SCORES),
+        factor_table(RUNS, target_dice=0.85),
+    ]
+
+
+def shown(renderable, *, width, **options):
+    file = io.StringIO()
+    Console(file=file, width=width, **options).print(renderable)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_nothing_is_wider_than_the_terminal_and_nothing_is_cut_off(everything, width):
+    for renderable in everything:
+        text = shown(renderable, width=width)
+        assert max(cell_len(line) for line in text.splitlines()) <= width
+        assert "…" not in text
+
+
+def test_no_escape_codes_in_a_pipe_and_no_colours_with_no_color(everything, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for renderable in everything:
+        assert "\x1b" not in shown(renderable, width=80)
+        colourless = shown(renderable, width=80, force_terminal=True, no_color=True)
+        assert not any(f"\x1b[{colour}m" in colourless for colour in range(30, 38))
+
+
+def test_the_words_do_not_depend_on_the_terminal(everything):
+    for renderable in everything:
+        plain = shown(renderable, width=120)
+        assert plain == shown(renderable, width=120, force_terminal=True, color_system=None)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_plan_marks_what_would_change_the_results(width):
+    text = shown(plan_table(CHOICES), width=width)
+    assert "data.patch.shape_voxel *" in text
+    assert "data.cache.tier *" not in text
+    assert "* another value would change the results" in text
+    assert "rounded up" in text
+
+
+def test_the_narrow_plan_has_no_blanks_at_the_ends_of_its_lines():
+    lines = shown(plan_table(CHOICES), width=60).splitlines()
+    assert lines == [line.rstrip() for line in lines]
+    assert "    61 MiB of 102 GiB" in lines
+
+
+def test_text_from_data_is_never_read_as_markup(everything):
+    text = "".join(shown(renderable, width=120) for renderable in everything)
+    for literal in ("[red]memory[/red]", "case_7 [bold]", "[tumour]", "Plain [x]"):
+        assert literal in text
+
+
+def test_scores_show_the_five_worst_cases():
+    text = shown(score_table(SCORES), width=80)
+    assert "worst cases" in text
+    assert [f"case_{i}" in text for i in range(8)] == [False] * 3 + [True] * 5
+    assert "n/a" in text
+    assert "worst cases" not in shown(score_table(SCORES[:1]), width=80)
+
+
+def test_the_data_set_says_whether_cases_were_held_out(record):
+    assert "fold 0 held out" in shown(dataset_panel(record["dataset"], {}), width=120)
+    record["dataset"] |= {"held_out": False, "fold": "all"}
+    assert "not held out" in shown(dataset_panel(record["dataset"], {}), width=120)
+
+
+def test_factors_stand_beside_the_run_they_belong_to():
+    lines = shown(factor_table(RUNS, target_dice=0.85), width=80).splitlines()
+    assert lines[0].split() == ["Plain", "[x]", "Ours", "factor"]
+    assert next(line for line in lines if line.startswith("Time to Dice 0.85")).split()[-1] == "4.8×"

@@ -1,0 +1,48 @@
+import itertools
+
+import pytest
+
+from voxelocity.report.summary import TimeShare
+from voxelocity.report.views import bar_parts, in_words, joined, key_value_table, unbroken
+
+
+def test_numbers_are_tied_to_their_units_and_nothing_else():
+    assert unbroken("after 5 min 2 s; 1.9 % of 42 cases in 3 days, 4.8 times") == (
+        "after 5\u00a0min\u00a02\u00a0s; 1.9\u00a0% of 42 cases in 3 days, 4.8\u00a0times"
+    )
+
+
+def test_the_largest_part_leads_and_the_remainder_is_grey():
+    names = ["plan", "cache", "training", "other"]
+    shares = [TimeShare(name=n, seconds=s, share=s) for n, s in zip(names, (0.1, 0.2, 0.6, 0.1), strict=True)]
+    parts = bar_parts(shares)
+    assert [part.style for part in parts] == ["part-2", "part-3", "part-1", "part-other"]
+    assert [part.start for part in parts] == [0.0, pytest.approx(10.0), pytest.approx(30.0), pytest.approx(90.0)]
+    assert parts[-1].start + parts[-1].width == pytest.approx(100.0)
+
+
+def test_no_two_neighbours_share_a_colour_however_many_there_are():
+    shares = [TimeShare(name=str(i), seconds=1.0, share=1 / 30) for i in range(30)]
+    styles = [part.style for part in bar_parts(shares)]
+    assert all(a != b for a, b in itertools.pairwise(styles))
+    assert styles.count("part-1") == 1
+    assert bar_parts([]) == []
+
+
+def test_keys_read_as_words():
+    assert [in_words(key) for key in ("shape_voxel", "file_bytes", "prepare_s", "intensity.0.mean")] == [
+        "shape (voxel)",
+        "file size",
+        "prepare time",
+        "intensity · 0 · mean",
+    ]
+
+
+def test_settings_become_rows_and_none_become_no_rows():
+    table = key_value_table("Settings", {"a": {"b_bytes": 2048}})
+    assert table.rows == [("a.b_bytes", "2.00 KiB")]
+    assert key_value_table("Settings", {}).rows == []
+
+
+def test_empty_parts_leave_no_separator():
+    assert joined(["a", "", "b"]) == "a, b"

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+
+import voxelocity
+from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity.step import TrainingStep
+from voxelocity.training import train
+from voxelocity.training import run as run_module
+from voxelocity.training.stop import StopRequest
+
+
+class StopAfterSteps(StopRequest):
+    """As if SIGTERM arrived once so many steps are done."""
+
+    def __init__(self, num_steps, monkeypatch):
+        super().__init__()
+        step = TrainingStep.__call__
+
+        def counted(training, batch, learning_rate):
+            nonlocal num_steps
+            num_steps -= 1
+            if num_steps == 0:
+                self.signal_number = signal.SIGTERM
+            return step(training, batch, learning_rate)
+
+        monkeypatch.setattr(TrainingStep, "__call__", counted)
+
+
+@pytest.fixture
+def run_in(tiny_msd, tiny_plan):
+    """Trains on the tiny data in a folder; keys of the plan by position, everything else by keyword."""
+
+    def run(out, plan=None, **options):
+        console = Console(quiet=True)
+        overrides = {**tiny_plan, **(plan or {})}
+        return train(voxelocity.open(tiny_msd), out, overrides=overrides, device="cpu", console=console, **options)
+
+    return run
+
+
+@pytest.fixture
+def stop_after(monkeypatch, run_in):
+    """Trains in a folder and stops after some steps."""
+
+    def run(out, num_steps, plan=None):
+        with monkeypatch.context() as patched, pytest.raises(InterruptedRunError) as caught:
+            run_in(out, plan, stop=StopAfterSteps(num_steps, patched))
+        return caught.value
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole_run(tiny_msd, tiny_plan, tmp_path_factory):
+    """Six steps without a stop, batches put together in the training's own thread."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    plan = {**tiny_plan, "data.feed.num_threads": 0}
+    train(voxelocity.open(tiny_msd), out, overrides=plan, device="cpu", console=Console(quiet=True))
+    return out
+
+
+def last_checkpoint(run):
+    return torch.load(max((run / "checkpoints").iterdir()), weights_only=True)
+
+
+def assert_same_weights(one, other):
+    ones, others = load_file(one / "model.safetensors"), load_file(other / "model.safetensors")
+    assert ones.keys() == others.keys()
+    assert all(torch.equal(ones[name], others[name]) for name in ones)
+
+
+def assert_same_checkpoint(one, other):
+    ones, others = last_checkpoint(one), last_checkpoint(other)
+    tensors, other_tensors = list(leaves(ones["training"])), list(leaves(others["training"]))
+    assert [key for key, _ in tensors] == [key for key, _ in other_tensors]
+    assert sum(torch.is_tensor(value) for _, value in tensors) > 10
+    for (key, value), (_, other_value) in zip(tensors, other_tensors, strict=True):
+        assert torch.equal(value, other_value) if torch.is_tensor(value) else value == other_value, key
+    assert [ones["loop"][key] for key in ("step", "num_images")] == [
+        others["loop"][key] for key in ("step", "num_images")
+    ]
+
+
+def leaves(value, key=""):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else None
+    if items is None:
+        yield key, value
+    else:
+        for name, inner in items:
+            yield from leaves(inner, f"{key}.{name}")
+
+
+def events(run, kind):
+    lines = (run / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def steps_saved(run):
+    return [int(path.stem.removeprefix("step_")) for path in sorted((run / "checkpoints").iterdir())]
+
+
+@pytest.mark.parametrize(("num_threads", "tier"), [(0, "none"), (2, "disk"), (2, "memory")])
+def test_three_steps_and_three_more_are_six_steps_whatever_feeds_them(
+    whole_run, run_in, stop_after, tmp_path, num_threads, tier
+):
+    plan = {"data.cache.tier": tier, "data.cache.folder": str(tmp_path / "cache")}
+    plan["data.feed.num_threads"] = num_threads
+    error = stop_after(tmp_path / "run", 3, plan)
+    assert "at step 3" in str(error)
+    assert "--resume" in str(error)
+    assert error.signal_number == signal.SIGTERM
+    assert steps_saved(tmp_path / "run") == [3]
+    assert run_in(tmp_path / "run", resume=True).step == 6
+    assert_same_weights(tmp_path / "run", whole_run)
+    assert_same_checkpoint(tmp_path / "run", whole_run)
+
+
+def test_another_seed_trains_other_weights(whole_run, run_in, tmp_path):
+    run_in(tmp_path / "run", seed=1)
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "run", whole_run)
+
+
+def test_validations_come_at_their_steps_and_change_no_weight(whole_run, run_in, tmp_path):
+    run_in(tmp_path / "run", {"train.validate_every_steps": 2})
+    assert [event["step"] for event in events(tmp_path / "run", "validation")] == [2, 4]
+    assert_same_weights(tmp_path / "run", whole_run)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1000])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_in, stop_after, tmp_path, num_bytes):
+    run, plan = tmp_path / "run", {"train.validate_every_steps": 2, "train.checkpoint_every_s": 1e-9}
+    stop_after(run, 4, plan)
+    assert steps_saved(run) == [2, 4]
+    newest = run / "checkpoints" / "step_000000004.pt"
+    newest.write_bytes(newest.read_bytes()[:num_bytes])
+    assert run_in(run, plan).step == 6
+    (warning,) = events(run, "warning")
+    assert str(newest) in warning["text"]
+    assert "going on from step_000000002.pt" in warning["text"]
+    assert_same_weights(run, whole_run)
+
+
+def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    before = steps_saved(run)
+    with pytest.raises(InputError, match=r"another plan \(optimizer.learning_rate: 0.004 -> 0.1\).*--resume.*--overwr"):
+        run_in(run, {"optimizer.learning_rate": 0.1})
+    with pytest.raises(InputError, match=r"fold: 0 -> 1"):
+        run_in(run, fold=1)
+    assert steps_saved(run) == before
+    run_in(run)
+    assert_same_weights(run, whole_run)
+    assert [event["num_steps"] for event in events(run, "steps")] == [3, 3]
+
+
+def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    for options in ({}, {"resume": True}):
+        with pytest.raises(InputError, match=r"already holds a finished run.*--overwrite"):
+            run_in(run, **options)
+    (run / "stale").write_text("of the old run")
+    run_in(run, {"train.steps": 2}, overwrite=True)
+    assert steps_saved(run) == [2]
+    assert not (run / "stale").exists()
+    assert len(events(run, "run_started")) == 1
+
+
+def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    with pytest.raises(InputError, match=r"train.step.*did you mean 'train.steps'"):
+        run_in(run, {"train.step": 2}, overwrite=True)
+    with pytest.raises(InputError, match=r"--resume keeps the run.*--overwrite replaces it"):
+        run_in(run, resume=True, overwrite=True)
+    assert_same_weights(run, whole_run)
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(run_in, tmp_path):
+    with pytest.raises(InputError, match=r"holds no run to resume"):
+        run_in(tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_with_a_target_stops_when_it_is_reached(run_in, tmp_path):
+    plan = {"train.steps": 40, "train.validate_every_steps": 2, "train.target_dice": 0.001}
+    result = run_in(tmp_path / "run", plan)
+    reached = events(tmp_path / "run", "validation")[-1]
+    assert reached["mean_dice"] >= 0.001
+    assert result.step == reached["step"] < 40
+    assert result.target_reached_s == pytest.approx(reached["time_s"])
+    assert steps_saved(tmp_path / "run")[-1] == result.step
+
+
+def loss_that_breaks(at_call, how):
+    """In place of `build_loss`: ordinary until the given call, counted from 1."""
+    build = run_module.build_loss
+
+    def build_breaking(config):
+        good, num_calls = build(config), 0
+
+        def loss(logits, label):
+            nonlocal num_calls
+            num_calls += 1
+            value = good(logits, label)
+            if num_calls != at_call:
+                return value
+            # The root has the value 0 and the slope 0 times infinity.
+            return value * float("nan") if how == "loss" else value + (logits.sum() * 0.0).sqrt()
+
+        return loss
+
+    return build_breaking
+
+
+@pytest.mark.parametrize(
+    ("how", "text"), [("loss", "the loss became nan at step 3"), ("weights", "weights became NaN")]
+)
+def test_what_is_not_finite_ends_the_run_before_it_is_kept(run_in, whole_run, tmp_path, monkeypatch, how, text):
+    run, plan = tmp_path / "run", {"train.validate_every_steps": 2, "train.checkpoint_every_s": 1e-9}
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module, "build_loss", loss_that_breaks(4, how))
+        with pytest.raises(NonFiniteLossError, match=text) as caught:
+            run_in(run, plan)
+    assert caught.value.step == 3
+    assert caught.value.case_ids
+    assert all(case_id in str(caught.value) for case_id in caught.value.case_ids)
+    assert "optimizer.learning_rate" in str(caught.value)
+    assert steps_saved(run) == [0, 2]
+    assert [event["step"] for event in events(run, "validation")] == [2]
+    assert not (run / "model.safetensors").exists()
+    run_in(run, plan)
+    assert_same_weights(run, whole_run)
+
+
+def test_a_gradient_that_breaks_the_last_step_leaves_no_model(run_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "build_loss", loss_that_breaks(6, "weights"))
+    with pytest.raises(NonFiniteLossError, match="weights became NaN"):
+        run_in(tmp_path / "run")
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert not (tmp_path / "run" / "checkpoints").exists()

@@ -78,6 +78,10 @@ def voxelocity(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 @pytest.fixture(scope="session")
 def tiny_plan() -> dict[str, Any]:
     """Keys of a plan that trains in a fraction of a second."""
+    import torch
+
+    # Handing pieces of so small a network to other threads takes longer than computing them.
+    torch.set_num_threads(1)
     return {
         "network.name": "unet",
         "network.widths": [4, 8],

@@ -1,4 +1,4 @@
-"""Each mistake ends with status 2 and a line that names the place, the value and the cure, and leaves nothing behind."""
+"""Each mistake ends with status 2 and one line with the place, the value and the cure, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_thick_slices_in_odd_orientations_come_back_on_their_own_grid(
         entries.append({**names, "fold": int(index > 1)})
     description = {"channel_names": {"0": "MRI"}, "labels": {"0": "background", "1": "ball", "2": "core"}}
     (data / "dataset.json").write_text(json.dumps({**description, "training": entries}))
-    more = ("--set", "data.prepare.spacing_mm=[1,1.1,1.25]", "--set", "train.steps=60")
+    more = ("--set", "data.prepare.spacing_mm=[1,1.1,1.25]", "--set", "train.steps=40")
     more = (*more, "--set", "optimizer.learning_rate=0.02")
     trained = voxelocity("train", data, "-o", run, "--device", "cpu", *tiny_sets, *more)
     assert trained.status == 0, trained.err
@@ -127,7 +127,7 @@ def test_a_table_whose_labels_are_0_7_and_200_gets_these_values_back(voxelocity,
         write_nifti(data / "masks" / f"case_{index}.nii.gz", np.array([0, 7, 200], np.uint8)[label], np.eye(4))
         lines.append(f"scans/case_{index}.nii.gz,masks/case_{index}.nii.gz,case_{index},{index % 3}")
     (data / "cases.csv").write_text("\n".join(lines))
-    more = ("--set", "train.steps=60", "--set", "optimizer.learning_rate=0.02")
+    more = ("--set", "train.steps=40", "--set", "optimizer.learning_rate=0.02")
     trained = voxelocity("train", data / "cases.csv", "-o", run, "--device", "cpu", *tiny_sets, *more)
     assert trained.status == 0, trained.err
     predicted = voxelocity("predict", run, data / "scans", "-o", out, "--device", "cpu")

@@ -53,6 +53,15 @@ def test_the_time_axis_takes_a_unit_that_suits(seconds, unit):
     assert f"time ({unit})" in time_chart("a", [Series(points=((0.0, 1.0), (seconds, 2.0)))], y_label="y")
 
 
+def test_the_time_axis_can_reach_beyond_the_last_point():
+    assert "time (hours)" in time_chart("a", [LINE], y_label="y", until_s=20_000.0)
+
+
+def test_a_single_point_is_seen():
+    lonely = time_chart("a", [Series(points=((1.0, 0.5),), colour="class-3", style="thin")], y_label="y")
+    assert re.search(r"<use [^>]*fill: var\(--class-3\)", lonely)
+
+
 def test_values_that_are_not_finite_are_left_out():
     clean = time_chart("a", [Series(points=((0.0, 1.0), (2.0, 3.0)))], y_label="y")
     assert time_chart("a", [Series(points=((0.0, 1.0), (1.0, math.nan), (2.0, 3.0)))], y_label="y") == clean

@@ -20,5 +20,5 @@ def demo(
 
     console = Console()
     result = run_demo(out, seed=seed, console=console)
-    console.print(factor_table(result.runs))
+    console.print(factor_table(result.runs, target_dice=result.target_dice))
     console.print(f"see {result.page}", highlight=False)

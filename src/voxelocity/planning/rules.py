@@ -64,20 +64,29 @@ def settle_intensity(facts: Facts) -> None:
     first = facts.data.intensity[0]
     if facts.data.is_ct:
         low, high = first.percentile_00_5, first.percentile_99_5
-        facts.settle(
-            "data.prepare.intensity",
-            {"mode": "window", "low": low, "high": high, "mean": first.mean, "std": max(first.std, 1e-6)},
+        mode = facts.settle(
+            "data.prepare.intensity.mode",
+            "window",
             f"CT numbers mean the same in every case: clipped to the 0.5 and 99.5 percentiles of the foreground "
             f"({low:.0f} to {high:.0f}), then mean {first.mean:.0f} and deviation {first.std:.0f} of the foreground",
         )
     else:
         spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
-        facts.settle(
-            "data.prepare.intensity",
-            {"mode": "zscore"},
+        mode = facts.settle(
+            "data.prepare.intensity.mode",
+            "zscore",
             f"intensities ({spread}) are not comparable between cases: "
             "each channel of each case to mean 0, deviation 1",
         )
+    if mode == "window":
+        window = {
+            "low": first.percentile_00_5,
+            "high": first.percentile_99_5,
+            "mean": first.mean,
+            "std": max(first.std, 1e-6),
+        }
+        for name, value in window.items():
+            facts.settle(f"data.prepare.intensity.{name}", value, "of the foreground of the sampled cases")
 
 
 def settle_crop_and_dtype(facts: Facts) -> None:

@@ -61,6 +61,7 @@ def time_chart(
     y_label: str,
     y_limits: tuple[float, float] | None = None,
     target: float | None = None,
+    until_s: float = 0.0,
 ) -> str:
     """An SVG element of lines over the seconds of a run; the time axis takes the unit that suits the longest line.
 
@@ -70,12 +71,13 @@ def time_chart(
         y_label: of the value axis.
         y_limits: of the value axis; fitted to the lines if not given.
         target: a value to mark with a dashed line.
+        until_s: the time axis reaches at least so far, so that charts of one run can be compared by eye.
     """
     with _drawing(name):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE_INCH, layout="constrained")
-        draw_time_axes(figure.add_subplot(), series, y_label=y_label, y_limits=y_limits, target=target)
+        draw_time_axes(figure.add_subplot(), series, y_label=y_label, y_limits=y_limits, target=target, until_s=until_s)
         return _inline(figure, name)
 
 
@@ -86,11 +88,13 @@ def draw_time_axes(
     y_label: str,
     y_limits: tuple[float, float] | None = None,
     target: float | None = None,
+    until_s: float = 0.0,
     colours: dict[str, str] | None = None,
 ) -> None:
     """Draws lines over seconds into existing axes, with the colours of `colours` or, without it, the stand-ins."""
     colours = colours or _STAND_INS
-    longest_s = max((seconds for line in series for seconds, _ in line.points), default=1.0)
+    longest_s = max((seconds for line in series for seconds, _ in line.points), default=0.0)
+    longest_s = max(longest_s, until_s) or 1.0
     unit_s, unit = next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
     for line in series:
         points = [(seconds / unit_s, value) for seconds, value in line.points if math.isfinite(value)]
@@ -100,7 +104,7 @@ def draw_time_axes(
                 color=colours[line.colour],
                 label=line.name,
                 linewidth=_LINE_WIDTHS[line.style],
-                marker="o" if line.has_markers and len(points) <= 40 else "",
+                marker="o" if (line.has_markers and len(points) <= 40) or len(points) == 1 else "",
                 markersize=4.5,
                 markeredgewidth=0,
                 solid_capstyle="round",
@@ -109,7 +113,7 @@ def draw_time_axes(
         axes.axhline(target, color=colours["chart-target"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     if y_limits is not None:
         axes.set_ylim(*y_limits)
-    axes.set_xlim(0.0, max(longest_s / unit_s, 1e-9) * 1.02)
+    axes.set_xlim(0.0, longest_s / unit_s * 1.02)
     axes.set_xlabel(f"time ({unit})", color=colours["chart-ink"])
     axes.set_ylabel(y_label, color=colours["chart-ink"])
     _calm(axes, colours)

@@ -130,10 +130,12 @@ def _factors(run: RunFacts, baseline: LabelledRun) -> Table:
 def _curves(run: RunFacts) -> dict[str, Any]:
     loss = dice = ""
     if run.steps:
-        loss = time_chart("loss", loss_series(run), y_label="loss")
+        loss = time_chart("loss", loss_series(run), y_label="loss", until_s=run.seconds)
     series = dice_series(run)
     if run.validations:
-        dice = time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice)
+        dice = time_chart(
+            "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
+        )
     best = run.best_validation
     legend = [LegendEntry(name="mean", colour="var(--accent)")]
     if len(series) > 1:

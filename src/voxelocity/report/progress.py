@@ -34,9 +34,16 @@ def render_progress_png(run: RunFacts, path: str | Path) -> Path:
 
     figure = Figure(figsize=(9.0, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08), dpi=110)
     loss_axes, dice_axes = figure.subplots(1, 2)
-    draw_time_axes(loss_axes, loss_series(run), y_label="loss", colours=_COLOURS)
+    until_s = run.seconds
+    draw_time_axes(loss_axes, loss_series(run), y_label="loss", until_s=until_s, colours=_COLOURS)
     draw_time_axes(
-        dice_axes, dice_series(run), y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, colours=_COLOURS
+        dice_axes,
+        dice_series(run),
+        y_label="Dice",
+        y_limits=(0.0, 1.0),
+        target=run.target_dice,
+        until_s=until_s,
+        colours=_COLOURS,
     )
     if dice_axes.get_legend_handles_labels()[1]:
         dice_axes.legend(loc="lower right", frameon=False, labelcolor=_COLOURS["chart-ink"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,9 @@ class SlicePictures:
         for i, kept in enumerate(self._spread()):
             arrays |= {f"{i}_image": kept.image, f"{i}_truth": kept.truth, f"{i}_prediction": kept.prediction}
             arrays[f"{i}_title"] = np.array(kept.title)
-        np.savez_compressed(path, **arrays)
+        temporary = path.with_name(f".{os.getpid()}.{path.name}")
+        np.savez_compressed(temporary, **arrays)
+        os.replace(temporary, path)
 
     def _spread(self) -> list[_Picture]:
         ordered = sorted(self._kept, key=lambda kept: (kept.mean_dice, kept.title))

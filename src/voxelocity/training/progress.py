@@ -16,7 +16,8 @@ from voxelocity.training.loop import StepWindow
 class TerminalProgress:
     """Loss, images a second, share of time spent waiting for data, and time left."""
 
-    def __init__(self, console: Console, clock: Clock, *, line_every_s: float = 10.0) -> None:
+    def __init__(self, console: Console, clock: Clock, *, target_dice: float = 0.0, line_every_s: float = 10.0) -> None:
+        self._target_dice = target_dice
         self._console = console
         self._clock = clock
         self._line_every_s = line_every_s
@@ -47,13 +48,17 @@ class TerminalProgress:
         facts = (
             f"step {window.step}  loss {window.loss:.3f}{self._dice}  "
             f"{window.num_images / max(window.seconds, 1e-9):.1f} images/s  "
-            f"waiting {share_text(window.wait_s / max(window.seconds, 1e-9))}  {duration_text(remaining_s)} left"
+            f"waiting {share_text(window.wait_s / max(window.seconds, 1e-9))}  {self._end(remaining_s)}"
         )
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=progress, facts=facts)
         elif self._clock() - self._line_at >= self._line_every_s:
             self._line_at = self._clock()
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False)
+
+    def _end(self, remaining_s: float) -> str:
+        """What is left to do: with a target nobody knows how long that takes."""
+        return f"until Dice {self._target_dice:g}" if self._target_dice else f"{duration_text(remaining_s)} left"
 
     def validated(self, step: int, mean_dice: float, is_best: bool) -> None:
         """Shows the result of a validation on the way."""

@@ -179,7 +179,11 @@ class Run:
     ) -> bool:
         training.network.train()
         feed = Feed(training_cases, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
-        with self._stage("train"), feed, TerminalProgress(self.console, self.clock) as progress:
+        with (
+            self._stage("train"),
+            feed,
+            TerminalProgress(self.console, self.clock, target_dice=self.plan.train.target_dice) as progress,
+        ):
             loop = Loop(
                 plan=self.plan,
                 training=training,

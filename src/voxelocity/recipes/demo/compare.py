@@ -32,6 +32,7 @@ class DemoResult:
     """What the demonstration came to: both runs, plain first, and the page that shows them."""
 
     runs: tuple[LabelledRun, LabelledRun]
+    target_dice: float
     page: Path
 
 
@@ -75,8 +76,10 @@ def run_demo(out: Path, *, seed: int, console: Console, settings: plain.PlainSet
         ),
         command=f"voxelocity demo --seed {seed}",
     )
-    (out / "demo.json").write_text(json.dumps(comparison_to_json(runs), indent=1) + "\n")
-    return DemoResult(runs=runs, page=page)
+    (out / "demo.json").write_text(
+        json.dumps(comparison_to_json(runs, title=title, target_dice=settings.target_dice), indent=1) + "\n"
+    )
+    return DemoResult(runs=runs, target_dice=settings.target_dice, page=page)
 
 
 def fast_overrides(settings: plain.PlainSettings) -> dict[str, Any]:
@@ -101,7 +104,8 @@ def fast_overrides(settings: plain.PlainSettings) -> dict[str, Any]:
         "schedule.decay": "constant",
         "window.overlap": settings.window_overlap,
         "train.target_dice": settings.target_dice,
-        "train.steps": 100_000,
+        "train.validation_share": 0.15,
+        "train.steps": 20_000,
     }
 
 

@@ -17,6 +17,7 @@ Vector = npt.NDArray[np.float64]
 # of ten GiB with the planned batch (nnU-Net's 128 x 128 x 128).
 _CPU_PATCH_VOXELS = 64_000
 _GPU_PATCH_VOXELS = 128**3
+_LONG_BUDGET_S = 600.0
 # nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
 # CPU we let it see at least this share, or training would not visit most of the volume.
 _CPU_MAX_PATCHES = 24
@@ -162,13 +163,24 @@ def settle_patch_and_network(facts: Facts) -> None:
         f"the median case has {median} voxels; a step on this device should see at most {budget:,} "
         f"(whole multiples of {fit.divisor} for the network)",
     )
-    widths = [8, 32, 64, 128] if on_cpu else [32, 64, 128, 256, 320, 320]
-    widths = widths[: len(fit.strides) + 1]
-    facts.settle(
-        "network.widths", widths, f"{len(widths)} levels, until the patch is 4 voxels wide or the device is full"
-    )
+    settle_widths(facts, num_levels=len(fit.strides) + 1)
     facts.settle("network.strides", [list(s) for s in fit.strides], "halving the axes of finest spacing first")
     settle_batch(facts)
+
+
+def settle_widths(facts: Facts, *, num_levels: int) -> None:
+    """Features of each level: nnU-Net's on a GPU, fewer on a CPU, fewest where there are only minutes."""
+    budget_s = facts.request.time_budget_s
+    reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
+    if facts.machine.device != "cpu":
+        widths = [32, 64, 128, 256, 320, 320]
+    elif budget_s >= _LONG_BUDGET_S:
+        widths = [16, 32, 64, 128]
+        reason += f"; {budget_s / 60:.0f} minutes are enough to teach a wider finest level, 1.5 times slower a step"
+    else:
+        widths = [8, 32, 64, 128]
+        reason += "; a narrow finest level, because a CPU spends most of a step there"
+    facts.settle("network.widths", widths[:num_levels], reason)
 
 
 def settle_batch(facts: Facts) -> None:

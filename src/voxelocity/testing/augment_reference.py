@@ -6,11 +6,14 @@ import numpy as np
 import torch
 from scipy.ndimage import map_coordinates
 
+from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.augment import AugmentParams
 
 
-def augment_one(image_cxyz: Array, label_xyz: Array, params: AugmentParams, row: int) -> tuple[Array, Array]:
+def augment_one(
+    image_cxyz: Array, label_xyz: Array, params: AugmentParams, row: int, margin_voxel: Index3 = (0, 0, 0)
+) -> tuple[Array, Array]:
     """Sample `row` of a batch after its augmentation; the arguments stay as they are.
 
     Computes in float64. Noise is drawn by torch's CPU generator, so it equals that of a batch on the CPU only.
@@ -20,6 +23,7 @@ def augment_one(image_cxyz: Array, label_xyz: Array, params: AugmentParams, row:
         label_xyz: (x, y, z) of this sample before.
         params: of the batch.
         row: which sample of the batch this is.
+        margin_voxel: context around the patch on each side, which the result is without.
 
     Returns:
         Image (c, x, y, z) float32 and label (x, y, z) with its dtype kept.
@@ -30,6 +34,8 @@ def augment_one(image_cxyz: Array, label_xyz: Array, params: AugmentParams, row:
         channels = [map_coordinates(channel, coordinates, order=1, mode="nearest") for channel in image]
         image = np.stack(channels)
         label = map_coordinates(label, coordinates, order=0, mode="nearest")
+    inside = tuple(slice(margin, n - margin) for margin, n in zip(margin_voxel, label.shape, strict=True))
+    image, label = image[:, *inside], label[inside]
     for axis in range(3):
         if params.flips[row, axis]:
             image, label = np.flip(image, axis + 1), np.flip(label, axis)

@@ -45,26 +45,52 @@ def batch(num, num_channels, shape, seed=0):
     return image, label
 
 
-def augmented(image, label, params):
-    result = apply(torch.from_numpy(image.copy()), torch.from_numpy(label.copy()), params)
+def augmented(image, label, params, margin=(0, 0, 0)):
+    result = apply(torch.from_numpy(image.copy()), torch.from_numpy(label.copy()), params, margin_voxel=margin)
     return result[0].numpy(), result[1].numpy()
 
 
-def assert_parity(image, label, params):
-    fast_image, fast_label = augmented(image, label, params)
+def assert_parity(image, label, params, margin=(0, 0, 0)):
+    fast_image, fast_label = augmented(image, label, params, margin)
     assert (fast_image.dtype, fast_label.dtype) == (np.float32, np.uint8)
     for row in range(len(image)):
-        slow_image, slow_label = augment_one(image[row], label[row], params, row)
+        slow_image, slow_label = augment_one(image[row], label[row], params, row, margin)
         np.testing.assert_allclose(fast_image[row], slow_image, rtol=0, atol=IMAGE_TOLERANCE)
         differs = fast_label[row] != slow_label
         if differs.any():
             coordinates = source_coordinates(label.shape[1:], params, row)
             from_tie = np.abs(coordinates % 1.0 - 0.5).min(axis=0)
+            from_tie = from_tie[tuple(slice(m, n - m) for m, n in zip(margin, from_tie.shape, strict=True))]
             for axis in np.flatnonzero(params.flips[row]):
                 from_tie = np.flip(from_tie, axis)
             assert params.has_affine[row]
             assert from_tie[differs].max() < TIE_VOXEL
             assert differs.mean() < 0.001
+
+
+@settings(max_examples=20, deadline=None)
+@given(margin=st.tuples(*[st.integers(0, 4)] * 3), seed=st.integers(0, 2**31))
+def test_batch_with_a_margin_agrees_with_the_reference(margin, seed):
+    image, label = batch(3, 2, tuple(n + 2 * m for n, m in zip((9, 6, 7), margin, strict=True)), seed)
+    params = sample(draws(3), seed=seed, num_channels=2, config=EVERYTHING)
+    assert_parity(image, label, params, margin)
+
+
+def test_a_turned_patch_sees_the_context_in_its_margin():
+    image, label = batch(1, 1, (16, 16, 16))
+    turned = sample(draws(1), seed=0, num_channels=1, config=ONLY_AFFINE)
+    with_context, _ = augmented(image, label, turned, (4, 4, 4))
+    inside = np.s_[:, :, 4:-4, 4:-4, 4:-4]
+    without, _ = augmented(np.ascontiguousarray(image[inside]), label[:, 4:-4, 4:-4, 4:-4].copy(), turned)
+    assert with_context.shape == without.shape == (1, 1, 8, 8, 8)
+    assert np.abs(with_context - without)[0, 0, 0, 0].max() > 0.1, "a corner comes from beyond the patch"
+    np.testing.assert_allclose(with_context[0, 0, 3:5, 3:5, 3:5], without[0, 0, 3:5, 3:5, 3:5], atol=1e-4)
+
+
+def test_a_margin_that_leaves_nothing_is_refused():
+    image, label = batch(1, 1, (8, 8, 8))
+    with pytest.raises(InputError, match=r"a margin of \(4, 0, 0\) voxels on both sides leaves nothing"):
+        augmented(image, label, AugmentParams.identity(1, 1), (4, 0, 0))
 
 
 @settings(max_examples=30, deadline=None)

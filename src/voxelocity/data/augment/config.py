@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from voxelocity.core.config import Config
+from voxelocity.core.region import Index3
 
 _Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 _Degrees = Annotated[float, Field(ge=0.0, le=180.0)]
@@ -30,6 +32,8 @@ class AugmentConfig(Config):
     """Smallest and largest zoom; above 1 things become larger."""
     translate_voxel: tuple[_Voxels, _Voxels, _Voxels] = (0.0, 0.0, 0.0)
     """Largest shift along each of (x, y, z), either way."""
+    margin_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    """Context read around a patch on each side, as a share of its edge, for turned and shrunk patches to look into."""
     gamma_probability: _Probability = 0.3
     """Probability that intensities are bent, each channel keeping its own minimum and maximum."""
     gamma_range: tuple[_Positive, _Positive] = (0.7, 1.5)
@@ -46,6 +50,13 @@ class AugmentConfig(Config):
     """Probability of Gaussian noise."""
     noise_std_range: tuple[_NonNegative, _NonNegative] = (0.0, 0.3)
     """Smallest and largest standard deviation of the noise; one for all channels."""
+
+    def margin_voxel(self, shape_voxel: Index3) -> Index3:
+        """Voxels of context on each side of a patch along (x, y, z); none where no patch is ever turned."""
+        if not self.enabled or self.affine_probability == 0.0:
+            return (0, 0, 0)
+        x, y, z = (math.ceil(n * self.margin_share) for n in shape_voxel)
+        return (x, y, z)
 
     @field_validator("scale_range", "gamma_range", "intensity_scale_range", "intensity_shift_range", "noise_std_range")
     @classmethod

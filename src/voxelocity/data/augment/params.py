@@ -22,8 +22,8 @@ class AugmentParams:
     """What is done to each of b samples with c channels, in this order.
 
     1. Affine: the voxel at offset `o` from the patch's centre takes the value found at offset `matrix @ o +
-       offset_voxel`, the image linearly interpolated, the label from the nearest voxel. Beyond the patch both
-       continue with their outermost voxels, so that image and label still belong together there.
+       offset_voxel`, the image linearly interpolated, the label from the nearest voxel. Beyond the patch and
+       its margin both continue with their outermost voxels, so that image and label still belong together there.
     2. Flip of the result.
     3. Gamma: `((v - low) / span) ** gamma * span + low`, with `low` and `span` of the channel after step 2.
     4. `v * scale + shift`.

@@ -118,7 +118,8 @@ class Feed:
             config=self._config.augment,
             spacing_mm=self._spacing_mm(),
         )
-        image, label = apply(batch.image, batch.label, params)
+        margin = self._config.augment.margin_voxel(self._config.patch.shape_voxel)
+        image, label = apply(batch.image, batch.label, params, margin_voxel=margin)
         return batch.with_(image=image, label=label)
 
     def _spacing_mm(self) -> tuple[float, float, float] | None:
@@ -140,7 +141,8 @@ class _Assembler:
 
     def __call__(self, step: int) -> Batch:
         draws = self._order.draws(step)
-        shape = self._config.patch.shape_voxel
+        margin = self._config.augment.margin_voxel(self._config.patch.shape_voxel)
+        shape = Region.whole(self._config.patch.shape_voxel).grown(margin).shape
         image: torch.Tensor | None = None
         label = torch.empty((len(draws), *shape), dtype=torch.uint8)
         regions: list[Region] = []
@@ -151,8 +153,8 @@ class _Assembler:
             rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
             region = choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
             assert volume.label is not None, "training cases have labels"
-            cut(volume.image, region, out=image[row].numpy(), fill=0.0)
-            cut(volume.label[np.newaxis], region, out=label[row].numpy()[np.newaxis], fill=0)
+            cut(volume.image, region.grown(margin), out=image[row].numpy(), fill=0.0)
+            cut(volume.label[np.newaxis], region.grown(margin), out=label[row].numpy()[np.newaxis], fill=0)
             regions.append(region)
         assert image is not None, "a batch holds at least one patch"
         if self._pinned:

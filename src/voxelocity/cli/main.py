@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -55,6 +56,14 @@ def main() -> None:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _end(
+            f"no space left on the disk while writing {error.filename or 'a file'}; free some, then give the same "
+            "command again: a run goes on from its last checkpoint",
+            1,
+        )
 
 
 def _end(error: object, status: int) -> None:

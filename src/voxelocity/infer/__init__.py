@@ -1,11 +1,13 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
 from voxelocity.infer.files import find_scans, predict_files
-from voxelocity.infer.model import ModelSpec, load_model, save_model
+from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
 from voxelocity.infer.predictor import ClassIndices, Predictor
 from voxelocity.infer.window import Forward, WindowConfig, predict_volume, predict_volumes
 
 __all__ = [
+    "SPEC_NAME",
+    "WEIGHTS_NAME",
     "ClassIndices",
     "Forward",
     "ModelSpec",

@@ -79,23 +79,25 @@ def train(
     planned = make_plan(cases, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides)
     plan_s = clock() - plan_begin_s
     folder.open()
-    if overwrite and state != "empty":
-        # Only now, so that a mistake in the new command costs nobody the old run.
-        folder.clear()
-        state = "empty"
-    if state == "unfinished":
-        _check_same(folder, planned)
-        console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
-    else:
-        console.print(plan_table(planned.choices))
-        folder.write_record({"command": shlex.join(sys.argv), **planned.to_record()})
     # Not `stop or ...`: a request that nobody has made yet is false.
     stop = StopRequest() if stop is None else stop
-    with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-        log.write("run_started", environment=environment())
-        log.write("stage", name="start", seconds=plan_begin_s - begin_s)
-        log.write("stage", name="plan", seconds=plan_s)
-        return Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop).execute()
+    with folder.locked():
+        if overwrite and state != "empty":
+            # Only now, so that a mistake in the new command costs nobody the old run.
+            folder.clear()
+            state = "empty"
+        if state == "unfinished":
+            _check_same(folder, planned)
+            console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
+        else:
+            console.print(plan_table(planned.choices))
+            folder.write_record({"command": shlex.join(sys.argv), **planned.to_record()})
+        timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
+        with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
+            log.write("run_started", environment=environment())
+            for name, seconds in timings.items():
+                log.write("stage", name=name, seconds=seconds)
+            return Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop).execute()
 
 
 def _begun_with(folder: RunFolder) -> tuple[dict[str, Any], int, Fold]:

@@ -54,7 +54,7 @@ class TerminalProgress:
             self._bar.update(self._task, completed=progress, facts=facts)
         elif self._clock() - self._line_at >= self._line_every_s:
             self._line_at = self._clock()
-            self._console.print(f"{progress:4.0%}  {facts}", highlight=False)
+            self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
     def _end(self, remaining_s: float) -> str:
         """What is left to do: with a target nobody knows how long that takes."""

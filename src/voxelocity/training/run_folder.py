@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from filelock import FileLock, Timeout
 
 from voxelocity.core.cases import Fold
 from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.planning import Plan
 
 State = Literal["empty", "unfinished", "finished"]
@@ -102,12 +105,31 @@ class RunFolder:
             )
 
     def clear(self) -> None:
-        """Removes everything this run has written."""
-        for entry in self.path.iterdir():
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+        """Removes what a run writes; anything else a person has put into the folder stays."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        models = (self.path / WEIGHTS_NAME, self.path / SPEC_NAME)
+        written = (self.record, self.events, self.scores, self.slices, self.metrics, self.progress_picture, self.report)
+        for file in (*written, *models):
+            file.unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps other processes from training here meanwhile; the system lets go when this process dies.
+
+        Raises:
+            OutputError: another process trains into this folder now.
+        """
+        lock = FileLock(self.path / ".lock", blocking=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise OutputError(
+                f"train: another process is training into {self.path} now; wait for it, or choose another with -o"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Writes `run.yaml` at once."""

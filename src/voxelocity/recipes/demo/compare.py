@@ -27,6 +27,7 @@ from voxelocity.report import LabelledRun, comparison_to_json, label_run, read_r
 _MAX_MINUTES = 6.0
 # About 6 million voxels a case: still a quarter of a usual abdominal CT, but made in seconds.
 _PHANTOM_SCALE = 1.25
+_NUM_PHANTOMS = 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,7 @@ def run_demo(out: Path, *, seed: int, console: Console, settings: plain.PlainSet
         raise OutputError(f"demo: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
     console.rule("1 of 3: phantoms")
     start = time.perf_counter()
-    dataset = make_phantoms(out / "phantoms", seed=seed, scale=_PHANTOM_SCALE)
+    dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {time.perf_counter() - start:.0f} s", highlight=False)
     console.rule("2 of 3: the plain PyTorch and MONAI script")
     plain_run = _run_plain(dataset, out, settings)

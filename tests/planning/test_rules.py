@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+
+from voxelocity.planning.facts import Facts, Request
+from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
+from voxelocity.planning.machine import Machine
+from voxelocity.planning.rules import RULES, coarsen
+
+GIB = 2**30
+
+
+def spread(*median):
+    return Spread(low=median, median=median, high=median)
+
+
+def fingerprint(shape=(35.0, 50.0, 36.0), spacing=(1.0, 1.0, 1.0), channels=("MRI",), num_cases=100, **changes):
+    intensity = Intensity(
+        percentile_00_5=10, median=50, percentile_99_5=90, mean=51, std=20, lowest=0, highest=100
+    )  # fmt: skip
+    values = {
+        "num_cases": num_cases,
+        "channels": channels,
+        "class_names": ("background", "a"),
+        "shape_voxel": spread(*shape),
+        "spacing_mm": spread(*spacing),
+        "extent_mm": spread(*np.multiply(shape, spacing)),
+        "stored_dtypes": {"int16": num_cases},
+        "file_bytes": 10**8,
+        "num_voxels": int(np.prod(shape)) * num_cases,
+        "num_sampled": 8,
+        "intensity": (intensity,) * len(channels),
+        "class_shares": {"background": 0.9, "a": 0.1},
+        "crop_share": 1.0,
+        "prepare_s": 0.1,
+        "sampled_voxels": int(np.prod(shape)) * 8,
+    }
+    return Fingerprint(**{**values, **changes})
+
+
+def machine(device="cpu", **changes):
+    values = {
+        "device": device,
+        "device_name": "CPU" if device == "cpu" else "some GPU",
+        "device_memory_bytes": 0 if device == "cpu" else 24 * GIB,
+        "fast_bfloat16": True,
+        "num_cpus": 8,
+        "memory_bytes": 32 * GIB,
+        "disk_bytes": 500 * GIB,
+    }
+    return Machine(**{**values, **changes})
+
+
+def settled(data=None, on=None, overrides=None, time_budget_s=0.0):
+    request = Request(
+        num_training=80, num_validation=20, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
+    )  # fmt: skip
+    facts = Facts(
+        data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}
+    )  # fmt: skip
+    for rule in RULES:
+        rule(facts)
+    return facts
+
+
+def chosen(facts, key):
+    (choice,) = [choice for choice in facts.choices if choice.key == key]
+    return choice
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("shape", [(35, 50, 36), (512, 512, 120), (64, 64, 4), (20, 300, 300)])
+def test_any_data_gets_a_complete_and_valid_plan_with_reasons(device, shape):
+    from voxelocity.planning import Plan
+
+    facts = settled(fingerprint(tuple(map(float, shape))), machine(device))
+    Plan.parse(facts.settled)
+    assert all(len(choice.reason) > 3 for choice in facts.choices)
+    assert len({choice.key for choice in facts.choices}) == len(facts.choices)
+
+
+def test_cases_of_one_spacing_are_not_resampled():
+    spacing = chosen(settled(fingerprint(spacing=(0.8, 0.8, 2.0))), "data.prepare.spacing_mm")
+    assert spacing.value == [0.8, 0.8, 2.0]
+    assert "nothing is resampled" in spacing.reason
+
+
+def test_volumes_too_large_for_a_cpu_are_made_coarser_and_it_is_said():
+    large = fingerprint((512.0, 512.0, 120.0), (0.7, 0.7, 2.5))
+    on_cpu = chosen(settled(large), "data.prepare.spacing_mm")
+    on_gpu = chosen(settled(large, machine("cuda")), "data.prepare.spacing_mm")
+    assert on_cpu.value[0] > on_gpu.value[0] == 0.7
+    assert "coarser, because the median case would have 31.5 million voxels" in on_cpu.reason
+
+
+def test_making_coarser_takes_the_finest_axes_first():
+    coarser = coarsen(np.array([0.5, 0.5, 5.0]), np.array([500.0, 500.0, 20.0]), 20 * 100 * 100)
+    np.testing.assert_allclose(coarser, [2.5, 2.5, 5.0], rtol=1e-3)
+
+
+def test_ct_is_windowed_and_mr_is_not():
+    ct = settled(fingerprint(channels=("CT",)))
+    assert chosen(ct, "data.prepare.intensity.mode").value == "window"
+    assert chosen(ct, "data.prepare.intensity.low").value == 10
+    mr = settled(fingerprint(channels=("T1", "T2")))
+    assert chosen(mr, "data.prepare.intensity.mode").value == "zscore"
+    assert "data.prepare.intensity.low" not in {choice.key for choice in mr.choices}
+
+
+@pytest.mark.parametrize(
+    ("changes", "on", "tier"),
+    [
+        ({}, {}, "memory"),
+        ({"prepare_s": 1e4}, {}, "disk"),
+        ({"prepare_s": 1e4}, {"disk_bytes": 10**6}, "memory"),
+        ({"num_cases": 10**6}, {}, "disk"),
+        ({"num_cases": 10**6}, {"disk_bytes": 10**6}, "none"),
+    ],
+)
+def test_the_tier_follows_from_what_holds_the_cases_and_what_it_costs_to_make_them(changes, on, tier):
+    choice = chosen(settled(fingerprint(**changes), machine(**on)), "data.cache.tier")
+    assert choice.value == tier
+    assert not choice.changes_results
+
+
+def test_a_crop_is_made_where_it_saves_something():
+    assert chosen(settled(fingerprint(crop_share=0.3)), "data.prepare.crop").value == "nonzero"
+    assert chosen(settled(fingerprint(crop_share=0.95)), "data.prepare.crop").value == "none"
+
+
+def test_precision_follows_the_hardware():
+    assert chosen(settled(), "precision.compute").value == "bfloat16"
+    assert chosen(settled(on=machine(fast_bfloat16=False)), "precision.compute").value == "float32"
+    assert chosen(settled(on=machine("cuda", fast_bfloat16=False)), "precision.compute").value == "float16"
+
+
+def test_a_time_budget_leaves_the_steps_open_and_a_long_one_widens_the_network():
+    short, long = settled(time_budget_s=300), settled(time_budget_s=1200)
+    assert chosen(short, "train.steps").value == 0
+    assert chosen(short, "network.widths").value[0] < chosen(long, "network.widths").value[0]
+
+
+def test_a_persons_value_wins_and_later_rules_see_it():
+    facts = settled(overrides={"data.prepare.spacing_mm": [2.0, 2.0, 2.0], "data.batch_size": 7})
+    assert chosen(facts, "data.batch_size").value == 7
+    assert chosen(facts, "data.batch_size").reason == "set by you; the rule would have taken 2"
+    assert max(chosen(facts, "data.patch.shape_voxel").value) <= 24, "half the voxels of 35 x 50 x 36 mm"
+
+
+def test_small_cases_get_a_window_without_seams():
+    facts = settled()
+    assert chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]
+    assert chosen(facts, "window.shape_voxel").value == [40, 56, 40]

@@ -14,15 +14,17 @@ from voxelocity.recipes.demo.phantom import make_phantoms
 def test_both_sides_get_the_same_network_batch_patch_optimiser_and_split(tmp_path):
     settings = plain.PlainSettings()
     dataset = make_phantoms(tmp_path / "phantoms", num_cases=8, scale=0.15)
-    planned = make_plan(voxelocity.open(dataset), device="cpu", overrides=fast_overrides(settings))
+    training, held_out, _ = plain.read_cases(dataset, settings)
+    overrides = fast_overrides(settings, num_training=len(training))
+    planned = make_plan(voxelocity.open(dataset), device="cpu", overrides=overrides)
     plan = planned.plan
+    assert plan.train.validate_every_steps == 6, "two epochs of six cases, two a batch"
     assert plan.network.widths == settings.channels
     assert plan.network.strides == tuple((s, s, s) for s in settings.strides)
     assert plan.data.batch_size == settings.images_per_batch * settings.patches_per_image
     assert plan.data.patch.shape_voxel == plan.window.shape_voxel == settings.patch_voxel
     assert plan.optimizer.learning_rate == settings.learning_rate
     assert plan.data.prepare.intensity.low == settings.window_hu[0]
-    training, held_out, _ = plain.read_cases(dataset, settings)
     split = planned.cases.split(settings.fold)
     assert [str(ref.images[0].resolve()) for ref in split.validation] == [case["image"] for case in held_out]
     assert len(split.training) == len(training)

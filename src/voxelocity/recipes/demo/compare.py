@@ -85,9 +85,10 @@ def run_demo(out: Path, *, seed: int, console: Console, settings: plain.PlainSet
     return DemoResult(runs=runs, target_dice=settings.target_dice, page=page)
 
 
-def fast_overrides(settings: plain.PlainSettings) -> dict[str, Any]:
+def fast_overrides(settings: plain.PlainSettings, *, num_training: int) -> dict[str, Any]:
     """The keys of the plan that must be equal on both sides; all others are Voxelocity's to choose."""
     low, high = settings.window_hu
+    steps_per_epoch = num_training / settings.images_per_batch
     return {
         "data.prepare.spacing_mm": list(settings.spacing_mm),
         "data.prepare.intensity": {"mode": "window", "low": low, "high": high, "mean": low, "std": high - low},
@@ -107,7 +108,7 @@ def fast_overrides(settings: plain.PlainSettings) -> dict[str, Any]:
         "schedule.decay": "constant",
         "window.overlap": settings.window_overlap,
         "train.target_dice": settings.target_dice,
-        "train.validation_share": 0.15,
+        "train.validate_every_steps": max(1, round(settings.epochs_per_validation * steps_per_epoch)),
         "train.steps": 20_000,
     }
 
@@ -153,7 +154,11 @@ def _run_fast(dataset: Path, out: Path, settings: plain.PlainSettings) -> Labell
     folder, config, cache = out / "fast", out / "fast.yaml", out / "cache"
     # The first run of a new user pays for filling the cache; so does this one.
     shutil.rmtree(cache, ignore_errors=True)
-    overrides = fast_overrides(settings) | {"data.cache.folder": str(cache), "seed": settings.seed}
+    training, _, _ = plain.read_cases(dataset, settings)
+    overrides = fast_overrides(settings, num_training=len(training)) | {
+        "data.cache.folder": str(cache),
+        "seed": settings.seed,
+    }
     config.write_text(yaml.safe_dump(overrides))
     _call(
         *("-m", "voxelocity", "train", dataset, "-o", folder, "--fold", settings.fold),

@@ -32,12 +32,22 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A data set to train on. `dataset` is relative to the folder of real data."""
+    """A data set to train on: a folder of the real data, or pairs of image and label there that a CSV will list."""
 
     name: str
     dataset: str
     fold: str
-    extra: tuple[str, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def open_in(self, data: Path, work: Path) -> Path:
+        """What `voxelocity train` is given; a CSV is written into `work`."""
+        if not self.pairs:
+            return data / self.dataset
+        rows = [f"{image.split('/')[0]},{data / self.dataset / image},{data / self.dataset / label}"
+                for image, label in self.pairs]  # fmt: skip
+        table = work / f"{self.name}.csv"
+        table.write_text("\n".join(["case,image,label", *rows]) + "\n")
+        return table
 
 
 SCENARIOS = {
@@ -45,6 +55,30 @@ SCENARIOS = {
     "hippocampus": Scenario(name="hippocampus", dataset="hippocampus", fold="0"),
     # 20 CT of 128^3 with 7 organs at risk.
     "openkbp": Scenario(name="openkbp", dataset="openkbp_headneck_ct", fold="0"),
+    # Two spleen CTs with slices of 5 and 7.5 mm, one of them 512 x 512 and LAS: the second is held out.
+    "spleen": Scenario(
+        name="spleen",
+        dataset="small_ct_mr_samples",
+        fold="0",
+        pairs=tuple(
+            (f"{case}/image.nii.gz", f"{case}/label.nii.gz") for case in ("msd_spleen_2_crop", "msd_spleen_8_coarse")
+        ),
+    ),
+    # One case each, so trained and judged on the same: odd axes (PIR, LPS) and up to 41 classes with values to 207.
+    **{
+        name: Scenario(
+            name=name,
+            dataset="small_ct_mr_samples",
+            fold="all",
+            pairs=((f"{name}/image.nii.gz", f"{name}/{label}.nii.gz"),),
+        )
+        for name, label in {
+            "spine_ct": "label_subreg",
+            "spine_mri": "label_vert",
+            "totalseg_ct": "label_auto",
+            "totalseg_mr": "label_auto",
+        }.items()
+    },
 }
 
 
@@ -52,12 +86,16 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
     """Trains and predicts in fresh processes; returns the record."""
     data = Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
     run, out = work / "run", work / "predictions"
-    train = ["train", str(data / scenario.dataset), "--fold", scenario.fold, "--time-budget", budget, "-o", str(run)]
-    train += ["--seed", str(seed), *scenario.extra]
+    dataset = scenario.open_in(data, work)
+    train = ["train", str(dataset), "--fold", scenario.fold, "--time-budget", budget, "-o", str(run)]
+    train += ["--seed", str(seed)]
     seconds = _call(train)
-    cases = open_cases(data / scenario.dataset)
+    cases = open_cases(dataset)
     refs = [ref for ref in cases if str(ref.fold) == scenario.fold or scenario.fold == "all"]
-    predict_s = _call(["predict", str(run), *(str(image) for ref in refs for image in ref.images), "-o", str(out)])
+    predict_s = sum(
+        _call(["predict", str(run), *map(str, images), "-o", str(out / folder)])
+        for folder, images in _without_name_clashes(refs).items()
+    )
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     finished = next(event for event in events if event["event"] == "run_finished")
     return {
@@ -77,6 +115,14 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
     }
 
 
+def _without_name_clashes(refs: list[Any]) -> dict[str, list[Path]]:
+    """Images by the folder their predictions go to: one for all, or one for each where they share a name."""
+    images = [image for ref in refs for image in ref.images]
+    if len({image.name for image in images}) == len(images):
+        return {".": images}
+    return {ref.case_id: list(ref.images) for ref in refs}
+
+
 def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
     """Dice of the written predictions, and how far it lies from the run's own table at the most."""
     _, spec = load_model(run)
@@ -84,10 +130,8 @@ def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
     dice, largest_gap = [], 0.0
     for ref in refs:
         scan = read_case(ref, label_values=spec.label_values)
-        written = read_case(
-            type(ref)(case_id=ref.case_id, images=(out / ref.images[0].name,), label=out / ref.images[0].name),
-            label_values=spec.label_values,
-        )
+        (file,) = [path for path in out.rglob(ref.images[0].name) if path.parent.name in (out.name, ref.case_id)]
+        written = read_case(type(ref)(case_id=ref.case_id, images=(file,), label=file), label_values=spec.label_values)
         assert written.grid.is_close(scan.grid), ref.case_id
         assert written.label is not None
         assert scan.label is not None

@@ -1,4 +1,4 @@
-"""What a newcomer gets: a fresh clone, `make demo`, `make test`, each timed from nothing, installation included.
+"""What a newcomer gets: a fresh clone, `make demo`, `make test`, timed from nothing; then `voxelocity --help`.
 
     python benchmarks/fresh_clone.py
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 import time
@@ -38,9 +39,17 @@ def measure(work: Path) -> dict[str, Any]:
         print(target, done.returncode, f"{record[f'{target}_s']:.0f} s", *record[f"{target}_last_lines"], sep="\n  ")
         if done.returncode != 0:
             print(done.stdout[-3000:], done.stderr[-3000:])
+    record["second_install_s"] = _seconds(["make", "-q", ".venv/.installed"], clone)
+    record["help_s"] = statistics.median(_seconds([".venv/bin/voxelocity", "--help"], clone) for _ in range(9))
     record["demo"] = json.loads((clone / "demo" / "demo.json").read_text())
     record["environment"] = environment()
     return record
+
+
+def _seconds(command: list[str], folder: Path) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -98,6 +98,12 @@ def test_the_data_set_says_whether_cases_were_held_out(record):
     assert "not held out" in shown(dataset_panel(record["dataset"], {}), width=120)
 
 
+def test_the_panel_says_how_bright_and_how_rare_things_are(record):
+    text = shown(dataset_panel(record["dataset"], record["fingerprint"]), width=120)
+    assert "foreground 101.4 ± 17.2" in text
+    assert "uint8 (260); rarest: posterior 2.50%, anterior 2.70%" in text
+
+
 def test_factors_stand_beside_the_run_they_belong_to():
     lines = shown(factor_table(RUNS, target_dice=0.85), width=80).splitlines()
     assert lines[0].split() == ["Plain", "[x]", "Ours", "factor"]

@@ -152,6 +152,8 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
         ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),
+        ("voxels", _voxels_text(dataset, fingerprint)),
+        ("intensity", _intensity_text(dataset, fingerprint)),
         ("files", value_text(fingerprint["file_bytes"], "file_bytes") if "file_bytes" in fingerprint else ""),
         ("layout", str(dataset.get("layout") or "")),
         ("folder", str(dataset.get("path") or "")),
@@ -164,6 +166,28 @@ def _spread_text(spread: Any, key: str) -> str:
     unit = key.rsplit("_", 1)[1]
     low, median, high = (value_text(spread[part], key) for part in ("low", "median", "high"))
     return f"{median} {unit}" if low == high else f"{median} {unit} (from {low} to {high})"
+
+
+def _voxels_text(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """Stored types, and how much of a case each class but the background takes."""
+    dtypes = ", ".join(f"{name} ({count:,})" for name, count in (fingerprint.get("stored_dtypes") or {}).items())
+    background = next(iter(dataset.get("classes") or ()), None)
+    shares = fingerprint.get("class_shares") or {}
+    rarest = sorted((share, name) for name, share in shares.items() if name != background)[:3]
+    rare = ", ".join(f"{name} {share:.2%}" for share, name in rarest)
+    return "; ".join(part for part in (dtypes, f"rarest: {rare}" if rare else "") if part)
+
+
+def _intensity_text(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """Per channel: mean and deviation within the foreground, and the range of all voxels."""
+    lines = []
+    for name, part in zip(dataset.get("channels") or (), fingerprint.get("intensity") or (), strict=False):
+        text = f"{name}: foreground {part['mean']:.4g} ± {part['std']:.3g}"
+        if "lowest" in part:
+            text += f", all {part['lowest']:.4g} to {part['highest']:.4g}"
+        lines.append(text)
+    sampled = fingerprint.get("num_sampled")
+    return "\n".join(lines) + (f" ({count_text(int(sampled), 'case')} sampled)" if lines and sampled else "")
 
 
 def _table() -> Table:

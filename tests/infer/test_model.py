@@ -11,7 +11,7 @@ from voxelocity.step import build_network
 def spec(name="dynunet"):
     return ModelSpec.parse(
         {
-            "network": {"name": name, "widths": [4, 8], "strides": [[2, 2, 2]]},
+            "network": {"name": name, "widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 2]]},
             "channels": ["CT"],
             "labels": {0: "background", 7: "organ"},
             "prepare": {},
@@ -33,7 +33,7 @@ def test_a_saved_model_answers_as_before(tmp_path, name, memory_format):
     save_model(tmp_path, original, spec(name))
     loaded, loaded_spec = load_model(tmp_path)
     assert loaded_spec == spec(name)
-    image = torch.randn(1, 1, 8, 8, 8)
+    image = torch.randn(1, 1, 16, 16, 16)
     torch.testing.assert_close(loaded(image), original(image), rtol=1e-5, atol=1e-5)
     assert not list(tmp_path.glob(".*")), "temporary files are left"
 

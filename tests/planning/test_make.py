@@ -39,8 +39,9 @@ def test_an_unknown_key_is_refused_with_the_nearest():
 
 
 def test_a_patch_the_network_cannot_take_is_refused_in_words(tiny_msd):
-    overrides = {"data.patch.shape_voxel": [17, 16, 16], "network.widths": [4, 8], "network.strides": [[2, 2, 2]]}
-    with pytest.raises(ConfigError, match=r"data\.patch\.shape_voxel \(17, 16, 16\) must be a multiple of \(2, 2, 2\)"):
+    overrides = {"data.patch.shape_voxel": [17, 16, 16], "network.widths": [4, 8, 8]}
+    overrides |= {"network.strides": [[2, 2, 2]] * 2, "window.shape_voxel": [16, 16, 16]}
+    with pytest.raises(ConfigError, match=r"data\.patch\.shape_voxel \(17, 16, 16\) must be a multiple of \(4, 4, 4\)"):
         make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides)
 
 

@@ -68,7 +68,7 @@ def chosen(facts, key):
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("shape", [(35, 50, 36), (512, 512, 120), (64, 64, 4), (20, 300, 300)])
+@pytest.mark.parametrize("shape", [(35, 50, 36), (512, 512, 120), (64, 64, 4), (20, 300, 300), (9, 9, 9), (5, 6, 1)])
 def test_any_data_gets_a_complete_and_valid_plan_with_reasons(device, shape):
     from voxelocity.planning import Plan
 
@@ -146,7 +146,7 @@ def test_a_persons_value_wins_and_later_rules_see_it():
     assert max(chosen(facts, "data.patch.shape_voxel").value) <= 24, "half the voxels of 35 x 50 x 36 mm"
 
 
-def test_small_cases_get_a_window_without_seams():
-    facts = settled()
-    assert chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]
-    assert chosen(facts, "window.shape_voxel").value == [40, 56, 40]
+def test_the_window_is_the_patch_and_mirrored_as_it_was_flipped():
+    facts = settled(overrides={"data.augment.flip_probability": [0.5, 0.0, 0.2]})
+    assert chosen(facts, "window.shape_voxel").value == chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]
+    assert chosen(facts, "window.mirror_axes").value == [0, 2]

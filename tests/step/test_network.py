@@ -47,6 +47,7 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ({"name": "unet", "widths": [4, 8], "strides": []}, "2 widths need 1 strides, not 0"),
         ({"name": "unet", "widths": [4, 8], "strides": [[3, 1, 1]]}, "strides are 1 or 2 on each axis"),
         ({"name": "segresnet", "widths": [8, 16], "strides": [[2, 2, 1]]}, "SegResNet halves every axis"),
+        ({"name": "dynunet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "DynUNet has at least 3 levels, not 2"),
         ({"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "should be 'unet', 'segresnet' or 'dynunet'"),
     ],
 )

@@ -179,10 +179,10 @@ def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tm
     for options in ({}, {"resume": True}):
         with pytest.raises(InputError, match=r"already holds a finished run.*--overwrite"):
             run_in(run, **options)
-    (run / "stale").write_text("of the old run")
+    (run / "notes.txt").write_text("a person's own")
     run_in(run, {"train.steps": 2}, overwrite=True)
     assert steps_saved(run) == [2]
-    assert not (run / "stale").exists()
+    assert (run / "notes.txt").read_text() == "a person's own"
     assert len(events(run, "run_started")) == 1
 
 

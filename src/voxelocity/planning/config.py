@@ -23,6 +23,8 @@ class TrainConfig(Config):
     """Share of the training time that validations on the way may take; 0 validates at the end alone."""
     validate_every_steps: int = Field(default=0, ge=0)
     """Steps between two validations on the way; 0 follows `validation_share`."""
+    validation_cases: int = Field(default=16, ge=0)
+    """Cases that a validation on the way looks at, evenly chosen; 0 takes all. The final one always takes all."""
     target_dice: float = Field(default=0.0, ge=0.0, le=1.0)
     """Stop when a validation on the way reaches this mean foreground Dice; 0 sets no target."""
     checkpoint_every_s: float = Field(default=60.0, gt=0.0)

@@ -156,7 +156,11 @@ def settle_patch_and_network(facts: Facts) -> None:
     max_levels = 4 if on_cpu else 6
     fit = fit_patch(shape, spacing, max_voxels=budget, max_levels=max_levels)
     median = " x ".join(f"{n:.0f}" for n in shape)
-    facts.settle("network.name", "dynunet", "nnU-Net's network: learnt most per second of the three in our comparison")
+    if len(fit.strides) >= 2:
+        name, why = "dynunet", "nnU-Net's network: learnt most per step of those in our comparison"
+    else:
+        name, why = "unet", "cases are too small for the three levels of DynUNet"
+    facts.settle("network.name", name, why)
     facts.settle(
         "data.patch.shape_voxel",
         list(fit.shape_voxel),
@@ -268,27 +272,25 @@ def settle_augment(facts: Facts) -> None:
 
 
 def settle_window(facts: Facts) -> None:
-    """Windows of the final validation and of prediction: the patch, or more where that takes in a whole case."""
-    patch = np.array(facts.settled["data"]["patch"]["shape_voxel"])
-    whole = _whole_multiples(facts)
-    if whole.prod() <= 2 * patch.prod():
-        shape, reason = np.maximum(whole, patch), "takes in the median case in one go, without a seam"
-    else:
-        shape, reason = patch, "what the network was trained on"
-    facts.settle("window.shape_voxel", [int(n) for n in shape], reason)
-    facts.settle("window.overlap", 0.5, "nnU-Net's half, blended by a Gaussian")
+    """Windows of the final validation and of prediction."""
+    shape = facts.settled["data"]["patch"]["shape_voxel"]
     facts.settle(
-        "window.batch_size", 1 if facts.machine.device == "cpu" else 4, "windows at once", changes_results=False
+        "window.shape_voxel",
+        list(shape),
+        "as in training: a wider one, zero-padded, shifts the statistics of instance norms (docs/log.md)",
     )
-
-
-def _whole_multiples(facts: Facts) -> npt.NDArray[np.int_]:
-    """The median prepared case, rounded up to what the network can take."""
-    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
-    divisor = np.prod(np.array(facts.settled["network"]["strides"]), axis=0)
-    shape = np.array(facts.data.extent_mm.median) / spacing
-    whole: npt.NDArray[np.int_] = (np.ceil((shape - 0.01) / divisor) * divisor).astype(int)
-    return whole
+    facts.settle("window.overlap", 0.5, "nnU-Net's half, blended by a Gaussian")
+    flips = facts.settled["data"]["augment"]["flip_probability"]
+    mirrored = [axis for axis, probability in enumerate(flips) if probability > 0.0]
+    facts.settle("window.mirror_axes", mirrored, "the axes along which patches are flipped in training, as in nnU-Net")
+    most = 300_000 if facts.machine.device == "cpu" else 8_000_000
+    at_once = int(np.clip(most // np.prod(shape), 1, 16))
+    facts.settle(
+        "window.batch_size",
+        at_once,
+        "windows at once; four small ones took 0.6 times the seconds of one by one on two cores",
+        changes_results=False,
+    )
 
 
 RULES = (

@@ -33,6 +33,10 @@ class NetworkConfig(Config):
     def _levels_agree(self) -> Self:
         if len(self.strides) != len(self.widths) - 1:
             raise ValueError(f"{len(self.widths)} widths need {len(self.widths) - 1} strides, not {len(self.strides)}")
+        if self.name == "dynunet" and len(self.widths) < 3:
+            raise ValueError(
+                f"DynUNet has at least 3 levels, not {len(self.widths)}; add widths and strides, or use unet"
+            )
         if any(s not in (1, 2) for stride in self.strides for s in stride):
             raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides}")
         if self.name == "segresnet" and any(stride != (2, 2, 2) for stride in self.strides):

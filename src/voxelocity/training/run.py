@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -102,7 +103,7 @@ class Run:
         return self._finish(scores, state)
 
     def _fill_caches(self) -> tuple[PreparedCases, PreparedCases]:
-        """Prepared training and validation cases: the same object where the fold is "all"."""
+        """Prepared training cases, and those of the validation cases that are judged on the way."""
         refs = self.split.training + (self.split.validation if self.split.held_out else ())
         both = self._prepared(refs)
         with CacheProgress(self.console, self.plan.data.cache.tier, len(refs)) as progress, self._stage("cache"):
@@ -114,9 +115,16 @@ class Run:
         if self.stop:
             raise self._interrupted(None)
         if not self.split.held_out:
-            return both, both
+            return both, both.part(self._judged_on_the_way(range(len(refs))))
         count = len(self.split.training)
-        return both.part(range(count)), both.part(range(count, len(refs)))
+        return both.part(range(count)), both.part(self._judged_on_the_way(range(count, len(refs))))
+
+    def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
+        """Some of the cases, evenly chosen, so that validations on the way stay quick; always the same ones."""
+        most = self.plan.train.validation_cases or len(indices)
+        if len(indices) <= most:
+            return indices
+        return [indices[i * len(indices) // most] for i in range(most)]
 
     def _prepared(self, refs: tuple[VolumeRef, ...]) -> PreparedCases:
         return PreparedCases(

@@ -45,7 +45,7 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
         folder: Where the data set goes; missing parents are made.
         num_cases: Number of scans, at least 1.
         seed: Any number from 0 to 2**64 - 1.
-        scale: Voxels per axis relative to a clinical grid, above 0 and at most 1. At 0.25 the same anatomy is drawn
+        scale: Voxels per axis relative to a clinical grid, above 0 and at most 1.5. At 0.25 the same anatomy is drawn
             on a grid four times as coarse, in a sixty-fourth of the time: meant for tests.
 
     Raises:
@@ -124,8 +124,8 @@ def _check_parameters(num_cases: int, seed: int, scale: float) -> None:
         raise ConfigError(f"recipes.demo.phantom: num_cases is {num_cases}; ask for at least 1 case")
     if not 0 <= seed < 2**64:
         raise ConfigError(f"recipes.demo.phantom: seed is {seed}; use a number from 0 to 2**64 - 1")
-    if not 0 < scale <= 1:
-        raise ConfigError(f"recipes.demo.phantom: scale is {scale}; use a number above 0 and at most 1")
+    if not 0 < scale <= 1.5:
+        raise ConfigError(f"recipes.demo.phantom: scale is {scale}; use a number above 0 and at most 1.5")
 
 
 def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
@@ -140,7 +140,8 @@ def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
     try:
         description = json.loads((folder / "dataset.json").read_text())
         found, entries = description["phantom"], description["training"]
-        missing = [path for entry in entries for path in entry.values() if not (folder / path).is_file()]
+        paths = [entry[key] for entry in entries for key in ("image", "label")]
+        missing = [path for path in paths if not (folder / path).is_file()]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"recipes.demo.phantom: {folder} exists and holds no phantom data set; {cure}") from error
     if found != parameters:

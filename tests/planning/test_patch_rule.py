@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.planning.patch_rule import fit_patch
+from voxelocity.planning.patch_rule import fit_patch, strides_for
 
 
 def fit(shape, spacing, max_voxels=96_000, max_levels=4):
@@ -25,6 +25,14 @@ def test_thick_slices_are_halved_later_than_the_plane():
     assert anisotropic.strides[:2] == ((2, 2, 1), (2, 2, 1))
     x, y, z = anisotropic.shape_voxel
     assert x == y > z
+
+
+@given(patch=st.tuples(*[st.integers(1, 200)] * 3), max_levels=st.integers(2, 6))
+def test_a_chosen_patch_gets_strides_that_divide_it(patch, max_levels):
+    strides = strides_for(patch, np.array([1.0, 1.0, 3.0]), max_levels=max_levels)
+    divisor = np.prod(np.array(strides), axis=0)
+    assert not (np.array(patch) % divisor).any()
+    assert 1 <= len(strides) <= max_levels - 1
 
 
 @given(

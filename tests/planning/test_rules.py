@@ -146,6 +146,26 @@ def test_a_persons_value_wins_and_later_rules_see_it():
     assert max(chosen(facts, "data.patch.shape_voxel").value) <= 24, "half the voxels of 35 x 50 x 36 mm"
 
 
+def test_a_patch_of_your_own_gets_a_network_and_a_window_that_suit_it():
+    from voxelocity.planning import Plan
+
+    plan = Plan.parse(settled(overrides={"data.patch.shape_voxel": [36, 36, 20]}).settled)
+    assert plan.network.divisor == (4, 4, 4)
+    assert plan.window.shape_voxel == (36, 36, 20)
+
+
+def test_cases_may_keep_their_own_spacing():
+    from voxelocity.planning import Plan
+
+    plan = Plan.parse(settled(overrides={"data.prepare.spacing_mm": "keep"}).settled)
+    assert plan.data.prepare.spacing_mm == "keep"
+
+
+def test_strides_of_your_own_decide_the_number_of_levels():
+    facts = settled(overrides={"network.strides": [[2, 2, 2], [2, 2, 1]]})
+    assert len(chosen(facts, "network.widths").value) == 3
+
+
 def test_the_window_is_the_patch_and_mirrored_as_it_was_flipped():
     facts = settled(overrides={"data.augment.flip_probability": [0.5, 0.0, 0.2]})
     assert chosen(facts, "window.shape_voxel").value == chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]

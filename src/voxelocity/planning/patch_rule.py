@@ -33,10 +33,15 @@ def fit_patch(
     """
     whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
     ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
-    strides = _strides(ideal, spacing_mm, max_levels)
+    strides = _halvings(ideal, spacing_mm, max_levels, only_even=False)
     divisor = np.prod(np.array(strides, dtype=int).reshape(-1, 3), axis=0)
     multiples = np.maximum(np.round(ideal / divisor), 1.0)
     return PatchFit(shape_voxel=_index3(multiples * divisor), strides=strides, divisor=_index3(divisor))
+
+
+def strides_for(patch_voxel: Index3, spacing_mm: npt.NDArray[np.float64], *, max_levels: int) -> tuple[Index3, ...]:
+    """The strides that suit a patch someone has chosen: by the same rule, but halving even numbers alone."""
+    return _halvings(np.array(patch_voxel, dtype=np.float64), spacing_mm, max_levels, only_even=True)
 
 
 def _near_cube(
@@ -50,13 +55,15 @@ def _near_cube(
     return np.maximum(np.minimum(whole, low / spacing_mm), 1.0)
 
 
-def _strides(
-    shape: npt.NDArray[np.float64], spacing_mm: npt.NDArray[np.float64], max_levels: int
+def _halvings(
+    shape: npt.NDArray[np.float64], spacing_mm: npt.NDArray[np.float64], max_levels: int, *, only_even: bool
 ) -> tuple[Index3, ...]:
     size, spacing = np.ceil(shape), spacing_mm.astype(float).copy()
     strides: list[Index3] = []
     while len(strides) < max_levels - 1:
         large = size / 2 >= _SMALLEST_FEATURE_MAP
+        if only_even:
+            large &= size % 2 == 0
         fine = spacing < 2.0 * spacing[large].min(initial=np.inf)
         halved = large & fine
         if not halved.any():

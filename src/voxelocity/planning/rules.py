@@ -5,11 +5,13 @@ Where a rule follows a published one, its docstring names it; where it follows a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 from voxelocity.planning.facts import Facts
-from voxelocity.planning.patch_rule import fit_patch
+from voxelocity.planning.patch_rule import fit_patch, strides_for
 
 Vector = npt.NDArray[np.float64]
 
@@ -109,9 +111,15 @@ def settle_crop_and_dtype(facts: Facts) -> None:
     )
 
 
+def prepared_spacing_mm(facts: Facts) -> Vector:
+    """Spacing of the prepared cases: as settled, or the median where each case keeps its own."""
+    spacing = facts.settled["data"]["prepare"]["spacing_mm"]
+    return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
+
+
 def prepared_bytes(facts: Facts, *, bytes_per_value: int) -> float:
     """Bytes of all prepared cases, image channels and label."""
-    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
+    spacing = prepared_spacing_mm(facts)
     crop = facts.settled["data"]["prepare"].get("crop", "none")
     voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
     voxels *= facts.data.crop_share if crop == "nonzero" else 1.0
@@ -148,7 +156,7 @@ def settle_cache(facts: Facts) -> None:
 def settle_patch_and_network(facts: Facts) -> None:
     """Patch as large as the device lets it be, in the proportions of the median case; as many levels as it feeds."""
     on_cpu = facts.machine.device == "cpu"
-    spacing = np.array(facts.settled["data"]["prepare"]["spacing_mm"], dtype=float)
+    spacing = prepared_spacing_mm(facts)
     shape = np.array(facts.data.extent_mm.median) / spacing
     if facts.settled["data"]["prepare"]["crop"] == "nonzero":
         shape = np.maximum(shape * facts.data.crop_share ** (1 / 3), 1.0)
@@ -156,19 +164,22 @@ def settle_patch_and_network(facts: Facts) -> None:
     max_levels = 4 if on_cpu else 6
     fit = fit_patch(shape, spacing, max_voxels=budget, max_levels=max_levels)
     median = " x ".join(f"{n:.0f}" for n in shape)
-    if len(fit.strides) >= 2:
-        name, why = "dynunet", "nnU-Net's network: learnt most per step of those in our comparison"
-    else:
-        name, why = "unet", "cases are too small for the three levels of DynUNet"
-    facts.settle("network.name", name, why)
-    facts.settle(
+    patch = facts.settle(
         "data.patch.shape_voxel",
         list(fit.shape_voxel),
         f"the median case has {median} voxels; a step on this device should see at most {budget:,} "
         f"(whole multiples of {fit.divisor} for the network)",
     )
-    settle_widths(facts, num_levels=len(fit.strides) + 1)
-    facts.settle("network.strides", [list(s) for s in fit.strides], "halving the axes of finest spacing first")
+    strides: Sequence[Sequence[int]] = fit.strides
+    if list(patch) != list(fit.shape_voxel):
+        strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
+    if len(strides) >= 2:
+        name, why = "dynunet", "nnU-Net's network: learnt most per step of those in our comparison"
+    else:
+        name, why = "unet", "patches are too small for the three levels of DynUNet"
+    facts.settle("network.name", name, why)
+    strides = facts.settle("network.strides", [list(s) for s in strides], "halving the axes of finest spacing first")
+    settle_widths(facts, num_levels=len(strides) + 1)
     settle_batch(facts)
 
 

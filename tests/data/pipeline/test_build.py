@@ -5,7 +5,9 @@ import threading
 import pytest
 import torch
 
+from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases
 
 
@@ -62,6 +64,15 @@ def test_without_augmentation_a_patch_is_the_voxels_of_its_region(blob_refs, dat
         outside[target] = False
         assert not batch.image[row, 0][outside].any()
         assert not batch.label[row][outside].any()
+
+
+def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path):
+    unlabelled = VolumeRef(case_id="x", images=blob_refs[0].images)
+    refs = (*blob_refs, unlabelled)
+    cases = Cases(name="b", root=tmp_path, layout="csv", channels=("MR",), labels={}, refs=refs)
+    config = data_config()
+    with Feed(cases, config, seed=3) as feed:
+        assert_equal_batches(list(itertools.islice(feed, 3)), take(blob_refs, config, 3))
 
 
 def test_every_epoch_visits_every_case_once(blob_refs, data_config):

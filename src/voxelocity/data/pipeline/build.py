@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -11,12 +12,14 @@ import numpy as np
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.cases import Cases
 from voxelocity.core.region import Region
 from voxelocity.core.rng import generator
 from voxelocity.data.augment import apply, sample
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import CaseOrder, choose_region, cut
 from voxelocity.data.pipeline.config import DataConfig
+from voxelocity.data.pipeline.declare import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
 
 
@@ -27,7 +30,7 @@ class Feed:
     its threads.
 
     Args:
-        prepared: the cases to learn from.
+        cases: the cases to learn from, as opened or with a cache of their own; those without a label are left out.
         config: the path's configuration.
         seed: of the order, the patches and the augmentation.
         device: where batches end up and are augmented.
@@ -41,13 +44,14 @@ class Feed:
 
     def __init__(
         self,
-        prepared: PreparedCases,
+        cases: Cases | PreparedCases,
         config: DataConfig,
         *,
         seed: int = 0,
         device: torch.device | str = "cpu",
         start_step: int = 0,
     ) -> None:
+        prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
         self._config = config
         self._seed = seed
         self._device = torch.device(device)
@@ -125,6 +129,17 @@ class Feed:
     def _spacing_mm(self) -> tuple[float, float, float] | None:
         spacing = self._config.prepare.spacing_mm
         return None if spacing == "keep" else spacing
+
+
+def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
+    declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
+    return PreparedCases(
+        [ref for ref in declared if ref.label is not None],
+        label_values=declared.label_values,
+        prepare=config.prepare,
+        cache=config.cache,
+        warn=lambda text: warnings.warn(text, stacklevel=2),
+    )
 
 
 class _Assembler:

@@ -166,11 +166,12 @@ def _run_fast(dataset: Path, out: Path, settings: plain.PlainSettings) -> Labell
     )
     run = label_run(read_run(folder), "Voxelocity", target_dice=settings.target_dice)
     plan = read_run(folder).plan
+    num_threads = plan["data"]["feed"]["num_threads"]
     return replace(
         run,
         settings={
             "scans": f"prepared once, kept in the {plan['data']['cache']['tier']} cache",
-            "feed": f"{plan['data']['feed']['num_threads']} threads",
+            "feed": "1 thread" if num_threads == 1 else f"{num_threads} threads",
             "augmentation": "whole batches at once",
             "precision": plan["precision"]["compute"],
         },

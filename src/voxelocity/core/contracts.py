@@ -7,6 +7,7 @@ randomness cannot be cached by accident.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -55,8 +56,14 @@ class Tier(Protocol):
         """Keeps the volume.
 
         Raises:
+            EntryTooLargeError: this volume can never be kept; others may.
             CacheFullError: there is no space for it; nothing is left behind.
+            CacheError: it cannot be written; nothing is left behind.
         """
+        ...
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Holds the right to make this entry, among all who share the tier, so that the work is done once."""
         ...
 
     def bytes_used(self) -> int:

@@ -8,6 +8,7 @@ VoxelocityError
 │   └── OutputError                   a folder or file we cannot write
 ├── CacheError                        a cache entry that cannot be written or read; the run goes on without it
 │   └── CacheFullError                no space left for the entry
+│       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
@@ -48,6 +49,10 @@ class CacheError(VoxelocityError):
 
 class CacheFullError(CacheError):
     """There is no space left for a cache entry."""
+
+
+class EntryTooLargeError(CacheFullError):
+    """A cache entry is larger than the whole budget."""
 
 
 class CheckpointError(VoxelocityError):

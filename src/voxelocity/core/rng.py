@@ -22,7 +22,9 @@ def generator(seed: int, *, stage: str, epoch: int = 0, case: int = 0, draw: int
         draw: patch of that case within the epoch, from 0.
     """
     # The counter's lowest word is the generator's own block number and stays 0, so no two keys overlap.
-    return np.random.Generator(np.random.Philox(key=[seed, _stage_word(stage)], counter=[0, draw, case, epoch]))
+    # As uint64: in a list of plain integers NumPy would round those from 2**63 on to the nearest float64.
+    key, counter = (np.array(words, dtype=np.uint64) for words in ([seed, _stage_word(stage)], [0, draw, case, epoch]))
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def _stage_word(stage: str) -> int:

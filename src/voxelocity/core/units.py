@@ -16,14 +16,17 @@ def parse_duration_s(text: str) -> float:
     Raises:
         ConfigError: the text is no duration, or it is zero.
     """
-    position, seconds = 0, 0.0
+    position, seconds, units = 0, 0.0, []
     stripped = text.strip().lower()
     while position < len(stripped):
         match = _PART.match(stripped, position)
         if match is None:
             break
+        units.append(match[2])
         seconds += float(match[1]) * _UNITS_S[match[2]]
         position = match.end()
-    if position < len(stripped) or seconds <= 0.0:
+    # "1h30" might be meant as minutes or as seconds.
+    is_unclear = len(units) > 1 and "" in units
+    if position < len(stripped) or is_unclear or seconds <= 0.0:
         raise ConfigError(f"config: '{text}' is no duration; write it like 90s, 5m or 1h30m")
     return seconds

@@ -74,7 +74,7 @@ class Grid:
     def largest_difference_mm(self, other: Grid) -> float:
         """Largest distance between the places that both affines give to one of this grid's eight corner voxels."""
         # All eight: the first and the last corner alone cannot tell a cube from itself with two axes exchanged.
-        corners = np.array([(*index, 1) for index in np.ndindex(2, 2, 2)]) * [*self.shape, 1]
+        corners = np.array([(*index, 1) for index in np.ndindex(2, 2, 2)]) * [*(n - 1 for n in self.shape), 1]
         return float(np.linalg.norm(corners @ (self.matrix - other.matrix).T, axis=1).max())
 
 

@@ -39,17 +39,25 @@ class Predictor:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded."""
         return next(self._restored(iter([(scan, self._preparation(scan))])))[1]
 
-    def predict_prepared(self, volumes: Iterable[Volume], *, window: WindowConfig) -> Iterator[torch.Tensor]:
-        """Class indices (x, y, z) uint8 of prepared volumes, in order, on their own grids and on the device.
+    def predict_prepared(
+        self, volumes: Iterable[Volume], *, window: WindowConfig
+    ) -> Iterator[tuple[Volume, torch.Tensor]]:
+        """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
             volumes: taken as they are needed; windows of several share forward passes.
             window: another than the spec's, as a rule.
         """
+        waiting: deque[Volume] = deque()
+
+        def images() -> Iterator[torch.Tensor]:
+            for volume in volumes:
+                waiting.append(volume)
+                yield _image_of(volume)
+
         self._network.eval()
-        images = (_image_of(volume) for volume in volumes)
-        for probabilities in predict_volumes(self._forward, images, window, device=self._device):
-            yield probabilities.argmax(0).to(torch.uint8)
+        for probabilities in predict_volumes(self._forward, images(), window, device=self._device):
+            yield waiting.popleft(), probabilities.argmax(0).to(torch.uint8)
 
     def stream(self, refs: Sequence[VolumeRef], *, num_threads: int) -> Iterator[tuple[Volume, ClassIndices]]:
         """Each case as decoded, with its prediction, in order. The next scans are decoded and prepared meanwhile.

@@ -12,6 +12,7 @@ import json
 import math
 import numbers
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from types import TracebackType
@@ -22,7 +23,7 @@ from voxelocity.observe.clock import Clock, system_clock
 
 
 class EventLog:
-    """Writes events to a new file. Usable as a context; not thread-safe.
+    """Writes events to a new file. Usable as a context, and from several threads.
 
     Args:
         path: of the file; its folder exists.
@@ -63,6 +64,7 @@ class EventLog:
         self._clock = clock
         self._begin_s = clock() if begin_s is None else begin_s
         self._earlier_s = 0.0
+        self._writing = threading.Lock()
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -88,10 +90,10 @@ class EventLog:
         """
         if fields.keys() & {"event", "time_s"}:
             raise TypeError(f"observe.events: event '{event}': the fields event and time_s are set by the log itself")
-        record: dict[str, Any] = {"event": event, "time_s": round(self.elapsed_s(), 6)}
-        for name, value in fields.items():
-            record[name] = _plain(value, where=f"event '{event}', field '{name}'")
-        self._append((json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode())
+        plain = {name: _plain(value, where=f"event '{event}', field '{name}'") for name, value in fields.items()}
+        with self._writing:
+            record = {"event": event, "time_s": round(self.elapsed_s(), 6), **plain}
+            self._append((json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode())
 
     def _append(self, line: bytes) -> None:
         size_bytes = os.fstat(self._descriptor).st_size

@@ -40,9 +40,10 @@ class CacheProgress:
     def finish(self, facts: CachingFacts) -> None:
         """Says what was done."""
         found = f", {facts.num_found} of them found ready" if facts.num_found else ""
-        where = f"in the {self._tier} cache" if facts.is_kept else "not kept"
+        num_cases = facts.num_found + facts.num_prepared
+        kept = "" if facts.num_kept == num_cases else f", {facts.num_kept} of {num_cases} cases kept"
         self._console.print(
-            f"prepared {facts.num_found + facts.num_prepared} cases in {duration_text(facts.seconds)}{found}: "
-            f"{bytes_text(facts.num_bytes)} {where}",
+            f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
+            f"{bytes_text(facts.num_bytes)} in the {self._tier} cache{kept}",
             highlight=False,
         )

@@ -27,8 +27,8 @@ def validate_prepared(
     window = spec.window.model_copy(update={"mirror_axes": ()})
     names = spec.class_names[1:]
     totals = np.zeros(len(names))
-    volumes = [prepared[index] for index in range(len(prepared))]
-    for volume, prediction in zip(volumes, predictor.predict_prepared(volumes, window=window), strict=True):
+    volumes = (prepared[index] for index in range(len(prepared)))
+    for volume, prediction in predictor.predict_prepared(volumes, window=window):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))

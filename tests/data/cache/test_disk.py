@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -6,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import filelock
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -354,3 +356,43 @@ def test_many_volumes_in_use_hold_no_file_open(tmp_path):
     volumes = [tier.get(KEY) for _ in range(100)]
     assert len(os.listdir("/proc/self/fd")) == num_open
     assert_same(volumes[99], make_volume())
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EACCES, errno.EOPNOTSUPP])
+def test_a_lock_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, number):
+    tier = DiskTier(tmp_path)
+
+    def refused(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refused)
+    with tier.lock("a"):
+        tier.put("a", make_volume())
+    assert tier.get("a") is not None
+
+
+def test_a_writer_whose_new_file_is_just_being_cleaned_up_opens_another(tmp_path, monkeypatch):
+    tier, flock, rival = DiskTier(tmp_path), fcntl.flock, []
+
+    def held_by_a_cleaner_at_first(descriptor, how):
+        if not rival:
+            (temp,) = tmp_path.glob(".*.tmp")
+            rival.append(os.open(temp, os.O_RDWR))
+            flock(rival[0], fcntl.LOCK_EX)
+            if how & fcntl.LOCK_NB:
+                raise BlockingIOError
+            temp.unlink()  # what the cleaner does before it lets go
+            os.close(rival[0])
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", held_by_a_cleaner_at_first)
+    tier.put("a", make_volume())
+    assert tier.get("a") is not None
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_big_endian_voxels_come_back_as_numbers(tmp_path):
+    volume = make_volume()
+    swapped = volume.with_(image=volume.image.astype(">f4"))
+    DiskTier(tmp_path).put("a", swapped)
+    np.testing.assert_array_equal(DiskTier(tmp_path).get("a").image, swapped.image)

@@ -34,6 +34,25 @@ def test_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert read_start(tmp_path / "plain", 10) == CONTENT[:10]
 
 
+def test_time_for_many_members_grows_with_their_number_alone(tmp_path: Path) -> None:
+    # 4,000 members of 10 kB: fed as one piece each time, more than 20 GB would be copied.
+    member = gzip.compress(np.random.default_rng(1).bytes(10_000), 1)
+    path = tmp_path / "members.gz"
+    path.write_bytes(member * 4_000)
+    unpacked = read_unpacked(path, num_expected=40_000_000)
+    assert unpacked == gzip.decompress(member) * 4_000
+
+
+def test_a_later_member_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:
+    long = np.random.default_rng(2).bytes(1_000_000)
+    path = tmp_path / "members.gz"
+    path.write_bytes(gzip.compress(b"first") + gzip.compress(long))
+    assert read_unpacked(path, num_expected=1_000_005) == b"first" + long
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(ScanError, match="truncated"):
+        read_unpacked(path, num_expected=1_000_005)
+
+
 def test_members_are_joined_and_padding_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "members.gz"
     path.write_bytes(gzip.compress(CONTENT[:300]) + gzip.compress(CONTENT[300:]) + b"\0" * 512)

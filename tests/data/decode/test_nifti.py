@@ -8,6 +8,7 @@ import pytest
 
 from voxelocity.core.errors import ScanError
 from voxelocity.data.decode import label_values_in, read_scan
+from voxelocity.data.decode.labels import class_indices
 
 RNG = np.random.default_rng(0)
 REAL = [
@@ -64,6 +65,30 @@ def test_scaled_values_are_those_of_nibabel_in_float32(save, dtype: type) -> Non
     assert scan.dtype == np.float32
     assert np.array_equal(scan[0], nib.load(path).get_fdata().astype(np.float32))
     assert scan.min() < -900
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float64])
+def test_large_scans_are_scaled_piece_by_piece_alike(tmp_path: Path, dtype: type) -> None:
+    voxels = RNG.integers(0, 200, (200, 150, 60, 2)).astype(dtype)
+    scan = nib.Nifti1Image(voxels, np.eye(4))
+    scan.header.set_slope_inter(0.5, -1024.0)
+    scan.header.set_data_dtype(dtype)
+    raw = nib.Nifti1Image(voxels, np.eye(4), scan.header)
+    raw.to_filename(tmp_path / "raw.nii")
+    data = bytearray((tmp_path / "raw.nii").read_bytes())
+    data[112:120] = np.array([0.5, -1024.0], "<f4").tobytes()
+    (tmp_path / "scaled.nii").write_bytes(data)
+    assert np.array_equal(read_scan(tmp_path / "scaled.nii")[0], _nibabel_voxels(tmp_path / "scaled.nii"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_labels_kept_as_floats_are_read(tmp_path: Path, dtype: type) -> None:
+    labels = np.zeros((256, 256, 60), dtype)
+    labels[3, 4, 59], labels[100] = 2, 1
+    nib.Nifti1Image(labels, np.eye(4)).to_filename(tmp_path / "a.nii")
+    assert label_values_in(tmp_path / "a.nii") == (0, 1, 2)
+    indices = class_indices(read_scan(tmp_path / "a.nii")[0][0], (0, 1, 2), where="here")
+    assert np.array_equal(indices, labels)
 
 
 def test_extensions_before_the_voxels_are_skipped(save) -> None:

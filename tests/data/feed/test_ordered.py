@@ -246,3 +246,43 @@ def test_early_break_ends_the_thread_of_a_buffer():
     assert list(islice(ThreadBuffer(count()), 3)) == [0, 1, 2]
     gc.collect()
     assert feed_threads() == []
+
+
+def test_closing_ends_a_consumer_that_waits_in_another_thread():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def make(index):
+        begun.set()
+        go_on.wait(20)
+        return index
+
+    taken = []
+    items = OrderedPrefetch(make, num_threads=1, num_ahead=1)
+    consumer = threading.Thread(target=lambda: taken.extend(items))
+    consumer.start()
+    assert begun.wait(20)
+    closer = threading.Thread(target=items.close)
+    closer.start()
+    consumer.join(20)
+    assert not consumer.is_alive()
+    go_on.set()
+    closer.join(20)
+    assert taken == []
+
+
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_an_interrupted_wait_uses_up_no_item(num_threads, monkeypatch):
+    items = OrderedPrefetch(lambda index: index, num_threads=num_threads, num_ahead=2)
+    times = iter([0.0])
+    real = items._make if num_threads == 0 else items._crew.take
+
+    def interrupted(index):
+        if next(times, None) is not None:
+            raise KeyboardInterrupt
+        return real(index)
+
+    monkeypatch.setattr(*((items, "_make") if num_threads == 0 else (items._crew, "take")), interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(items)
+    assert [next(items) for _ in range(3)] == [0, 1, 2]
+    items.close()

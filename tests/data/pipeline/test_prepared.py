@@ -1,14 +1,17 @@
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.core.errors import CacheFullError, ScanError
+from voxelocity.core.errors import CacheError, CacheFullError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import PreparedCases
+from voxelocity.data.pipeline import prepared as prepared_module
 
 
 def prepared(refs, config, warnings=None):
@@ -72,18 +75,81 @@ def test_a_truncated_entry_is_rebuilt(blob_refs, data_config):
     np.testing.assert_array_equal(prepared(blob_refs[:1], config)[0].image, whole)
 
 
-def test_a_full_disk_is_told_once_and_the_cases_are_prepared_each_time(blob_refs, data_config, monkeypatch):
-    def full(self, key, volume):
-        raise CacheFullError("cache: no space left in the folder x")
+def test_a_disk_that_gets_full_is_told_once_and_what_is_kept_is_still_used(blob_refs, data_config, monkeypatch):
+    places, put = iter(range(2)), DiskTier.put
 
-    monkeypatch.setattr(DiskTier, "put", full)
+    def full_after_two(self, key, volume):
+        if next(places, None) is None:
+            raise CacheFullError("cache: no space left in the folder x")
+        put(self, key, volume)
+
+    monkeypatch.setattr(DiskTier, "put", full_after_two)
     warnings = []
     cases = prepared(blob_refs, data_config("disk"), warnings)
     facts, _ = fill(cases)
-    assert facts.num_prepared == 5
-    assert cases[3].image.any()
+    assert (facts.num_prepared, facts.num_kept) == (5, 2)
+    again, _ = fill(cases.part([0, 1, 2, 3, 4]))
+    assert (again.num_found, again.num_prepared) == (2, 3)
     assert len(warnings) == 1
-    assert "no space left in the folder x; going on without a cache" in warnings[0]
+    assert "no space left in the folder x; going on without more: cases not in the cache are prepared" in warnings[0]
+
+
+def test_a_case_larger_than_the_budget_leaves_the_others_their_cache(blob_refs, data_config):
+    config = data_config("memory")
+    sizes = [prepared(blob_refs, config)[i].num_bytes for i in range(5)]
+    assert len(set(sizes)) > 1
+    small_budget = config.cache.model_copy(update={"max_bytes": max(sizes) - 1})
+    warnings = []
+    cases = prepared(blob_refs, config.model_copy(update={"cache": small_budget}), warnings)
+    small = [i for i, size in enumerate(sizes) if size < max(sizes)][:1]
+    for index in range(5):
+        assert cases[index].image.any()
+    assert cases[small[0]].image is cases[small[0]].image
+    assert len(warnings) == 1
+    assert "cases as large as this are prepared again" in warnings[0]
+
+
+def test_an_entry_that_cannot_be_read_is_told_and_the_case_prepared(blob_refs, data_config, monkeypatch):
+    config = data_config("disk")
+    fill(prepared(blob_refs, config))
+
+    def unreadable(self, key):
+        raise CacheError("cache: entry x cannot be read (Input/output error)")
+
+    monkeypatch.setattr(DiskTier, "get", unreadable)
+    warnings = []
+    assert prepared(blob_refs, config, warnings)[0].image.any()
+    assert warnings == [
+        "cache: entry x cannot be read (Input/output error); cases that cannot be read are prepared again each time "
+        "they are used"
+    ]
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk"])
+def test_many_threads_that_ask_for_one_case_prepare_it_once(blob_refs, data_config, monkeypatch, tier):
+    reads = []
+    read = prepared_module.read_case
+    monkeypatch.setattr(prepared_module, "read_case", lambda ref, **o: (reads.append(1), read(ref, **o))[1])
+    cases = prepared(blob_refs, data_config(tier))
+    with ThreadPoolExecutor(8) as pool:
+        volumes = list(pool.map(lambda _: cases[0], range(8)))
+    assert len(reads) == 1
+    assert all(np.array_equal(volume.image, volumes[0].image) for volume in volumes)
+
+
+def test_a_file_that_changes_before_it_is_read_is_not_kept_under_its_old_key(blob_refs, data_config, tmp_path):
+    image = Path(shutil.copy(blob_refs[0].images[0], tmp_path / "image.nii.gz"))
+    before, config = image.read_bytes(), data_config("disk")
+    ref = VolumeRef(case_id="a", images=(image,), label=blob_refs[0].label)
+    stat = image.stat()
+    cases = prepared([ref], config)
+    scan = nib.load(image)
+    nib.save(nib.Nifti1Image(np.asarray(scan.dataobj)[::-1].copy(), scan.affine), image)
+    os.utime(image, ns=(1, 1))
+    changed = cases[0].image.copy()
+    image.write_bytes(before)
+    os.utime(image, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert not np.array_equal(prepared([ref], config)[0].image, changed)
 
 
 def test_filling_stops_between_cases_when_asked(blob_refs, data_config):

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from voxelocity.core.errors import ScanError
+from voxelocity.data.prepare import foreground
 from voxelocity.data.prepare.foreground import FindForeground, find_foreground
 
 
@@ -31,3 +34,9 @@ def test_choice_is_spread_from_the_first_to_the_last_voxel() -> None:
 
 def test_volume_without_label_has_no_foreground(make_volume) -> None:
     assert FindForeground(per_class=3)(make_volume(np.zeros((2, 2, 2)))).foreground == {}
+
+
+def test_a_scan_with_more_voxels_than_int32_can_number_is_refused(monkeypatch, make_volume) -> None:
+    monkeypatch.setattr(foreground, "_MAX_VOXELS", 26)
+    with pytest.raises(ScanError, match="case 'liver_01' has 27 voxels, at most 26 can be numbered; choose a coarser"):
+        FindForeground(per_class=5)(make_volume(np.zeros((3, 3, 3)), label=np.ones((3, 3, 3), np.uint8)))

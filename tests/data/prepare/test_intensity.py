@@ -81,3 +81,9 @@ def test_none_passes_the_volume_on() -> None:
 def test_description_agrees_with_the_result(mode: str) -> None:
     volume, stage = _volume(np.zeros(SHAPE, np.int16)), ScaleIntensity(IntensityConfig(mode=mode))
     assert stage.describe(volume.spec).spec == stage(volume).spec
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_constant_that_rounds_becomes_zero(make_volume, dtype) -> None:
+    volume = make_volume(np.full((1, 40, 50, 60), 0.1, dtype))
+    assert (ScaleIntensity(IntensityConfig(mode="zscore"))(volume).image == 0.0).all()

@@ -121,15 +121,12 @@ class DiskTier:
     def lock(self, key: str) -> Iterator[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 
-        It saves double work and guards nothing else: reading and writing are safe without it. On a full disk, where
-        not even a lock can be made, it is therefore not waited for.
+        It saves double work and guards nothing else: reading and writing are safe without it. Where it cannot be had
+        (a full disk, a folder of somebody else's, a file system without locks) it is therefore done without.
         """
         file_lock = FileLock(self._locks / f"{_checked(key)}.lock")
-        try:
+        with contextlib.suppress(OSError, NotImplementedError):
             file_lock.acquire()
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
         try:
             yield
         finally:
@@ -168,8 +165,9 @@ class DiskTier:
             descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
             # process id it means the same in every container that shares the folder.
+            # Waited for, as a process that cleans up may hold it for a moment, and then the file is gone.
             with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink > 0:
                 return descriptor, temp
             # Another process cleaned up between our opening and our locking.

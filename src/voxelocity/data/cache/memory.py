@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
-from voxelocity.core.errors import CacheFullError
+from voxelocity.core.errors import EntryTooLargeError
 from voxelocity.core.volume import Array, Volume
 
 
@@ -26,6 +28,7 @@ class MemoryTier:
         self._num_bytes = 0
         self._volumes: OrderedDict[str, Volume] = OrderedDict()
         self._lock = threading.Lock()
+        self._builders: dict[str, threading.Lock] = {}
 
     def get(self, key: str) -> Volume | None:
         """The volume under this key, its arrays read-only, or None."""
@@ -39,11 +42,11 @@ class MemoryTier:
         """Keeps the volume, dropping others where the budget asks for it.
 
         Raises:
-            CacheFullError: the volume alone is larger than the budget; nothing is dropped.
+            EntryTooLargeError: the volume alone is larger than the budget; nothing is dropped.
         """
         size = volume.num_bytes
         if size > self._max_bytes:
-            raise CacheFullError(
+            raise EntryTooLargeError(
                 f"cache.memory: case '{volume.case_id}' takes {size / 1e6:.1f} MB, the whole budget is "
                 f"{self._max_bytes / 1e6:.1f} MB; raise cache.max_bytes or choose the disk tier"
             )
@@ -58,6 +61,14 @@ class MemoryTier:
                 self._drop(next(iter(self._volumes)))
             self._volumes[key] = kept
             self._num_bytes += size
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Holds, among the threads of this process, the right to make this entry."""
+        with self._lock:
+            builder = self._builders.setdefault(key, threading.Lock())
+        with builder:
+            yield
 
     def bytes_used(self) -> int:
         """Bytes of the voxels and foreground indices of all entries."""

@@ -12,6 +12,9 @@ from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
 from voxelocity.data.decode.labels import class_indices
 from voxelocity.data.decode.nifti import read_scan
 
+_SHARED_GRID_VOXEL = 0.25
+"""How far apart, in voxels, two affines may put the same voxel and still mean one grid."""
+
 
 def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
     """The voxels of one case on its own grid: image (c, x, y, z), label (x, y, z) uint8 class indices or None.
@@ -78,7 +81,8 @@ def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, 
             f"decode: case '{ref.case_id}': {what} differ in shape: {one_path} has {one_grid.shape}, {other_path} has "
             f"{other_grid.shape}; resample one onto the grid of the other"
         )
-    if not one_grid.is_close(other_grid):
+    # Not closer: a rotation stored as a quaternion in float32 alone moves the far corner of a large scan by 0.15 mm.
+    if not one_grid.is_close(other_grid, atol_mm=_SHARED_GRID_VOXEL * min(one_grid.spacing_mm)):
         apart_mm = one_grid.largest_difference_mm(other_grid)
         raise ScanError(
             f"decode: case '{ref.case_id}': {what} lie up to {apart_mm:.4g} mm apart: "

@@ -17,6 +17,7 @@ _GZIP_WINDOW_BITS = 31
 # isal's stubs give its error as an instance, not as a class.
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
 _DRAIN_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 17
 # Of a packed file, more than enough to hold a header, also behind a gzip header with a long name.
 _START_BYTES = 1 << 16
 
@@ -74,19 +75,26 @@ def read_unpacked(path: Path, *, num_expected: int) -> bytes:
 
 
 def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
+    view = memoryview(data)
     parts: list[bytes] = []
-    num_found = 0
-    while data.startswith(_GZIP_MAGIC):
+    num_found, start = 0, 0
+    # The first member is fed whole, as most files have but one. What follows a member's end comes back as a copy, so
+    # later ones are fed in pieces: a file of many members (bgzip) would otherwise be copied once for each.
+    piece_bytes = len(view)
+    while view[start : start + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
         member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
-        try:
-            # One byte more than needed, so that the end of the member is reached and its checksum compared.
-            part = member.decompress(data, max(1, num_expected - num_found + 1))
-            while not member.eof and member.unconsumed_tail:
-                member.decompress(member.unconsumed_tail, _DRAIN_BYTES)
-        except _IsalError as error:
-            raise ScanError(_damaged(path, error)) from None
-        parts.append(part)
-        num_found += len(part)
+        while not member.eof and start < len(view):
+            piece = view[start : start + piece_bytes]
+            try:
+                # One byte more than needed, so that the end of the member is reached and its checksum compared.
+                part = member.decompress(piece, max(1, num_expected - num_found + 1))
+                while not member.eof and member.unconsumed_tail:
+                    member.decompress(member.unconsumed_tail, _DRAIN_BYTES)
+            except _IsalError as error:
+                raise ScanError(_damaged(path, error)) from None
+            start += len(piece) - len(member.unused_data)
+            parts.append(part)
+            num_found += len(part)
         if not member.eof:
             if num_found >= num_expected:
                 raise ScanError(
@@ -94,8 +102,10 @@ def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
                     "there, but not the checksum after them; copy or download it again"
                 )
             break
+        piece_bytes = _PIECE_BYTES
         # As gzip does: zeros after a member are padding.
-        data = member.unused_data.lstrip(b"\0")
+        if start < len(view) and view[start] == 0:
+            start = len(view) - len(bytes(view[start:]).lstrip(b"\0"))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.slabs import slabs
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import ScanHeader, read_header
 
-_SLAB_BYTES = 8 << 20
+_SLAB_VALUES = 1 << 20
 
 
 def read_scan(path: Path) -> tuple[Array, Grid]:
@@ -38,7 +38,7 @@ def label_values_in(path: Path) -> tuple[int, ...]:
     """
     labels, _ = read_scan(path)
     found: set[int] = set()
-    for slab in _slabs(whole_numbers(labels, where=f"decode: {path}")):
+    for (slab,) in slabs(whole_numbers(labels, where=f"decode: {path}"), max_values=_SLAB_VALUES):
         # Counting is six times quicker than sorting for the few values that a label file has.
         low = int(slab.min())
         if int(slab.max()) - low < 65_536:
@@ -66,7 +66,7 @@ def whole_numbers(labels: Array, *, where: str) -> Array:
     is_small = labels.min() >= -(2**15) and labels.max() < 2**15
     whole = np.empty_like(labels, dtype=np.int16 if is_small else np.int64)
     num_bad, first_bad = 0, 0.0
-    for source, target in zip(_slabs(labels), _slabs(whole), strict=True):
+    for source, target in slabs(labels, whole, max_values=_SLAB_VALUES):
         bad = ~(np.abs(source) < 2.0**53) | (source != np.rint(source))
         if bad.any():
             first_bad = first_bad if num_bad else float(source[bad][0])
@@ -90,14 +90,6 @@ def _voxels(header: ScanHeader) -> Array:
     if not header.is_scaled:
         return stored.astype(np.dtype(header.dtype), copy=False)
     scaled = np.empty_like(stored, dtype=np.float32)
-    for source, target in zip(_slabs(stored), _slabs(scaled), strict=True):
+    for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
         target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
-
-
-def _slabs(voxels: Array) -> Iterator[Array]:
-    """Pieces along the last axis of each channel, small enough that temporary arrays stay small."""
-    for channel in voxels:
-        thickness = max(1, _SLAB_BYTES // max(1, channel[..., :1].nbytes))
-        for start in range(0, channel.shape[-1], thickness):
-            yield channel[..., start : start + thickness]

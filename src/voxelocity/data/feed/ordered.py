@@ -68,18 +68,30 @@ class OrderedPrefetch(Generic[T]):
             self.close()
             raise StopIteration
         index = self._next
-        self._next += 1
         started = self._clock()
         try:
-            return self._make(index) if self._crew is None else self._crew.take(index)
+            made = _Made(self._make, index) if self._crew is None else self._crew.take(index)
+        finally:
+            self.wait_s += self._clock() - started
+        if made is None:
+            raise StopIteration
+        # Only now: a Ctrl-C while waiting, or while making the item here, has not used it up.
+        if not isinstance(made.error, KeyboardInterrupt):
+            self._next = index + 1
+        try:
+            return made.get()
         except StopIteration as error:
             # It would end the consumer's loop as if all items had been given.
             raise RuntimeError(f"feed: making item {index} raised StopIteration") from error
         finally:
-            self.wait_s += self._clock() - started
+            # An error's traceback holds this frame, and the frame would hold the error.
+            del made
 
     def close(self) -> None:
-        """Ends the iteration and its threads; returns when items in work are finished. They are dropped."""
+        """Ends the iteration and its threads; returns when items in work are finished. They are dropped.
+
+        A consumer that waits for an item in another thread is told that there are no more.
+        """
         self._stop = self._next
         if self._crew is not None:
             self._crew.end(None)
@@ -130,19 +142,19 @@ class _Made(Generic[T]):
     """What became of one item: a value, or the error that making it raised."""
 
     def __init__(self, make: Callable[[int], T], index: int) -> None:
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
         try:
             self._value = make(index)
         except BaseException as error:  # handed to the consumer, whatever it is
-            self._error = error
+            self.error = error
             # The traceback holds this frame: without this, the two would keep each other alive.
             del self
 
     def get(self) -> T:
-        if self._error is None:
+        if self.error is None:
             return self._value
         try:
-            raise self._error
+            raise self.error
         finally:
             del self
 
@@ -168,18 +180,15 @@ class _Crew(Generic[T]):
             self._threads.append(thread)
             thread.start()
 
-    def take(self, index: int) -> T:
-        """The item of this index; indices are taken in order."""
-        # Not named here: an error's traceback would hold this frame, and it the error.
-        return self._wait_for(index).get()
-
-    def _wait_for(self, index: int) -> _Made[T]:
+    def take(self, index: int) -> _Made[T] | None:
+        """What became of the item of this index, or None once the crew has ended. Indices are taken in order."""
         with self._changed:
-            self._changed.wait_for(lambda: index in self._made)
-            made = self._made.pop(index)
+            self._changed.wait_for(lambda: index in self._made or self._is_ended)
+            if self._is_ended:
+                return None
             self._to_take = index + 1
             self._changed.notify_all()
-        return made
+            return self._made.pop(index)
 
     def end(self, timeout_s: float | None) -> None:
         """Tells the threads to end and waits for them, each at most `timeout_s`."""

@@ -5,20 +5,29 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import numpy as np
 
 from voxelocity.core.contracts import Tier
-from voxelocity.core.errors import CacheError
-from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
+from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, entry_key, source_identity
-from voxelocity.data.decode import read_case
+from voxelocity.data.decode import read_case, read_header
+from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
+from voxelocity.observe import available_memory_bytes
 
 Warn = Callable[[str], None]
+_WORK_SHARE = 0.4
+"""Of the memory that is free at the start: what cases being prepared may take at once, beside the cache."""
+_Origin = Literal["found", "kept", "prepared"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +35,14 @@ class CachingFacts:
     """What filling the cache did. `num_found` cases were there already, `num_prepared` were prepared now.
 
     Attributes:
-        is_kept: False where the cache could not take an entry, so that the run goes on without it.
+        num_kept: cases that the cache holds now; fewer than all where it could not take them.
     """
 
     num_found: int
     num_prepared: int
     num_bytes: int
     seconds: float
-    is_kept: bool
+    num_kept: int
 
 
 class PreparedCases:
@@ -46,7 +55,7 @@ class PreparedCases:
         label_values: file values in order of class index.
         prepare: how each case is prepared.
         cache: where the result is kept.
-        warn: told once, in words, when the cache cannot take an entry and the run goes on without.
+        warn: told, in words and once for each cause, when the cache cannot be read or written and the run goes on.
     """
 
     def __init__(
@@ -61,10 +70,8 @@ class PreparedCases:
         self.refs = tuple(refs)
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
-        self._warn = warn
-        self._disk = DiskTier(Path(cache.folder)) if cache.tier == "disk" else None
-        self._tier: Tier | None = MemoryTier(cache.max_bytes) if cache.tier == "memory" else self._disk
-        self._giving_up = threading.Lock()
+        self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
+        self._keeper = _Keeper(_tier_of(cache), warn)
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
@@ -99,9 +106,10 @@ class PreparedCases:
             ScanError: a case cannot be used. Cases already in the cache stay there.
         """
         start = time.perf_counter()
-        found = prepared = num_bytes = 0
+        num_bytes = 0
+        count: Counter[_Origin] = Counter()
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
-            waiting: set[Future[tuple[Volume, bool]]] = set()
+            waiting: set[Future[tuple[Volume, _Origin]]] = set()
             todo = iter(range(len(self)))
             try:
                 while True:
@@ -114,59 +122,109 @@ class PreparedCases:
                         break
                     done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                     for future in done:
-                        volume, was_found = future.result()
-                        found, prepared = found + was_found, prepared + (not was_found)
+                        volume, origin = future.result()
+                        count[origin] += 1
                         num_bytes += volume.num_bytes
                         on_case(volume.case_id, volume.num_bytes)
             finally:
                 for future in waiting:
                     future.cancel()
         return CachingFacts(
-            num_found=found,
-            num_prepared=prepared,
+            num_found=count["found"],
+            num_prepared=count["prepared"] + count["kept"],
             num_bytes=num_bytes,
             seconds=time.perf_counter() - start,
-            is_kept=self._tier is not None,
+            num_kept=count["found"] + count["kept"],
         )
 
     def _key(self, ref: VolumeRef) -> str:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labelled={ref.label is not None}"
         return entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
 
-    def _take(self, index: int) -> tuple[Volume, bool]:
-        tier, key = self._tier, self._keys[index]
-        if tier is None:
-            return self._prepare(index), False
-        volume = self._get(tier, index)
+    def _take(self, index: int) -> tuple[Volume, _Origin]:
+        key = self._keys[index]
+        volume = self._keeper.get(key)
         if volume is not None:
-            return volume, True
-        with self._only_one_builder(key):
-            volume = self._get(tier, index)
+            return self._named(volume, index), "found"
+        with self._keeper.lock(key):
+            volume = self._keeper.get(key)
             if volume is not None:
-                return volume, True
+                return self._named(volume, index), "found"
             volume = self._prepare(index)
-            try:
-                tier.put(key, volume)
-            except CacheError as error:
-                self._go_on_without(error)
-                return volume, False
+            # A file changed since the key was made belongs to another key.
+            if self._key(self.refs[index]) != key or not self._keeper.put(key, volume):
+                return volume, "prepared"
         # What is in use should be the cache's copy, so that the prepared one can be freed.
-        return self._get(tier, index) or volume, False
+        kept = self._keeper.get(key)
+        return (volume if kept is None else self._named(kept, index)), "kept"
 
-    def _go_on_without(self, error: CacheError) -> None:
-        with self._giving_up:
-            if self._tier is None:
-                return
-            self._tier = None
-        self._warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
-
-    def _get(self, tier: Tier, index: int) -> Volume | None:
-        volume = tier.get(self._keys[index])
+    def _named(self, volume: Volume, index: int) -> Volume:
         # The same files may stand under another name in another data set.
-        return None if volume is None else volume.with_(case_id=self.refs[index].case_id)
+        return volume.with_(case_id=self.refs[index].case_id)
 
     def _prepare(self, index: int) -> Volume:
-        return self._preparation(read_case(self.refs[index], label_values=self._label_values))
+        ref = self.refs[index]
+        with self._room.taking(self._work_bytes(ref)):
+            return self._preparation(read_case(ref, label_values=self._label_values))
 
-    def _only_one_builder(self, key: str) -> AbstractContextManager[object]:
-        return nullcontext() if self._disk is None else self._disk.lock(key)
+    def _work_bytes(self, ref: VolumeRef) -> int:
+        """An upper bound of the memory that preparing a case takes for a while."""
+        try:
+            headers = [read_header(path) for path in ref.images]
+        except ScanError:
+            return 0  # reading the case says what is wrong, and where
+        num_channels = sum(header.num_channels for header in headers)
+        spec = VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*(header.dtype for header in headers))))
+        return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
+
+
+class _Keeper:
+    """A tier that may fail without harm: what it cannot give or take is prepared again, and a person is told why.
+
+    Shared by all parts of some cases.
+    """
+
+    def __init__(self, tier: Tier | None, warn: Warn) -> None:
+        self._tier = tier
+        self._warn = warn
+        self._is_writable = tier is not None
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Volume | None:
+        try:
+            return None if self._tier is None else self._tier.get(key)
+        except CacheError as error:
+            self._tell("get", f"{error}; cases that cannot be read are prepared again each time they are used")
+            return None
+
+    def put(self, key: str, volume: Volume) -> bool:
+        """Whether it was kept. After a failure that would meet every other volume too, nothing more is written."""
+        if self._tier is None or not self._is_writable:
+            return False
+        try:
+            self._tier.put(key, volume)
+        except EntryTooLargeError as error:
+            self._tell("large", f"{error}; cases as large as this are prepared again each time they are used")
+            return False
+        except CacheError as error:
+            self._is_writable = False
+            self._tell("put", f"{error}; going on without more: cases not in the cache are prepared again each time they are used")
+            return False
+        return True
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        return nullcontext() if self._tier is None else self._tier.lock(key)
+
+    def _tell(self, cause: str, text: str) -> None:
+        with self._lock:
+            if cause in self._told:
+                return
+            self._told.add(cause)
+        self._warn(text)
+
+
+def _tier_of(cache: CacheConfig) -> Tier | None:
+    if cache.tier == "memory":
+        return MemoryTier(cache.max_bytes)
+    return DiskTier(Path(cache.folder)) if cache.tier == "disk" else None

@@ -8,8 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.contracts import StageEffect
+from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.prepare.boxes import class_boxes
+
+_MAX_VOXELS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,16 @@ class FindForeground:
         return f"foreground(per_class={self.per_class})"
 
     def __call__(self, volume: Volume) -> Volume:
+        """The volume with its `foreground`.
+
+        Raises:
+            ScanError: it has more voxels than int32 can number.
+        """
+        if volume.grid.num_voxels > _MAX_VOXELS:
+            raise ScanError(
+                f"prepare.foreground: case '{volume.case_id}' has {volume.grid.num_voxels:,} voxels, at most "
+                f"{_MAX_VOXELS:,} can be numbered; choose a coarser spacing_mm or crop the scan"
+            )
         if volume.label is None:
             return volume.with_(foreground={})
         return volume.with_(foreground=find_foreground(volume.label, per_class=self.per_class))

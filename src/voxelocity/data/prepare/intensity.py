@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.contracts import StageEffect
+from voxelocity.core.slabs import slabs
 from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.prepare.config import IntensityConfig
 
@@ -50,7 +50,7 @@ class ScaleIntensity:
 def _scale_window(source: Array, target: npt.NDArray[np.float32], config: IntensityConfig) -> None:
     mean = config.low if config.mean == "low" else config.mean
     std = config.high - config.low if config.std == "width" else config.std
-    for values, scaled in _slabs(source, target):
+    for values, scaled in slabs(source, target, max_values=_SLAB_VALUES):
         wide = values.astype(np.float64)
         np.clip(wide, config.low, config.high, out=wide)
         wide -= mean
@@ -60,8 +60,9 @@ def _scale_window(source: Array, target: npt.NDArray[np.float32], config: Intens
 
 def _scale_zscore(source: Array, target: npt.NDArray[np.float32], *, nonzero_only: bool) -> None:
     mean, std = _moments(source, nonzero_only=nonzero_only)
-    factor = 1.0 / std if std > 0.0 else 0.0
-    for values, scaled in _slabs(source, target):
+    # The deviation of a constant that float64 cannot hold exactly is a rounding error.
+    factor = 1.0 / std if std > 1e-12 * abs(mean) else 0.0
+    for values, scaled in slabs(source, target, max_values=_SLAB_VALUES):
         # In float64, for of large values close together float32 would keep few digits.
         wide = values.astype(np.float64)
         wide -= mean
@@ -78,7 +79,7 @@ def _moments(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
     variances", 1979: the sum of squares about the mean keeps its digits where the mean is large.
     """
     count, mean, squares = 0, 0.0, 0.0
-    for values, _ in _slabs(source, source):
+    for (values,) in slabs(source, max_values=_SLAB_VALUES):
         flat = values.ravel(order="K")
         wide = (flat[flat != 0] if nonzero_only else flat).astype(np.float64)
         if wide.size == 0:
@@ -93,12 +94,3 @@ def _moments(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
         mean += (slab_mean - mean) * wide.size / joined
         count = joined
     return mean, math.sqrt(squares / count) if count else 0.0
-
-
-def _slabs(source: Array, target: Array) -> Iterator[tuple[Array, Array]]:
-    """Pieces of both arrays along the axis that is slowest in memory."""
-    slow = max(range(3), key=lambda axis: abs(source.strides[axis]))
-    source, target = np.moveaxis(source, slow, 0), np.moveaxis(target, slow, 0)
-    thickness = max(1, _SLAB_VALUES // max(1, source[:1].size))
-    for start in range(0, len(source), thickness):
-        yield source[start : start + thickness], target[start : start + thickness]

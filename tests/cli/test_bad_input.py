@@ -267,7 +267,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, 
     cache = ("--set", "data.cache.tier=disk", "--set", f"data.cache.folder={tmp_path / 'cache'}")
     ended = train(tiny_msd, tmp_path / "run", *cache)
     assert ended.status == 0, ended.err
-    assert ended.out.count("going on without a cache") == 1
+    assert " ".join(ended.out.split()).count("going on without more: cases not in the cache are prepared again") == 1
     assert "in the disk cache" not in ended.out
     events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
     (warning,) = [event["text"] for event in events if event["event"] == "warning"]
@@ -277,4 +277,12 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, 
 def test_a_cache_folder_below_a_file_is_named(train, tiny_msd, tmp_path):
     (tmp_path / "file").write_text("in the way")
     cache = ("--set", "data.cache.tier=disk", "--set", f"data.cache.folder={tmp_path / 'file' / 'cache'}")
-    assert_refused(train(tiny_msd, tmp_path / "run", *cache), [str(tmp_path / "file"), "set cache.folder"])
+    assert_refused(train(tiny_msd, tmp_path / "run", *cache), [str(tmp_path / "file"), "set data.cache.folder"])
+
+
+def test_labels_that_hold_nothing_but_background_are_told_before_training(train, own_msd, tmp_path):
+    for path in (own_msd / "labelsTr").iterdir():
+        scan = nib.load(path)
+        nib.save(nib.Nifti1Image(np.zeros(scan.shape, np.uint8), scan.affine), path)
+    ended = train(own_msd, tmp_path / "run", "--set", "data.cache.tier=memory")
+    assert_refused(ended, ["none of the 6 labels of", "holds anything but background", "are these the right label"])

@@ -31,6 +31,12 @@ def test_a_fold_divides_the_cases():
     assert split.held_out
 
 
+def test_the_cases_to_learn_from_are_a_data_set_of_their_own():
+    training = cases([0, 1, 0, 1, 2]).training(1)
+    assert [ref.case_id for ref in training] == ["c0", "c2", "c4"]
+    assert training.class_names == cases([0]).class_names
+
+
 def test_fold_all_uses_every_case_twice_and_says_so():
     split = cases([0, 1]).split("all")
     assert split.training == split.validation

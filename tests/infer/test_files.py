@@ -37,6 +37,14 @@ def test_two_scans_of_one_name_are_refused(tmp_path):
         find_scans(files, num_channels=1)
 
 
+def test_a_file_that_is_named_twice_is_taken_once(tmp_path):
+    (file,) = touch(tmp_path, "x.nii.gz")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "x.nii.gz").symlink_to(file)
+    refs = find_scans([file, tmp_path, tmp_path / "links" / ".." / "x.nii.gz", tmp_path / "links"], num_channels=1)
+    assert [(ref.case_id, ref.images) for ref in refs] == [("x", (file,))]
+
+
 def test_what_is_no_scan_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"gone\.nii\.gz does not exist"):
         find_scans([tmp_path / "gone.nii.gz"], num_channels=1)

@@ -1,10 +1,13 @@
+import errno
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
+from voxelocity.infer.model import KNOWN_VERSIONS
 from voxelocity.step import build_network
 
 
@@ -64,4 +67,77 @@ def test_a_damaged_description_is_refused(tmp_path):
         load_model(tmp_path)
     (tmp_path / SPEC_NAME).write_text(json.dumps({"network": {}}))
     with pytest.raises(InputError, match=r"model\.json: network\.name"):
+        load_model(tmp_path)
+
+
+def damaged(folder, content):
+    """The text of the error for a model whose description has this content."""
+    (folder / SPEC_NAME).write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        load_model(folder)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\xff\xfe{\x00}\x00", "is damaged ('utf-8' codec can't decode byte 0xff in position 0"),
+        (b"[" * 100_000, "is damaged (maximum recursion depth"),
+        (b'{"labels": ' + b"9" * 5_000 + b"}", "is damaged (Exceeds the limit"),
+        (b"[1, 2]", "is damaged (it holds a JSON list, not keys and values)"),
+        (b"null", "is damaged (it holds a JSON NoneType, not keys and values)"),
+    ],
+)
+def test_a_description_of_other_bytes_is_refused_with_the_cure(tmp_path, content, text):
+    save_model(tmp_path, network(), spec())
+    told = damaged(tmp_path, content)
+    assert told.startswith(f"infer: {tmp_path / SPEC_NAME} {text}")
+    assert told.endswith("; train the model again")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("channels", "CT", "channels = 'CT' is not valid"),
+        ("channels", [], "channels = [] is not valid"),
+        ("labels", ["background"], "labels = ['background'] is not valid"),
+        ("labels", {}, "labels = {} is not valid"),
+        ("labels", {"0": "background", "organ": "7"}, "'organ' is not valid"),
+        ("labels", {"0": "background", "-1": "organ"}, "'-1' is not valid"),
+        ("labels", {"0": "background", "65536": "organ"}, "'65536' is not valid"),
+        ("window", [8, 8, 8], "window = [8, 8, 8] is not valid"),
+        ("prepared", {}, "unknown key 'prepared'; did you mean 'prepare'?"),
+    ],
+)
+def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key, value, text):
+    save_model(tmp_path, network(), spec())
+    told = damaged(tmp_path, json.dumps({**spec().to_plain(), key: value}).encode())
+    assert told.startswith(f"infer: {tmp_path / SPEC_NAME}: ")
+    assert text in told
+    assert told.endswith("; train the model again")
+
+
+@pytest.mark.parametrize("version", [2, 0, "1.5", None])
+def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
+    save_model(tmp_path, network(), spec())
+    told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
+    assert told == (
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1; "
+        "install the release of voxelocity that wrote it, or train the model again"
+    )
+
+
+def test_a_description_is_written_in_a_format_that_is_known():
+    assert spec().format_version in KNOWN_VERSIONS
+
+
+def test_a_description_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    save_model(tmp_path, network(), spec())
+
+    def refuse(path, **_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    # By hand, as tests may run as root, who may read everything.
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(InputError, match=r"model\.json cannot be read \(Permission denied\); check that it is a file"):
         load_model(tmp_path)

@@ -73,3 +73,46 @@ def test_a_declaration_that_contradicts_the_files_is_refused(tmp_path, tiny_msd)
     (root / "dataset.json").write_text(json.dumps(description))
     with pytest.raises(DatasetError, match=r"declares 2 channels \(T1, T2\), but case 'case_0' holds 1"):
         make_plan(voxelocity.open(root), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"fold": "0"}, "fold is '0'; give a whole number or 'all'"),
+        ({"fold": 1.0}, "fold is 1.0; give a whole number or 'all'"),
+        ({"seed": "a"}, "seed is 'a'; give a whole number from 0"),
+        ({"seed": -1}, "seed is -1; give a whole number from 0"),
+        ({"time_budget_s": "5m"}, "time_budget_s is '5m'; give seconds as a number, or 0 for no limit"),
+        ({"time_budget_s": float("nan")}, "time_budget_s is nan; give seconds as a number"),
+        ({"device": "tpu"}, "device 'tpu' is not known; choose auto, cpu, cuda"),
+        ({"device": "cuda:0"}, "device 'cuda:0' is not known; choose auto, cpu, cuda"),
+        ({"cases": "folder"}, r"cases is 'folder'; give what voxelocity\.open\(\.\.\.\) returns"),
+    ],
+)
+def test_arguments_of_a_wrong_kind_are_refused_by_name(tiny_msd, argument, said):
+    with pytest.raises(ConfigError, match=said):
+        make_plan(**{"cases": voxelocity.open(tiny_msd), "device": "cpu", **argument})
+
+
+@pytest.mark.parametrize(
+    ("argument", "overrides", "said"),
+    [
+        ({"seed": 7}, {"seed": 3}, r"seed is 7, but the configuration fixes seed to 3; .*--set seed=7 replaces"),
+        (
+            {"time_budget_s": 33.0},
+            {"train": {"time_budget_s": 0}},
+            r"time_budget_s is 33\.0, but the configuration fixes train\.time_budget_s to 0\.0; leave one of them out",
+        ),
+    ],
+)
+def test_an_argument_and_a_key_that_contradict_each_other_are_refused(tiny_msd, argument, overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides, **argument)
+
+
+def test_the_seed_of_the_configuration_holds_where_none_is_asked_for(tiny_msd):
+    cases = voxelocity.open(tiny_msd)
+    assert make_plan(cases, device="cpu", overrides={"seed": 3}).plan.seed == 3
+    assert make_plan(cases, device="cpu", overrides={"seed": 3}, seed=3).plan.seed == 3
+    assert make_plan(cases, device="cpu", seed=2**60 + 1).plan.seed == 2**60 + 1
+    assert make_plan(cases, device="cpu").plan.seed == 0

@@ -97,6 +97,34 @@ def test_a_damaged_record_is_named(tmp_path, text):
         read_run(tmp_path)
 
 
+@pytest.mark.parametrize("content", [b"seed: \xff\xfe", b"seed: 2001-99-99"])
+def test_a_record_that_is_no_text_or_no_yaml_is_named(tmp_path, content):
+    (tmp_path / "run.yaml").write_bytes(content)
+    with pytest.raises(InputError, match=r"report: .*run\.yaml is damaged \(.*restore it or train anew"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"plan": 3}, r"'plan' is 3, not keys and values"),
+        ({"dataset": [1]}, r"'dataset' is \[1\], not keys and values"),
+        ({"fingerprint": "x"}, r"'fingerprint' is 'x', not keys and values"),
+        ({"seed": "x"}, r"'x'"),
+        ({"seed": [1]}, r"int\(\) argument"),
+        ({"choices": 3}, r"int"),
+        ({"choices": [{"key": 3, "value": 1, "reason": "r"}]}, r"a choice has the key 3, which is no text"),
+        ({"dataset": {"num_cases": "x"}}, r"'x'"),
+        ({"dataset": {"classes": 3}}, r"int"),
+    ],
+)
+def test_a_part_of_the_record_that_cannot_be_used_is_named(write, record, change, text):
+    with pytest.raises(
+        InputError, match=rf"run\.yaml was written by .* or was changed \(.*{text}.*restore it or train"
+    ):
+        read_run(write(record={**record, **change}))
+
+
 def test_a_choice_of_another_version_is_named(write, record):
     record["choices"][0]["colour"] = "red"
     with pytest.raises(InputError, match=r"run\.yaml was written by another version .*colour"):

@@ -182,6 +182,13 @@ def test_an_interrupted_run_says_how_to_go_on(write, events, tmp_path):
     assert "the same command goes on from there" in page.words
 
 
+def test_a_run_stopped_before_its_first_step_claims_no_saved_state(write, events, tmp_path):
+    stop = {"event": "interrupted", "time_s": 14.0, "signal": 2}
+    page = draw(write(events=[*events[:4], stop]), tmp_path / "r.html")
+    assert "stopped before its first training step; the same command trains it" in page.words
+    assert "saved its state" not in page.words
+
+
 def test_factors_appear_only_beside_a_baseline(page, finished_run, tmp_path):
     assert "Compared with the baseline" not in page.words
     baseline = LabelledRun(label="Plain", seconds_to_target=512.0)

@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.observe import FakeClock
-from voxelocity.training.budget import StepBudget, TimeBudget
+from voxelocity.training.budget import StepBudget, TimeBudget, allot
 
 
 def test_steps_alone_decide_the_progress_of_a_step_budget():
@@ -31,3 +31,34 @@ def test_a_time_budget_with_steps_ends_at_whichever_comes_first():
 def test_a_budget_that_is_spent_before_it_begins_ends_at_once():
     clock = FakeClock(50.0)
     assert TimeBudget(clock, begin_s=49.0, end_s=20.0).progress(0) == 1.0
+
+
+def test_training_gets_what_is_left_of_a_budget():
+    allotted = allot(100.0, now_s=10.0, trained_s=0.0, validate_s=20.0, report_s=3.0)
+    assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (10.0, 77.0, False)
+    assert allotted.late_s == (0.0, 0.0)
+
+
+def test_a_resumed_training_goes_on_in_its_schedule():
+    allotted = allot(100.0, now_s=50.0, trained_s=30.0, validate_s=20.0, report_s=3.0)
+    assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (20.0, 77.0, False)
+
+
+@pytest.mark.parametrize(("validate_s", "late_s"), [(0.25, (0.0, 0.75)), (4.0, (1.5, 4.5)), (3.5, (1.0, 4.0))])
+def test_a_short_budget_gives_training_a_fifth_and_tells_how_late_the_run_may_end(validate_s, late_s):
+    allotted = allot(10.0, now_s=5.5, trained_s=0.0, validate_s=validate_s, report_s=3.0)
+    assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (5.5, 7.5, True)
+    assert allotted.late_s == pytest.approx(late_s)
+
+
+def test_a_resumed_run_that_is_past_its_budget_counts_from_now():
+    allotted = allot(10.0, now_s=30.0, trained_s=2.0, validate_s=1.0, report_s=3.0)
+    assert allotted.is_short
+    assert allotted.late_s == pytest.approx((21.0, 24.0))
+
+
+def test_a_training_that_may_end_early_is_late_for_sure_only_by_what_follows_it():
+    allotted = allot(10.0, now_s=5.5, trained_s=0.0, validate_s=4.0, report_s=3.0, may_end_early=True)
+    assert allotted.late_s == pytest.approx((0.0, 4.5))
+    later = allot(10.0, now_s=9.0, trained_s=0.0, validate_s=4.0, report_s=3.0, may_end_early=True)
+    assert later.late_s == pytest.approx((3.0, 8.0))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import signal
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 import voxelocity
 from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import run as run_module
 from voxelocity.training import train
@@ -39,11 +41,11 @@ class StopAfterSteps(StopRequest):
 def run_in(tiny_msd, tiny_plan):
     """Trains on the tiny data in a folder; keys of the plan by position, everything else by keyword."""
 
-    def run(out, plan=None, **options):
+    def run(out, plan=None, cases=None, **options):
         # A clock of its own: what is written once a second must not depend on how busy the machine is.
         ticks = itertools.count()
         return train(
-            voxelocity.open(tiny_msd),
+            voxelocity.open(tiny_msd) if cases is None else cases,
             out,
             overrides={**tiny_plan, **(plan or {})},
             device="cpu",
@@ -59,9 +61,9 @@ def run_in(tiny_msd, tiny_plan):
 def stop_after(monkeypatch, run_in):
     """Trains in a folder and stops after some steps."""
 
-    def run(out, num_steps, plan=None):
+    def run(out, num_steps, plan=None, **options):
         with monkeypatch.context() as patched, pytest.raises(InterruptedRunError) as caught:
-            run_in(out, plan, stop=StopAfterSteps(num_steps, patched))
+            run_in(out, plan, stop=StopAfterSteps(num_steps, patched), **options)
         return caught.value
 
     return run
@@ -127,7 +129,7 @@ def test_three_steps_and_three_more_are_six_steps_whatever_feeds_them(
     assert "--resume" in str(error)
     assert error.signal_number == signal.SIGTERM
     assert steps_saved(tmp_path / "run") == [3]
-    assert run_in(tmp_path / "run", resume=True).step == 6
+    assert run_in(tmp_path / "run", plan, resume=True).step == 6
     assert_same_weights(tmp_path / "run", whole_run)
     assert_same_checkpoint(tmp_path / "run", whole_run)
 
@@ -184,6 +186,187 @@ def test_a_finished_run_is_refused_until_it_is_overwritten(whole_run, run_in, tm
     assert steps_saved(run) == [2]
     assert (run / "notes.txt").read_text() == "a person's own"
     assert len(events(run, "run_started")) == 1
+
+
+def test_a_page_of_an_unfinished_run_does_not_finish_it(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    render_page(read_run(run), run / "report.html")
+    assert run_in(run, resume=True).step == 6
+    assert_same_weights(run, whole_run)
+
+
+def test_a_finished_run_without_its_page_is_still_finished(whole_run, run_in, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    (run / "report.html").unlink()
+    with pytest.raises(InputError, match=r"already holds a finished run \(`voxelocity report .*` renders its page, wh"):
+        run_in(run)
+    assert len(events(run, "run_started")) == 1
+
+
+def test_a_run_killed_while_it_renders_its_page_has_everything_else(run_in, tmp_path, monkeypatch):
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    monkeypatch.setattr(run_module, "render_page", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_in(run)
+    assert len(events(run, "run_finished")) == 1
+    for name in ("metrics.csv", "progress.png", "scores.json", "model.safetensors"):
+        assert (run / name).stat().st_size > 0
+
+
+def test_another_data_set_is_refused_with_and_without_resume(run_in, stop_after, own_msd, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    before = steps_saved(run)
+    for options in ({}, {"resume": True}):
+        with pytest.raises(
+            InputError, match=r"another data set \(path: .*Task99_Tiny -> .*data\).*-o.*--overwrite.*moved"
+        ):
+            run_in(run, cases=voxelocity.open(own_msd), **options)
+    assert steps_saved(run) == before
+    assert len(events(run, "run_started")) == 1
+
+
+def drop_a_case(description):
+    description["training"].pop()
+
+
+def rename_a_class(description):
+    description["labels"]["2"] = "stone"
+
+
+def rename_the_channel(description):
+    description["modality"]["0"] = "CT"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (drop_a_case, r"1 training cases missing: case_5"),
+        (rename_a_class, r"labels.2: core -> stone"),
+        (rename_the_channel, r"channels: \['MRI'\] -> \['CT'\]"),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"resume": True}])
+def test_a_data_set_that_changed_in_place_is_refused(run_in, stop_after, own_msd, tmp_path, change, text, options):
+    run, path = tmp_path / "run", own_msd / "dataset.json"
+    stop_after(run, 3, cases=voxelocity.open(own_msd))
+    description = json.loads(path.read_text())
+    change(description)
+    path.write_text(json.dumps(description))
+    with pytest.raises(
+        InputError, match=rf"unfinished run on another data set \({text}\); choose another .*--overwrite$"
+    ):
+        run_in(run, cases=voxelocity.open(own_msd), **options)
+
+
+def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    whole = run / "events.jsonl"
+    monkeypatch.setattr("voxelocity.training.entry.make_plan", None)
+    for content, text in (
+        (b"garbage\n" + whole.read_bytes(), r"line 1 is no event.*delete that line"),
+        (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),
+    ):
+        whole.write_bytes(content)
+        for options in ({}, {"resume": True}):
+            with pytest.raises(InputError, match=text):
+                run_in(run, **options)
+
+
+def test_a_damaged_run_can_be_overwritten(run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    (run / "run.yaml").write_bytes(b"\xff")
+    (run / "events.jsonl").write_text("garbage\n{}\n")
+    assert run_in(run, {"train.steps": 2}, overwrite=True).step == 2
+
+
+def test_a_checkpoint_that_holds_something_else_is_passed_over(whole_run, run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    newest = run / "checkpoints" / "step_000000004.pt"
+    torch.save({"a": 1}, newest)
+    assert run_in(run, resume=True).step == 6
+    (warning,) = events(run, "warning")
+    assert f"{newest} cannot be used and is removed; going on from step_000000003.pt" in warning["text"]
+    assert_same_weights(run, whole_run)
+
+
+def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_path):
+    run = tmp_path / "run"
+    stop_after(run, 3)
+    record = (run / "run.yaml").read_text()
+    assert "\ndevice: cpu\n" in record
+    (run / "run.yaml").write_text(record.replace("\ndevice: cpu\n", "\ndevice: cuda\n"))
+    assert run_in(run, resume=True).step == 6
+    (warning,) = events(run, "warning")
+    assert "begun on cuda and goes on on cpu with the same plan" in warning["text"]
+
+
+def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):
+    run, stop = tmp_path / "run", StopRequest()
+    stop.signal_number = signal.SIGINT
+    with pytest.raises(InterruptedRunError) as caught:
+        run_in(run, stop=stop)
+    text = str(caught.value)
+    assert "stopped by Ctrl-C before the first training step, so there was nothing to save and nothing is lost" in text
+    assert f"the same command with --resume trains the run in {run}" in text
+    assert "everything is saved" not in text
+    run_in(run, resume=True)
+    assert_same_weights(run, whole_run)
+
+
+def test_a_stop_at_step_0_of_the_loop_says_so_too(run_in, tmp_path, monkeypatch):
+    stop = StopRequest()
+    feed = run_module.Feed
+
+    def stopped(*args, **options):
+        stop.signal_number = signal.SIGINT
+        return feed(*args, **options)
+
+    monkeypatch.setattr(run_module, "Feed", stopped)
+    with pytest.raises(InterruptedRunError, match="before the first training step, so there was nothing to save"):
+        run_in(tmp_path / "run", stop=stop)
+
+
+def test_a_stop_while_a_resumed_run_fills_its_cache_names_the_step_that_is_saved(run_in, stop_after, tmp_path):
+    stop_after(tmp_path / "run", 3)
+    stop = StopRequest()
+    stop.signal_number = signal.SIGTERM
+    with pytest.raises(InterruptedRunError, match="stopped by SIGTERM at step 3; everything is saved"):
+        run_in(tmp_path / "run", resume=True, stop=stop)
+
+
+@pytest.mark.parametrize(
+    ("validate_s", "late"),
+    [
+        (0.25, r"0\.25 s .* and may end up to 1\.\d s late: "),
+        (7.0, r"7\.0 s .* will end at least 3\.\d s and up to 8\.\d s"),
+    ],
+)
+def test_a_short_budget_says_what_was_measured_and_how_late_the_run_may_end(
+    run_in, tmp_path, monkeypatch, validate_s, late
+):
+    monkeypatch.setattr(run_module, "rehearse", lambda *args, **options: validate_s)
+    run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=8.0, spent_s=4.5)
+    (warning,) = events(tmp_path / "run", "warning")
+    text = warning["text"]
+    assert re.search(r"a budget of 8\.0 s is short: 4\.\d s went into what comes before training", text), text
+    assert re.search(rf"validating 2 cases takes about {late}", text), text
+    assert "(measured on 2 of them); the run trains for at most a fifth of the budget and" in text
+    assert text.endswith("late: the model's files and the report take up to 3.0 s")
+
+
+def test_a_budget_that_is_long_enough_is_not_commented(run_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "rehearse", lambda *args, **options: 1.0)
+    run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0)
+    assert events(tmp_path / "run", "warning") == []
 
 
 def test_a_mistake_in_the_new_command_leaves_the_old_run_alone(whole_run, run_in, tmp_path):

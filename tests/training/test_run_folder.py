@@ -1,8 +1,10 @@
+import json
+
 import pytest
 from filelock import FileLock
 
-from voxelocity.core.errors import OutputError
-from voxelocity.training.run_folder import RunFolder, differing_keys
+from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.training.run_folder import RunFolder
 
 
 def test_clearing_removes_what_a_run_writes_and_nothing_else(tmp_path):
@@ -25,7 +27,64 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path):
         pass
 
 
-def test_differing_keys_name_both_values():
-    old = {"a": 1, "b": {"c": 2, "d": 3}}
-    new = {"a": 1, "b": {"c": 5, "d": 3}, "e": 4}
-    assert differing_keys(old, new) == ["b.c: 2 -> 5", "e: None -> 4"]
+def events_of(*names):
+    return "".join(json.dumps({"event": name, "time_s": float(i)}) + "\n" for i, name in enumerate(names))
+
+
+@pytest.mark.parametrize(
+    ("names", "state"),
+    [
+        ((), "unfinished"),
+        (("run_started", "steps"), "unfinished"),
+        (("run_started", "steps", "interrupted"), "unfinished"),
+        (("run_started", "interrupted", "run_started", "run_finished"), "finished"),
+        (("run_started", "run_finished", "run_started"), "unfinished"),
+    ],
+)
+@pytest.mark.parametrize("has_page", [False, True])
+def test_events_tell_whether_a_run_is_finished_and_a_page_does_not(tmp_path, names, state, has_page):
+    folder = RunFolder(tmp_path)
+    folder.events.write_text(events_of(*names))
+    assert folder.state() == "empty"
+    folder.record.write_text("plan: {}")
+    if has_page:
+        folder.report.write_text("<html>")
+    assert folder.state() == state
+
+
+def test_a_run_without_events_is_unfinished(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.record.write_text("plan: {}")
+    assert folder.state() == "unfinished"
+
+
+def test_damaged_events_are_named(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.record.write_text("plan: {}")
+    folder.events.write_text("garbage\n" + events_of("run_started", "steps"))
+    with pytest.raises(InputError, match=r"events\.jsonl, line 1 is no event .*delete that line"):
+        folder.state()
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"seed: \xff\xfe", "cannot be read .*utf-8.*"),
+        (b"a: [1", "cannot be read .*"),
+        (b"a: 2001-99-99", "cannot be read .*month.*"),
+        (b"- a", "holds no run, but .*'a'.*"),
+        (b"", "holds no run, but None"),
+        (b"seed: 1", "lacks 'dataset'"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
+    folder = RunFolder(tmp_path)
+    folder.record.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start anew with --overwrite"):
+        folder.read_begun()
+
+
+def test_a_record_keeps_any_name(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_record({"name": "Hüfte 股関節"})
+    assert "Hüfte 股関節" in folder.record.read_bytes().decode()

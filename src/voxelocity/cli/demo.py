@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from voxelocity.cli import interrupt
+
 
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for phantoms, runs and report.")] = Path("demo"),
@@ -19,6 +21,7 @@ def demo(
     from voxelocity.report import factor_table
 
     console = Console()
-    result = run_demo(out, seed=seed, console=console)
+    with interrupt.is_raised():
+        result = run_demo(out, seed=seed, console=console)
     console.print(factor_table(result.runs, target_dice=result.target_dice))
     console.print(f"see {result.page}", highlight=False)

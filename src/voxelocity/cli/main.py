@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from voxelocity.cli import demo, plan, predict, report, train
+from voxelocity.cli import demo, interrupt, plan, predict, report, train
 from voxelocity.core.errors import InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -43,15 +43,19 @@ def main() -> None:
     # machine then makes a training step 5 to 40 times slower (measured on 2 cores). Read when torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app()
+        with interrupt.ends_at_once():
+            app()
+    except SystemExit as ended:
+        # What typer makes of a KeyboardInterrupt, without a word.
+        if ended.code == interrupt.STATUS:
+            _end(interrupt.MESSAGE, interrupt.STATUS)
+        raise
     except InputError as error:
         _end(error, 2)
     except InterruptedRunError as error:
         _end(error, 128 + error.signal_number)
     except VoxelocityError as error:
         _end(error, 1)
-    except KeyboardInterrupt:
-        _end("stopped by Ctrl-C", 130)
     except BrokenPipeError:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

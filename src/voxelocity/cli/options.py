@@ -22,6 +22,12 @@ ConfigFile = Annotated[Path | None, typer.Option("--config", help="YAML with key
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of the plan: --set data.batch_size=4.")]
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether a person gave this option; a default must not look like a wish."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def read_fold(text: str) -> Fold:
     """A fold number or "all".
 

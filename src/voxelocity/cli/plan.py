@@ -11,6 +11,7 @@ from voxelocity.cli import options
 
 
 def plan(
+    context: typer.Context,
     dataset: options.Dataset,
     fold: options.FoldText = "0",
     time_budget: options.Budget = "",
@@ -18,15 +19,16 @@ def plan(
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record that train would store, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan and its reasons as JSON.")] = False,
 ) -> None:
     """Show what `train` would do with DATASET, and why, without doing it."""
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    from voxelocity.core.config import AUTO
     from voxelocity.core.units import parse_duration_s
     from voxelocity.data.source import open_cases
 
-    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
     from rich.console import Console
 
@@ -34,7 +36,12 @@ def plan(
     from voxelocity.report import dataset_panel, plan_table
 
     planned = make_plan(
-        cases, fold=chosen_fold, time_budget_s=budget_s, seed=seed, device=chosen_device, overrides=overrides
+        cases,
+        fold=chosen_fold,
+        time_budget_s=budget_s,
+        seed=seed if options.is_given(context, "seed") else AUTO,
+        device=chosen_device,
+        overrides=overrides,
     )
     record = planned.to_record()
     if as_json:

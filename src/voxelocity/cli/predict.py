@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from voxelocity.cli import options
+from voxelocity.cli import interrupt, options
 
 
 def predict(
@@ -25,12 +25,13 @@ def predict(
 
     console = Console()
     machine = survey(chosen_device, cache_folder=out)
-    written = predict_files(
-        run,
-        inputs,
-        out,
-        device=machine.torch_device,
-        num_threads=machine.num_cpus,
-        on_case=lambda case_id, path: console.print(f"{case_id} -> {path}", highlight=False),
-    )
+    with interrupt.is_raised():
+        written = predict_files(
+            run,
+            inputs,
+            out,
+            device=machine.torch_device,
+            num_threads=machine.num_cpus,
+            on_case=lambda case_id, path: console.print(f"{case_id} -> {path}", highlight=False),
+        )
     console.print(f"predicted {len(written)} scans into {out}", highlight=False)

@@ -11,6 +11,7 @@ from voxelocity.cli import options
 
 
 def train(
+    context: typer.Context,
     dataset: options.Dataset,
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
     fold: options.FoldText = "0",
@@ -25,10 +26,11 @@ def train(
     """Train a network on DATASET: plan, cache, train, validate, report."""
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
+    from voxelocity.core.config import AUTO
     from voxelocity.core.units import parse_duration_s
     from voxelocity.data.source import open_cases
 
-    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
     from rich.console import Console
 
@@ -40,9 +42,9 @@ def train(
     result = run_training(
         cases,
         out,
-        fold=chosen_fold,
+        fold=chosen_fold if options.is_given(context, "fold") else AUTO,
         time_budget_s=budget_s,
-        seed=seed,
+        seed=seed if options.is_given(context, "seed") else AUTO,
         device=chosen_device,
         overrides=overrides,
         resume=resume,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,8 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
 
 Fold = int | Literal["all"]
+MAX_LABEL_VALUE = 65_535
+"""Of a label file; predictions are written in the data set's own values, as uint8 or uint16."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,14 @@ class Cases:
     def num_classes(self) -> int:
         """Classes with the background."""
         return len(self.labels)
+
+    def training(self, fold: Fold) -> Cases:
+        """Only the cases to learn from when `fold` is held out.
+
+        Raises:
+            DatasetError: as `split`.
+        """
+        return replace(self, refs=self.split(fold).training)
 
     def split(self, fold: Fold) -> Split:
         """The labelled cases, divided by `fold`; "all" trains and validates on every case and says so.

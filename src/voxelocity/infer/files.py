@@ -11,8 +11,8 @@ import torch
 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import write_scan
-from voxelocity.infer.model import load_model
+from voxelocity.data.decode import read_header, write_scan
+from voxelocity.infer.model import ModelSpec, load_model
 from voxelocity.infer.predictor import Predictor
 
 _NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)$", re.IGNORECASE)
@@ -24,6 +24,7 @@ def find_scans(inputs: Sequence[Path], *, num_channels: int) -> tuple[VolumeRef,
 
     A network of one channel takes each file as one scan. A network of several takes nnU-Net's names
     (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) as one scan, and any other file as a scan with all channels in it.
+    A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
 
     Raises:
         InputError: a path does not exist, is no NIfTI file, a channel is missing, or two scans share a name.
@@ -35,6 +36,8 @@ def find_scans(inputs: Sequence[Path], *, num_channels: int) -> tuple[VolumeRef,
         match = _CHANNEL.match(stem) if num_channels > 1 else None
         case, channel = (match["case"], int(match["channel"])) if match else (stem, 0)
         channels = by_case.setdefault(case, {})
+        if channel in channels and channels[channel].samefile(file):
+            continue
         if channel in channels:
             raise InputError(
                 f"predict: {channels[channel]} and {file} would both be written as {case}.nii.gz; "
@@ -66,16 +69,20 @@ def predict_files(
     Args:
         run: the folder of a finished run.
         inputs: NIfTI files, or folders of them.
-        out: made if it does not exist; a prediction of the same name is replaced, each file at once.
+        out: made if it does not exist; a prediction of the same name is replaced, each file at once, a scan never.
         device: where the network runs.
         num_threads: scans decoded ahead.
         on_case: told each case and the file written for it.
 
     Raises:
-        InputError: there is no model, an input is missing or cannot be used, or `out` cannot be written.
+        InputError: there is no model, an input is missing or cannot be used, or `out` cannot be written. What names,
+            headers and `out` can tell is told before the first scan is predicted; of a scan whose voxels turn out to be
+            broken, when the predictions of those before it are written.
     """
     network, spec = load_model(run)
     refs = find_scans(inputs, num_channels=len(spec.channels))
+    _check_no_scan_is_replaced(refs, out)
+    _check_headers(refs, spec)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -85,11 +92,42 @@ def predict_files(
     predictor = Predictor(network, spec, device=device)
     written = []
     for scan, prediction in predictor.stream(refs, num_threads=num_threads):
-        path = out / f"{scan.case_id}.nii.gz"
+        path = _prediction_path(out, scan.case_id)
         write_scan(path, values[prediction], scan.grid)
         written.append(path)
         on_case(scan.case_id, path)
     return tuple(written)
+
+
+def _prediction_path(out: Path, case_id: str) -> Path:
+    return out / f"{case_id}.nii.gz"
+
+
+def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
+    scans = {_identity(file): file for ref in refs for file in ref.images}
+    for ref in refs:
+        path = _prediction_path(out, ref.case_id)
+        identity = _identity(path)
+        if identity is not None and identity in scans:
+            raise OutputError(
+                f"predict: the prediction of case '{ref.case_id}' would be written as {path}, over the scan "
+                f"{scans[identity]}; choose another folder with -o"
+            )
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path leads to, links followed and whatever its spelling; None where there is none to be seen."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _check_headers(refs: Sequence[VolumeRef], spec: ModelSpec) -> None:
+    for ref in refs:
+        num_channels = sum(read_header(file).num_channels for file in ref.images)
+        spec.check_channels(num_channels, where=f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})")
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -36,8 +36,12 @@ class Predictor:
         self._preparation = Preparation(spec.prepare)
 
     def predict(self, scan: Volume) -> ClassIndices:
-        """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded."""
-        return next(self._restored(iter([(scan, self._preparation(scan))])))[1]
+        """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded.
+
+        Raises:
+            ScanError: it has other than the channels the network was trained on.
+        """
+        return next(self._restored(iter([self._prepared(scan)])))[1]
 
     def predict_prepared(
         self, volumes: Iterable[Volume], *, window: WindowConfig
@@ -63,29 +67,45 @@ class Predictor:
         """Each case as decoded, with its prediction, in order. The next scans are decoded and prepared meanwhile.
 
         Raises:
-            ScanError: a case cannot be used.
+            ScanError: a case cannot be used, or has other than the channels the network was trained on. Raised when all
+                cases before it are given.
         """
 
         def load(index: int) -> tuple[Volume, Volume]:
-            scan = read_case(refs[index], label_values=self._spec.label_values)
-            return scan, self._preparation(scan)
+            return self._prepared(read_case(refs[index], label_values=self._spec.label_values))
 
         with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
             yield from self._restored(loaded)
 
+    def _prepared(self, scan: Volume) -> tuple[Volume, Volume]:
+        """The scan as decoded and prepared."""
+        self._spec.check_channels(len(scan.image), where=f"infer: case '{scan.case_id}'")
+        return scan, self._preparation(scan)
+
     def _restored(self, loaded: Iterator[tuple[Volume, Volume]]) -> Iterator[tuple[Volume, ClassIndices]]:
-        """Pairs of (as decoded, prepared) to pairs of (as decoded, prediction)."""
+        """Pairs of (as decoded, prepared) to pairs of (as decoded, prediction).
+
+        An error of `loaded` is raised when the predictions of all pairs before it are given.
+        """
         waiting: deque[tuple[Volume, Volume]] = deque()
+        failures: list[Exception] = []
 
         def images() -> Iterator[torch.Tensor]:
-            for pair in loaded:
-                waiting.append(pair)
-                yield _image_of(pair[1])
+            try:
+                for pair in loaded:
+                    waiting.append(pair)
+                    yield _image_of(pair[1])
+            except Exception as error:  # raised below, whatever it is
+                # Windows of the pairs before it may still wait for a full forward pass, and this end lets them go.
+                failures.append(error)
 
         self._network.eval()
         for probabilities in predict_volumes(self._forward, images(), self._spec.window, device=self._device):
             scan, volume = waiting.popleft()
             yield scan, restore_probabilities(probabilities.cpu().numpy(), volume.trace)
+        if failures:
+            # Taken out, for the traceback holds this frame, and the frame would hold the error.
+            raise failures.pop()
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         with autocast(self._spec.precision, self._device):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -45,8 +45,10 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
     """The machine this process runs on.
 
     Raises:
-        ConfigError: "cuda" was asked for and torch sees no CUDA device.
+        ConfigError: the device is not known, or "cuda" was asked for and torch sees no CUDA device.
     """
+    if device not in get_args(DeviceChoice):
+        raise ConfigError(f"plan: device {device!r} is not known; choose {', '.join(get_args(DeviceChoice))}")
     has_cuda = torch.cuda.is_available()
     if device == "cuda" and not has_cuda:
         raise ConfigError(
@@ -54,7 +56,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
     num_cpus, memory_bytes = cpu_budget(), available_memory_bytes()
-    disk_bytes = free_disk_bytes(_existing(cache_folder))
+    disk_bytes = free_disk_bytes(cache_folder)
     if has_cuda and device != "cpu":
         properties = torch.cuda.get_device_properties(0)
         return Machine(
@@ -75,12 +77,6 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         memory_bytes=memory_bytes,
         disk_bytes=disk_bytes,
     )
-
-
-def _existing(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder
 
 
 def _cpu_has_bfloat16() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, check_key, check_value, flatten, set_value
+from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Choice
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.planning.config import Plan
@@ -61,8 +63,8 @@ def make_plan(
     cases: Cases,
     *,
     fold: Fold = 0,
-    time_budget_s: float = 0.0,
-    seed: int = 0,
+    time_budget_s: float | Auto = AUTO,
+    seed: int | Auto = AUTO,
     device: DeviceChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
@@ -72,17 +74,18 @@ def make_plan(
     Args:
         cases: what `voxelocity.open` returned.
         fold: which cases to hold out, or "all".
-        time_budget_s: seconds for the whole run; 0 for no limit.
-        seed: of the run.
+        time_budget_s: seconds for the whole run; 0 for no limit; "auto": as in `overrides`, else 0.
+        seed: of the run; "auto": as in `overrides`, else 0.
         device: where to train.
         overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
         cache_folder: where a disk cache lies; `default_cache_folder()` if not given.
 
     Raises:
-        ConfigError: an override is unknown or out of range.
+        ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
         DatasetError: the fold holds no case.
         ScanError: a header, a label file or a sampled case cannot be used.
     """
+    _check_arguments(cases, fold, time_budget_s, seed)
     chosen = read_overrides(overrides or {})
     folder = (cache_folder or default_cache_folder()).expanduser()
     split = cases.split(fold)
@@ -92,8 +95,8 @@ def make_plan(
     request = Request(
         num_training=len(split.training),
         num_validation=len(split.validation),
-        time_budget_s=float(chosen.get("train.time_budget_s", time_budget_s)),
-        seed=int(chosen.get("seed", seed)),
+        time_budget_s=_given("time_budget_s", time_budget_s, chosen, "train.time_budget_s"),
+        seed=_given("seed", seed, chosen, "seed"),
         cache_folder=str(folder),
     )
     facts = Facts(data=fingerprint, machine=machine, request=request, overrides=chosen)
@@ -128,6 +131,31 @@ def default_cache_folder() -> Path:
     """Where prepared cases are kept between runs: the XDG cache folder of this user."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "voxelocity"
+
+
+def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:
+    """The argument or the override of the same value, whichever is given; 0 where neither is."""
+    if argument == AUTO:
+        return chosen.get(key, 0)
+    if chosen.get(key, argument) != argument:
+        raise ConfigError(
+            f"plan: {name} is {argument}, but the configuration fixes {key} to {chosen[key]}; leave one of them out "
+            f"(--set {key}={argument} replaces the value of a --config file)"
+        )
+    return argument
+
+
+def _check_arguments(cases: object, fold: object, time_budget_s: object, seed: object) -> None:
+    # People type these in notebooks, where nothing checks types.
+    if not isinstance(cases, Cases):
+        raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
+    if fold != "all" and (not isinstance(fold, int) or isinstance(fold, bool)):
+        raise ConfigError(f"plan: fold is {fold!r}; give a whole number or 'all'")
+    if seed != AUTO and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ConfigError(f"plan: seed is {seed!r}; give a whole number from 0")
+    is_number = isinstance(time_budget_s, (int, float)) and 0.0 <= time_budget_s < math.inf
+    if time_budget_s != AUTO and not is_number:
+        raise ConfigError(f"plan: time_budget_s is {time_budget_s!r}; give seconds as a number, or 0 for no limit")
 
 
 def _plain(value: Any) -> Any:

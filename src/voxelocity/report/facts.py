@@ -42,20 +42,24 @@ def read_run(folder: str | Path) -> RunFacts:
     record = _read_record(folder / "run.yaml")
     events = _Events(folder / "events.jsonl")
     try:
-        choices = tuple(Choice(**choice) for choice in record.get("choices", ()))
-        dataset = _dataset(record.get("dataset", {}))
+        choices = tuple(_choice(choice) for choice in record.get("choices") or ())
+        dataset = _dataset(_mapping(record, "dataset"))
+        plan, fingerprint = _mapping(record, "plan"), _mapping(record, "fingerprint")
+        seed = None if record.get("seed") is None else int(record["seed"])
     except (TypeError, ValueError) as error:
-        raise InputError(f"report: {folder / 'run.yaml'} was written by another version ({error})") from None
-    seed = record.get("seed")
+        raise InputError(
+            f"report: {folder / 'run.yaml'} was written by another version or was changed ({error}); "
+            "restore it or train anew"
+        ) from None
     slices, damage = _read_slices(folder / "slices.npz")
     events.warnings.extend(damage)
     return RunFacts(
         folder=folder,
         dataset=dataset,
-        fingerprint=record.get("fingerprint") or {},
-        plan=record.get("plan") or {},
+        fingerprint=fingerprint,
+        plan=plan,
         choices=choices,
-        seed=None if seed is None else int(seed),
+        seed=seed,
         device=str(record.get("device") or ""),
         command=str(record.get("command", "")),
         scores=_read_scores(folder / "scores.json"),
@@ -182,7 +186,8 @@ def _read_record(path: Path) -> dict[str, Any]:
         raise InputError(
             f"report: cannot read {path} ({error.strerror}); name the folder that `voxelocity train` wrote"
         ) from None
-    except yaml.YAMLError as error:
+    # What is no UTF-8, and a date that does not exist, are ValueErrors.
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(
             f"report: {path} is damaged ({str(error).splitlines()[0]}); restore it or train anew"
         ) from None
@@ -191,11 +196,30 @@ def _read_record(path: Path) -> dict[str, Any]:
     return record
 
 
+def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = record.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"'{key}' is {value!r}, not keys and values")
+    return value
+
+
+def _choice(values: Mapping[str, Any]) -> Choice:
+    choice = Choice(**values)
+    for name in ("key", "reason"):
+        if not isinstance(getattr(choice, name), str):
+            raise ValueError(f"a choice has the {name} {getattr(choice, name)!r}, which is no text")
+    return choice
+
+
 def _dataset(values: Mapping[str, Any]) -> DatasetFacts:
     fields = {key: value for key, value in values.items() if key in DatasetFacts.__dataclass_fields__}
     for key in ("classes", "channels"):
         fields[key] = tuple(str(name) for name in fields.get(key) or ())
     fields["name"] = str(fields.get("name") or "data set")
+    for key in ("num_cases", "num_training", "num_validation"):
+        fields[key] = int(fields.get(key) or 0)
     return DatasetFacts(**fields)
 
 

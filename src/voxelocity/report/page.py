@@ -92,7 +92,9 @@ def _notices(run: RunFacts) -> list[str]:
     notices = [] if run.dataset.held_out else [_NOT_HELD_OUT]
     if run.status == "unfinished":
         notices.append("This run has not finished: it is still going, or it was killed. All figures are as of now.")
-    if run.status == "interrupted":
+    if run.status == "interrupted" and run.step == 0:
+        notices.append("This run was stopped before its first training step; the same command trains it.")
+    elif run.status == "interrupted":
         notices.append("This run was stopped and has saved its state; the same command goes on from there.")
     return notices
 

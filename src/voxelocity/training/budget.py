@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
+
+# A budget that leaves less to training than this share of it is exceeded instead.
+_LEAST_SHARE = 0.2
 
 
 class Budget(Protocol):
@@ -44,3 +48,50 @@ class TimeBudget:
         by_clock = (self._elapsed_s() - self._begin_s) / (self._end_s - self._begin_s)
         by_steps = step / self._max_steps if self._max_steps else 0.0
         return min(1.0, max(by_clock, by_steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotment:
+    """How the time of a run is divided.
+
+    Attributes:
+        begin_s: when the training began, or would have begun in one session; what came before it took as long.
+        end_s: when the training ends.
+        validate_s: what the final validation is expected to take.
+        report_s: what the model's files and the report take at most.
+        late_s: by how much the run misses its budget at least and at most; 0 where it ends in time.
+        is_short: the budget left less than a fifth of itself for training, which now may take a fifth.
+    """
+
+    begin_s: float
+    end_s: float
+    validate_s: float
+    report_s: float
+    late_s: tuple[float, float]
+    is_short: bool
+
+
+def allot(
+    budget_s: float, *, now_s: float, trained_s: float, validate_s: float, report_s: float, may_end_early: bool = False
+) -> Allotment:
+    """What of a time budget is for training: all but what came before and what follows, and at least a fifth.
+
+    Args:
+        budget_s: of the whole run.
+        now_s: seconds of the run up to now, all sessions.
+        trained_s: those of them that training took, validations on the way included.
+        validate_s: what the final validation is expected to take.
+        report_s: what the model's files and the report take at most.
+        may_end_early: a number of steps or a target may end the training before its time.
+    """
+    begin_s, least_s = now_s - trained_s, _LEAST_SHARE * budget_s
+    end_s = budget_s - validate_s - report_s
+    is_short = end_s - begin_s < least_s
+    end_s = begin_s + least_s if is_short else end_s
+    trained_until_s = max(now_s, end_s)
+    earliest_s = (now_s if may_end_early else trained_until_s) + validate_s
+    latest_s = trained_until_s + validate_s + report_s
+    late_s = (max(0.0, earliest_s - budget_s), max(0.0, latest_s - budget_s))
+    return Allotment(
+        begin_s=begin_s, end_s=end_s, validate_s=validate_s, report_s=report_s, late_s=late_s, is_short=is_short
+    )

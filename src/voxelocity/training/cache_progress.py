@@ -41,9 +41,10 @@ class CacheProgress:
         """Says what was done."""
         found = f", {facts.num_found} of them found ready" if facts.num_found else ""
         num_cases = facts.num_found + facts.num_prepared
-        kept = "" if facts.num_kept == num_cases else f", {facts.num_kept} of {num_cases} cases kept"
+        where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
+        part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
         self._console.print(
             f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
-            f"{bytes_text(facts.num_bytes)} in the {self._tier} cache{kept}",
+            f"{bytes_text(facts.num_bytes)} {where}{part}",
             highlight=False,
         )

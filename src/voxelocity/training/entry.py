@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from voxelocity.core.cases import Cases, Fold
+from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import InputError
-from voxelocity.observe import Clock, EventLog, environment, system_clock
+from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.observe import Clock, EventLog, cpu_budget, environment, system_clock
 from voxelocity.planning import DeviceChoice, Planned, make_plan
-from voxelocity.report import plan_table
+from voxelocity.report import plan_table, read_run
+from voxelocity.training.begun import (
+    Begun,
+    begun_record,
+    differing_keys,
+    in_short,
+    other_data,
+    other_options,
+    other_path,
+)
 from voxelocity.training.run import Run, RunResult
-from voxelocity.training.run_folder import RunFolder, differing_keys, refuse_finished
+from voxelocity.training.run_folder import RunFolder, refuse_finished
 from voxelocity.training.stop import StopRequest
 
 
@@ -24,9 +35,9 @@ def train(
     cases: Cases,
     out: Path | str,
     *,
-    fold: Fold = 0,
-    time_budget_s: float = 0.0,
-    seed: int = 0,
+    fold: Fold | Auto = AUTO,
+    time_budget_s: float | Auto = AUTO,
+    seed: int | Auto = AUTO,
     device: DeviceChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -38,18 +49,20 @@ def train(
 ) -> RunResult:
     """Trains a network on the cases and leaves model, scores and report in `out`.
 
-    An unfinished run in `out` goes on from its last checkpoint if its plan is the one asked for; with `resume` it goes
-    on with the plan it was begun with.
+    An unfinished run in `out` goes on from its last checkpoint if its data set and its plan are the ones asked for;
+    with `resume` it goes on with the plan it was begun with.
 
     Args:
         cases: what `voxelocity.open` returned.
         out: the run's folder.
-        fold: which cases to hold out, or "all".
-        time_budget_s: seconds for the whole run; 0 trains for the planned number of steps.
-        seed: of the run.
-        device: where to train.
+        fold: which cases to hold out, or "all"; "auto" holds out fold 0, or with `resume` what the run held out.
+        time_budget_s: seconds for the whole run; 0 trains for the planned number of steps. "auto" is 0, or with
+            `resume` what the run has.
+        seed: of the run; "auto" is 0, or with `resume` what the run has.
+        device: where to train. It is no part of the plan: a run may go on on another one, and says so.
         overrides: keys of the plan to fix, nested or dotted.
-        resume: go on with the run in `out`, with its own plan; overrides and seed are not looked at.
+        resume: go on with the run in `out`, with its own plan; fold, budget, seed and overrides that are given must
+            be its own.
         overwrite: replace whatever run `out` holds.
         console: where progress is shown; the terminal if not given.
         clock: tells seconds.
@@ -64,56 +77,100 @@ def train(
     console = console or Console()
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
-    state = folder.state()
-    if resume and overwrite:
-        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
-    if resume and state == "empty":
-        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
-    if state == "finished" and not overwrite:
-        raise refuse_finished(folder)
+    begun = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite)
     folder.check()
-    if resume:
-        overrides, seed, fold = _begun_with(folder)
-        time_budget_s = 0.0
     plan_begin_s = clock()
-    planned = make_plan(cases, fold=fold, time_budget_s=time_budget_s, seed=seed, device=device, overrides=overrides)
+    if begun is not None:
+        cases = _same_data(folder, begun, cases)
+    if begun is not None and resume:
+        lines = other_options(begun, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
+        if lines:
+            raise _refuse_options(folder, lines)
+        fold, time_budget_s, seed, overrides = begun.fold, AUTO, AUTO, begun.plan.to_plain()
+    planned = make_plan(
+        cases,
+        fold=0 if fold == AUTO else fold,
+        time_budget_s=time_budget_s,
+        seed=seed,
+        device=device,
+        overrides=overrides,
+    )
     plan_s = clock() - plan_begin_s
+    if begun is not None:
+        _check_same_plan(folder, begun, planned)
     folder.open()
     # Not `stop or ...`: a request that nobody has made yet is false.
     stop = StopRequest() if stop is None else stop
     with folder.locked():
-        if overwrite and state != "empty":
+        if overwrite:
             # Only now, so that a mistake in the new command costs nobody the old run.
             folder.clear()
-            state = "empty"
-        if state == "unfinished":
-            _check_same(folder, planned)
+        if begun is not None:
             console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
         else:
             console.print(plan_table(planned.choices))
-            folder.write_record({"command": shlex.join(sys.argv), **planned.to_record()})
+            folder.write_record({"command": shlex.join(sys.argv), **begun_record(planned)})
         timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
             log.write("run_started", environment=environment())
             for name, seconds in timings.items():
                 log.write("stage", name=name, seconds=seconds)
-            return Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop).execute()
+            run = Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
+            if begun is not None and begun.device not in ("", planned.machine.device):
+                run.warn(
+                    f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the same "
+                    "plan; its weights are not bit for bit those of a run on one device"
+                )
+            return run.execute()
 
 
-def _begun_with(folder: RunFolder) -> tuple[dict[str, Any], int, Fold]:
-    plan = folder.read_plan()
-    return plan.to_plain(), plan.seed, folder.read_fold()
+def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool) -> Begun | None:
+    """The run in the folder, whose files were found whole; None where the command starts one."""
+    if resume and overwrite:
+        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
+    if resume and not folder.holds_run:
+        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
+    if overwrite or not folder.holds_run:
+        return None
+    if folder.state() == "finished":
+        raise refuse_finished(folder)
+    begun = folder.read_begun()
+    # Pictures and report will read all of it: what is damaged must be found before hours of training.
+    read_run(folder.path)
+    return begun
 
 
-def _check_same(folder: RunFolder, planned: Planned) -> None:
-    before, now = folder.read_plan().to_plain(), planned.plan.to_plain()
+def _same_data(folder: RunFolder, begun: Begun, cases: Cases) -> Cases:
+    """The cases with their classes declared, once it is clear that they are those of the run."""
+    lines = other_path(begun, cases)
+    moved = f"; if the same data set was moved, correct dataset.path in {folder.record}" if lines else ""
+    if not lines:
+        cases = declare_labels(declare_channels(cases), num_threads=cpu_budget())
+        lines = other_data(begun, cases)
+    if lines:
+        raise InputError(
+            f"train: {folder.path} holds an unfinished run on another data set ({in_short(lines)}); choose another "
+            f"folder with -o, or replace the run with --overwrite{moved}"
+        )
+    return cases
+
+
+def _refuse_options(folder: RunFolder, lines: Sequence[str]) -> InputError:
+    return InputError(
+        f"train: --resume goes on with the run in {folder.path} as it was begun, but was given {in_short(lines)}; "
+        "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
+    )
+
+
+def _check_same_plan(folder: RunFolder, begun: Begun, planned: Planned) -> None:
+    before, now = begun.plan.to_plain(), planned.plan.to_plain()
     # Depends on the memory that happens to be free, and changes no result.
     before["data"]["cache"] = now["data"]["cache"]
     lines = differing_keys(before, now)
-    if folder.read_fold() != planned.fold:
-        lines.append(f"fold: {folder.read_fold()} -> {planned.fold}")
+    if begun.fold != planned.fold:
+        lines.append(f"fold: {begun.fold} -> {planned.fold}")
     if lines:
         raise InputError(
-            f"train: {folder.path} holds an unfinished run with another plan ({'; '.join(lines[:3])}"
-            f"{'; ...' if len(lines) > 3 else ''}); go on with its own plan by --resume, or replace it with --overwrite"
+            f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
+            "go on with its own plan by --resume, or replace it with --overwrite"
         )

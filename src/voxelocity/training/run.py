@@ -11,17 +11,17 @@ from typing import Self
 from rich.console import Console
 
 from voxelocity.core.cases import Split
-from voxelocity.core.errors import InterruptedRunError
+from voxelocity.core.errors import DatasetError, InterruptedRunError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.data.pipeline import CachingFacts, Feed, PreparedCases
 from voxelocity.infer import ModelSpec, Predictor, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog
 from voxelocity.planning import Plan, Planned
-from voxelocity.report import RunFacts, read_run, render_page, render_progress_png
+from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network
-from voxelocity.training.budget import Budget, StepBudget, TimeBudget
+from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot
 from voxelocity.training.cache_progress import CacheProgress
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.loop import Loop, LoopState
@@ -30,7 +30,7 @@ from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.progress import TerminalProgress
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.stop import StopRequest
-from voxelocity.training.validate import rehearse, score_cases, validate_prepared
+from voxelocity.training.validate import NUM_REHEARSED, rehearse, score_cases, validate_prepared
 
 # Rendering the page, the picture and the model's files; measured at 1.5 to 3 s on two cores.
 _REPORT_S = 3.0
@@ -90,6 +90,7 @@ class Run:
             InterruptedRunError: a signal asked it to stop; the state is saved.
             NonFiniteLossError: training broke; the last checkpoint is from before.
             ScanError: a case cannot be used.
+            DatasetError: no label holds anything but background.
         """
         training_cases, validation_cases = self._fill_caches()
         training, state = self._restore()
@@ -106,6 +107,7 @@ class Run:
         """Prepared training cases, and those of the validation cases that are judged on the way."""
         refs = self.split.training + (self.split.validation if self.split.held_out else ())
         both = self._prepared(refs)
+        facts: CachingFacts | None = None
         with CacheProgress(self.console, self.plan.data.cache.tier, len(refs)) as progress, self._stage("cache"):
             if self.plan.data.cache.tier != "none":
                 facts = both.fill(
@@ -114,6 +116,11 @@ class Run:
                 progress.finish(facts)
         if self.stop:
             raise self._interrupted(None)
+        if facts is not None and facts.num_with_foreground == 0:
+            raise DatasetError(
+                f"train: none of the {len(refs)} labels of {self.planned.cases.root} holds anything but background, so "
+                "nothing can be learnt; are these the right label files?"
+            )
         if not self.split.held_out:
             return both, both.part(self._judged_on_the_way(range(len(refs))))
         count = len(self.split.training)
@@ -132,7 +139,7 @@ class Run:
             label_values=self.spec.label_values,
             prepare=self.plan.data.prepare,
             cache=self.plan.data.cache,
-            warn=self._warn,
+            warn=self.warn,
         )
 
     def _restore(self) -> tuple[TrainingStep, LoopState]:
@@ -149,12 +156,12 @@ class Run:
             precision=self.plan.precision,
             device=self.device,
         )
-        latest = self.checkpoints.load_latest()
+        latest = self.checkpoints.load_latest(like={"loop": LoopState().to_plain(), "training": training.state()})
         if latest is None:
             return training, LoopState()
         saved, path, damaged = latest
         for file in damaged:
-            self._warn(f"train: the checkpoint {file} cannot be read and is removed; going on from {path.name}")
+            self.warn(f"train: the checkpoint {file} cannot be used and is removed; going on from {path.name}")
             # Left there, it would count among the newest and push good ones out.
             file.unlink(missing_ok=True)
         training.load_state(saved["training"])
@@ -164,18 +171,21 @@ class Run:
         train = self.plan.train
         if train.time_budget_s == 0.0:
             return StepBudget(train.steps)
+        refs = self.split.validation
         with self._stage("rehearse validation"):
-            tail_s = _REPORT_S + rehearse(predictor, self.split.validation, self.spec, num_threads=self.num_threads)
-        # A resumed run has trained already; its share of the schedule must not start over.
-        begin_s = self.log.elapsed_s() - state.trained_s - state.validated_s
-        end_s = train.time_budget_s - tail_s
-        if end_s - begin_s < 0.2 * train.time_budget_s:
-            self._warn(
-                f"train: validating {len(self.split.validation)} cases takes about {tail_s:.0f} s of the budget of "
-                f"{train.time_budget_s:.0f} s; the run will train for a fifth of the budget and end late"
-            )
-            end_s = begin_s + 0.2 * train.time_budget_s
-        return TimeBudget(self.log.elapsed_s, begin_s=begin_s, end_s=end_s, max_steps=train.steps)
+            validate_s = rehearse(predictor, refs, self.spec, num_threads=self.num_threads)
+        allotted = allot(
+            train.time_budget_s,
+            now_s=self.log.elapsed_s(),
+            # A resumed run has trained already; its share of the schedule must not start over.
+            trained_s=state.trained_s + state.validated_s,
+            validate_s=validate_s,
+            report_s=_REPORT_S,
+            may_end_early=train.steps > 0 or train.target_dice > 0.0,
+        )
+        if allotted.is_short:
+            self.warn(_short_budget_text(allotted, train.time_budget_s, len(refs)))
+        return TimeBudget(self.log.elapsed_s, begin_s=allotted.begin_s, end_s=allotted.end_s, max_steps=train.steps)
 
     def _train(
         self,
@@ -227,6 +237,10 @@ class Run:
 
     def _finish(self, scores: list[CaseScore], state: LoopState) -> RunResult:
         summary = summarize(scores)
+        # The event ends the run, so all that `voxelocity report` cannot make again stands before it.
+        facts = read_run(self.folder.path)
+        write_metrics(facts, self.folder.metrics)
+        render_progress_png(facts, self.folder.progress_picture)
         seconds = self.log.elapsed_s()
         self.log.write(
             "run_finished",
@@ -238,10 +252,7 @@ class Run:
             wait_share=state.waited_s / max(state.trained_s, 1e-9),
             budget_s=self.plan.train.time_budget_s or None,
         )
-        facts = read_run(self.folder.path)
-        write_metrics(facts, self.folder.metrics)
-        render_progress_png(facts, self.folder.progress_picture)
-        render_page(facts, self.folder.report)
+        render_page(read_run(self.folder.path), self.folder.report)
         return RunResult(
             folder=self.folder.path,
             mean_dice=summary.mean_dice,
@@ -253,18 +264,26 @@ class Run:
 
     def _interrupted(self, state: LoopState | None) -> InterruptedRunError:
         number = self.stop.signal_number or 2
-        where = "" if state is None else f" at step {state.step}"
+        step = self.checkpoints.latest_step() if state is None else state.step
         self.log.write("interrupted", signal=number)
-        return InterruptedRunError(
-            f"train: stopped by {'Ctrl-C' if number == 2 else 'SIGTERM'}{where}; everything is saved in "
-            f"{self.folder.path}; the same command with --resume goes on from there",
-            signal_number=number,
-        )
+        begin = f"train: stopped by {'Ctrl-C' if number == 2 else 'SIGTERM'}"
+        if step == 0:
+            text = (
+                f"{begin} before the first training step, so there was nothing to save and nothing is lost; "
+                f"the same command with --resume trains the run in {self.folder.path}"
+            )
+        else:
+            text = (
+                f"{begin} at step {step}; everything is saved in {self.folder.path}; "
+                "the same command with --resume goes on from there"
+            )
+        return InterruptedRunError(text, signal_number=number)
 
     def _stage(self, name: str) -> _Stage:
         return _Stage(name, self.log, self.clock)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Writes a warning down and shows it."""
         self.log.write("warning", text=text)
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -283,6 +302,18 @@ class _Stage:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._log.write("stage", name=self._name, seconds=self._clock() - self._start)
+
+
+def _short_budget_text(allotted: Allotment, budget_s: float, num_cases: int) -> str:
+    fewest_s, most_s = allotted.late_s
+    late = f"will end at least {duration_text(fewest_s)} and" if fewest_s > 0.0 else "may end"
+    return (
+        f"train: a budget of {duration_text(budget_s)} is short: {duration_text(allotted.begin_s)} went into what "
+        f"comes before training, and validating {num_cases} cases takes about {duration_text(allotted.validate_s)} "
+        f"(measured on {min(num_cases, NUM_REHEARSED)} of them); the run trains for at most a fifth of the budget and "
+        f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "
+        f"{duration_text(allotted.report_s)}"
+    )
 
 
 def _reached_s(facts: RunFacts, target_dice: float) -> float | None:

@@ -14,17 +14,17 @@ from typing import Any, Literal
 import yaml
 from filelock import FileLock, Timeout
 
-from voxelocity.core.cases import Fold
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
-from voxelocity.planning import Plan
+from voxelocity.observe import read_events
+from voxelocity.training.begun import Begun
 
 State = Literal["empty", "unfinished", "finished"]
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run. `run.yaml` marks a run as begun, `report.html` is its last file."""
+    """Paths of one run. `run.yaml` marks a run as begun, the event `run_finished` as finished."""
 
     path: Path
 
@@ -60,10 +60,21 @@ class RunFolder:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    @property
+    def holds_run(self) -> bool:
+        return self.record.is_file()
+
     def state(self) -> State:
-        if not self.record.is_file():
+        """How far a run came here, by its events: a page can be rendered at any time and says nothing.
+
+        Raises:
+            InputError: the events are damaged.
+        """
+        if not self.holds_run:
             return "empty"
-        return "finished" if self.report.is_file() else "unfinished"
+        events = read_events(self.events) if self.events.exists() else []
+        marks = [event["event"] for event in events if event["event"] in ("run_started", "run_finished")]
+        return "finished" if marks[-1:] == ["run_finished"] else "unfinished"
 
     def check(self) -> None:
         """Refuses, before any work is done, a folder that `open` would refuse later; makes and writes nothing.
@@ -78,7 +89,7 @@ class RunFolder:
             raise self._unwritable(f"{place} is a file")
         if not os.access(place, os.W_OK | os.X_OK):
             raise self._unwritable(f"no right to write into {place}")
-        if place == self.path.absolute() and self.state() == "empty":
+        if place == self.path.absolute() and not self.holds_run:
             self._check_holds_nothing_else()
 
     def open(self) -> None:
@@ -135,59 +146,36 @@ class RunFolder:
         """Writes `run.yaml` at once."""
         self.write_text(self.record, yaml.safe_dump(dict(record), sort_keys=False, width=110, allow_unicode=True))
 
-    def read_plan(self) -> Plan:
-        """The plan this run was begun with.
+    def read_begun(self) -> Begun:
+        """How this run was begun.
 
         Raises:
             ConfigError: `run.yaml` is damaged or was written by another version.
         """
-        return Plan.parse(self._read_record("plan"), where=str(self.record))
-
-    def read_fold(self) -> Fold:
-        """The fold this run was begun with.
-
-        Raises:
-            ConfigError: `run.yaml` is damaged.
-        """
-        fold = self._read_record("dataset").get("fold")
-        if fold == "all" or isinstance(fold, int):
-            return fold
-        raise ConfigError(f"train: {self.record} names no fold ({fold!r}); start anew with --overwrite")
-
-    def _read_record(self, key: str) -> dict[str, Any]:
         try:
-            values = yaml.safe_load(self.record.read_text())[key]
-        except (yaml.YAMLError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(f"train: {self.record} cannot be read ({error}); start anew with --overwrite") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"train: {self.record}: '{key}' is damaged; start anew with --overwrite")
-        return values
+            record = yaml.safe_load(self.record.read_text(encoding="utf-8"))
+        # What is no UTF-8, and a date that does not exist, are ValueErrors.
+        except (yaml.YAMLError, ValueError, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"train: {self.record} cannot be read ({reason}); start anew with --overwrite") from None
+        if not isinstance(record, dict):
+            raise ConfigError(f"train: {self.record} holds no run, but {record!r}; start anew with --overwrite")
+        return Begun.parse(record, where=str(self.record))
 
     def write_text(self, path: Path, text: str) -> None:
         """Writes a text file of this run so that a reader never sees half of it."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
 
     def write_scores(self, cases: list[dict[str, Any]]) -> None:
         self.write_text(self.scores, json.dumps({"cases": cases}, indent=1) + "\n")
 
 
-def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys whose values differ between two plain plans, as `key: old -> new`."""
-    lines: list[str] = []
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            lines.extend(differing_keys(before, after, f"{prefix}{key}."))
-        elif before != after:
-            lines.append(f"{prefix}{key}: {before} -> {after}")
-    return lines
-
-
 def refuse_finished(folder: RunFolder) -> InputError:
     """The error for a command that would train into a finished run."""
+    page = "" if folder.report.is_file() else f" (`voxelocity report {folder.path}` renders its page, which is missing)"
     return OutputError(
-        f"train: {folder.path} already holds a finished run; choose another folder with -o, "
+        f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
         "or replace it with --overwrite"
     )

@@ -14,6 +14,9 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.metrics import DiceCounts, case_score
 
+NUM_REHEARSED = 3
+"""Cases that `rehearse` scores: the first, the middle and the last one."""
+
 
 def validate_prepared(
     network: torch.nn.Module, prepared: PreparedCases, spec: ModelSpec, *, device: torch.device
@@ -55,7 +58,7 @@ def score_cases(
 
 
 def rehearse(predictor: Predictor, refs: Sequence[VolumeRef], spec: ModelSpec, *, num_threads: int) -> float:
-    """Seconds that scoring all cases is expected to take, from scoring three of them now."""
+    """Seconds that scoring all cases is expected to take, from scoring `NUM_REHEARSED` of them now."""
     chosen = [refs[i] for i in sorted({0, len(refs) // 2, len(refs) - 1})]
     # The first call pays for kernels and buffers that the others find ready.
     for _ in score_cases(predictor, chosen[:1], spec, num_threads=0):

@@ -196,7 +196,7 @@ def test_unreadable_entry_is_a_cache_error(tmp_path, monkeypatch):
 
 def test_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"folder .*file/cache cannot be used .*set cache\.folder"):
+    with pytest.raises(OutputError, match=r"folder .*file/cache cannot be used .*set data\.cache\.folder"):
         DiskTier(tmp_path / "file" / "cache")
 
 

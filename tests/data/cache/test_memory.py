@@ -65,7 +65,7 @@ def test_putting_a_key_again_does_not_count_twice():
 def test_volume_above_the_whole_budget_is_refused_and_nothing_is_dropped():
     tier = MemoryTier(1500)
     tier.put("a", volume())
-    with pytest.raises(CacheFullError, match=r"case 'big' takes 0\.0 MB.*raise cache\.max_bytes"):
+    with pytest.raises(CacheFullError, match=r"case 'big' takes 0\.0 MB.*raise data\.cache\.max_bytes"):
         tier.put("b", volume("big", 2000))
     assert tier.get("a") is not None
 

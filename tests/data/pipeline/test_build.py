@@ -1,12 +1,13 @@
 import gc
 import itertools
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.errors import ScanError
+from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases
 
@@ -101,3 +102,16 @@ def test_a_broken_case_surfaces_where_its_batch_would_be(blob_refs, data_config,
     refs = [type(blob_refs[0])(case_id="broken", images=(broken,), label=blob_refs[0].label)]
     with pytest.raises(ScanError, match=r"broken\.nii\.gz"):
         take(refs, data_config(num_threads=2), 1)
+
+
+def test_a_case_without_label_is_refused_by_name(blob_refs, data_config):
+    config = data_config()
+    cases = prepared([*blob_refs[:2], replace(blob_refs[2], label=None)], config)
+    with pytest.raises(DatasetError, match="case 'case_2' has no label to learn from; leave it out"):
+        Feed(cases, config)
+
+
+def test_cases_of_different_channels_are_refused_by_name(blob_refs, data_config):
+    two = replace(blob_refs[1], images=blob_refs[1].images * 2)
+    with pytest.raises(DatasetError, match=r"case 'case_\d' has \d channel\(s\), case 'case_\d' \d; give all cases"):
+        take([blob_refs[0], two], data_config(), 4)

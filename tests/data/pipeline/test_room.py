@@ -32,7 +32,7 @@ def test_work_at_once_stays_within_the_budget():
 
 
 def test_work_larger_than_the_budget_is_done_alone_and_not_refused():
-    assert {sizes for sizes in most_at_once(MemoryRoom(100), [500, 600, 700])} == {(500,), (600,), (700,)}
+    assert set(most_at_once(MemoryRoom(100), [500, 600, 700])) == {(500,), (600,), (700,)}
 
 
 def test_room_is_given_back_when_the_work_fails():

@@ -107,7 +107,8 @@ def test_labels_are_sorted_by_value(tmp_path):
 @pytest.mark.parametrize(
     ("pairs", "text"),
     [
-        ([(0, "background"), (-1, "bone")], r'gives "bone" the value -1; label values must be 0 or greater'),
+        ([(0, "background"), (-1, "bone")], r'gives "bone" the value -1; label values must be 0 to 65535'),
+        ([(0, "background"), (70000, "bone")], r'gives "bone" the value 70000; label values must be 0 to 65535'),
         ([(0, "background"), (1, "a"), (1, "b")], r'gives 1 to both "a" and "b"; keep one of them'),
         ([(0, "background"), (1, "a"), (2, "a")], r'has two classes called "a"; rename one'),
         ([(1, "a"), (2, "b")], r"has the values \[1, 2\] and no 0; add the background as 0"),

@@ -50,8 +50,8 @@ class DiskTier:
             self._remove_abandoned()
         except OSError as error:
             raise OutputError(
-                f"cache.disk: folder {self._folder} cannot be used ({error.strerror}); set cache.folder to one you may "
-                "write to"
+                f"cache.disk: folder {self._folder} cannot be used ({error.strerror}); set data.cache.folder to one "
+                "you may write to"
             ) from error
 
     def get(self, key: str) -> Volume | None:
@@ -187,13 +187,13 @@ class DiskTier:
         if error.errno not in _NO_SPACE:
             return CacheError(
                 f"cache.disk: case '{case_id}' cannot be written to {self._folder} ({error.strerror}); "
-                "set cache.folder to one you may write to"
+                "set data.cache.folder to one you may write to"
             )
         free_bytes = shutil.disk_usage(self._folder).free
         return CacheFullError(
             f"cache.disk: no space for case '{case_id}' in {self._folder} ({error.strerror}): it needs "
-            f"{num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are free; free some space or set cache.folder to "
-            "another disk"
+            f"{num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are free; free some space or set data.cache.folder "
+            "to another disk"
         )
 
 

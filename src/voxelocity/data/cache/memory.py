@@ -48,7 +48,7 @@ class MemoryTier:
         if size > self._max_bytes:
             raise EntryTooLargeError(
                 f"cache.memory: case '{volume.case_id}' takes {size / 1e6:.1f} MB, the whole budget is "
-                f"{self._max_bytes / 1e6:.1f} MB; raise cache.max_bytes or choose the disk tier"
+                f"{self._max_bytes / 1e6:.1f} MB; raise data.cache.max_bytes or choose the disk tier"
             )
         kept = volume.with_(
             image=_kept(volume.image),

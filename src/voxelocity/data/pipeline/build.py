@@ -13,6 +13,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.cases import Cases
+from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
 from voxelocity.core.rng import generator
 from voxelocity.data.augment import apply, sample
@@ -30,11 +31,16 @@ class Feed:
     its threads.
 
     Args:
-        cases: the cases to learn from, as opened or with a cache of their own; those without a label are left out.
+        cases: the cases to learn from (`Cases.training(fold)` leaves out those held out), as opened or with a cache
+            of their own. As opened, those without a label are left out.
         config: the path's configuration.
         seed: of the order, the patches and the augmentation.
         device: where batches end up and are augmented.
         start_step: the first batch to give; a resumed run names the step it had reached.
+
+    Raises:
+        DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
+        ScanError: while batches are made, a case cannot be used.
 
     Attributes:
         wait_s: seconds the consumer has waited for batches to be put together.
@@ -52,6 +58,9 @@ class Feed:
         start_step: int = 0,
     ) -> None:
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
+        unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
+        if unlabelled is not None:
+            raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
         self._config = config
         self._seed = seed
         self._device = torch.device(device)
@@ -165,6 +174,11 @@ class _Assembler:
             volume = self._prepared[draw.case]
             if image is None:
                 image = torch.empty((len(draws), volume.image.shape[0], *shape), dtype=torch.float32)
+            elif image.shape[1] != volume.image.shape[0]:
+                raise DatasetError(
+                    f"feed: case '{draw.case_id}' has {volume.image.shape[0]} channel(s), case '{draws[0].case_id}' "
+                    f"{image.shape[1]}; give all cases the same channels"
+                )
             rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
             region = choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
             assert volume.label is not None, "training cases have labels"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from voxelocity.core.cases import Cases
+from voxelocity.core.cases import MAX_LABEL_VALUE, Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.data.decode import label_values_in, read_header
 
@@ -19,7 +19,8 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
 
     Raises:
         ScanError: a label file cannot be read.
-        DatasetError: no label file holds a value other than 0, or together they hold more than 256.
+        DatasetError: no label file holds a value other than 0, together they hold more than 256, or one is negative or
+            larger than 65535.
     """
     if cases.labels:
         return cases
@@ -28,6 +29,13 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
         values = {0}.union(*pool.map(label_values_in, files))
     if len(values) == 1:
         raise DatasetError(f"source: {cases.root}: {len(files)} label files hold no value but 0; nothing can be learnt")
+    outside = sorted(value for value in values if not 0 <= value <= MAX_LABEL_VALUE)
+    if outside:
+        raise DatasetError(
+            f"source: {cases.root}: the label files hold the value {outside[0]}"
+            f"{f' and {len(outside) - 1} more' if len(outside) > 1 else ''} outside 0 to {MAX_LABEL_VALUE}; "
+            "change these values in the files, for example to 0 where they mean nothing"
+        )
     if len(values) > _MAX_CLASSES:
         raise DatasetError(
             f"source: {cases.root}: the label files hold {len(values)} different values, at most {_MAX_CLASSES} are "

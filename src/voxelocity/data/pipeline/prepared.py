@@ -35,7 +35,8 @@ class CachingFacts:
     """What filling the cache did. `num_found` cases were there already, `num_prepared` were prepared now.
 
     Attributes:
-        num_kept: cases that the cache holds now; fewer than all where it could not take them.
+        num_kept: cases that the cache took or had; fewer than all where it could not take them.
+        num_with_foreground: cases whose label holds more than background.
     """
 
     num_found: int
@@ -43,6 +44,7 @@ class CachingFacts:
     num_bytes: int
     seconds: float
     num_kept: int
+    num_with_foreground: int
 
 
 class PreparedCases:
@@ -106,7 +108,7 @@ class PreparedCases:
             ScanError: a case cannot be used. Cases already in the cache stay there.
         """
         start = time.perf_counter()
-        num_bytes = 0
+        num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
             waiting: set[Future[tuple[Volume, _Origin]]] = set()
@@ -125,6 +127,7 @@ class PreparedCases:
                         volume, origin = future.result()
                         count[origin] += 1
                         num_bytes += volume.num_bytes
+                        num_with_foreground += any(index != 0 for index in volume.foreground)
                         on_case(volume.case_id, volume.num_bytes)
             finally:
                 for future in waiting:
@@ -135,6 +138,7 @@ class PreparedCases:
             num_bytes=num_bytes,
             seconds=time.perf_counter() - start,
             num_kept=count["found"] + count["kept"],
+            num_with_foreground=num_with_foreground,
         )
 
     def _key(self, ref: VolumeRef) -> str:
@@ -174,7 +178,11 @@ class PreparedCases:
         except ScanError:
             return 0  # reading the case says what is wrong, and where
         num_channels = sum(header.num_channels for header in headers)
-        spec = VolumeSpec(num_channels=num_channels, grid=headers[0].grid, dtype=str(np.result_type(*(header.dtype for header in headers))))
+        spec = VolumeSpec(
+            num_channels=num_channels,
+            grid=headers[0].grid,
+            dtype=str(np.result_type(*(header.dtype for header in headers))),
+        )
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
 
 
@@ -209,7 +217,10 @@ class _Keeper:
             return False
         except CacheError as error:
             self._is_writable = False
-            self._tell("put", f"{error}; going on without more: cases not in the cache are prepared again each time they are used")
+            self._tell(
+                "put",
+                f"{error}; going on without more: cases not in the cache are prepared again each time they are used",
+            )
             return False
         return True
 

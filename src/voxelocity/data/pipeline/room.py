@@ -23,9 +23,7 @@ class MemoryRoom:
     def taking(self, num_bytes: int) -> Iterator[None]:
         """Waits until `num_bytes` more fit, and takes them for the time of the block."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._used_bytes == 0 or self._used_bytes + num_bytes <= self._budget_bytes
-            )
+            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + num_bytes <= self._budget_bytes)
             self._used_bytes += num_bytes
         try:
             yield

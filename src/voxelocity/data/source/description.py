@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.errors import DatasetError
 
 T = TypeVar("T")
@@ -107,13 +108,15 @@ class Description:
         """Class names by file value, in ascending order of value.
 
         Raises:
-            DatasetError: a value is negative, a value or name stands twice, background 0 or any other class is
-                missing, there are more classes than a uint8 can tell apart, or a class is to be ignored.
+            DatasetError: a value is negative or larger than 65535, a value or name stands twice, background 0 or any
+                other class is missing, there are more classes than a uint8 can tell apart, or a class is to be ignored.
         """
         labels: dict[int, str] = {}
         for value, name in sorted(pairs):
-            if value < 0:
-                raise self.error(f'"labels" gives "{name}" the value {value}; label values must be 0 or greater')
+            if not 0 <= value <= MAX_LABEL_VALUE:
+                raise self.error(
+                    f'"labels" gives "{name}" the value {value}; label values must be 0 to {MAX_LABEL_VALUE}'
+                )
             if value in labels:
                 raise self.error(f'"labels" gives {value} to both "{labels[value]}" and "{name}"; keep one of them')
             if name in labels.values():

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import voxelocity as package
+
+# Some libraries catch whatever is raised while they are imported.
+_WHILE_IMPORTING = """
+import os, signal, sys
+from voxelocity import planning
+from voxelocity.cli.main import main
+def interrupted(*args, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+    except BaseException:
+        pass
+    print("went on", flush=True)
+planning.make_plan = interrupted
+main()
+"""
+_WHILE_WRITING = """
+import os, signal
+from voxelocity import infer
+from voxelocity.cli.main import main
+def interrupted(*args, **options):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+    finally:
+        print("cleaned up", flush=True)
+infer.predict_files = interrupted
+main()
+"""
+
+
+def run(script: str, *arguments: object, before: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    command = [sys.executable, "-c", before + script, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_ctrl_c_before_anything_is_written_ends_at_once_and_cannot_be_swallowed(tiny_msd):
+    ended = run(_WHILE_IMPORTING, "plan", tiny_msd)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "voxelocity: stopped by Ctrl-C\n"
+
+
+def test_ctrl_c_while_writing_cleans_up_and_says_so(finished_run, tmp_path):
+    ended = run(_WHILE_WRITING, "predict", finished_run, tmp_path, "-o", tmp_path / "out")
+    assert (ended.returncode, ended.stdout) == (130, "cleaned up\n")
+    assert ended.stderr == "voxelocity: stopped by Ctrl-C\n"
+
+
+def test_a_program_told_to_ignore_ctrl_c_goes_on(tiny_msd):
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    ended = run(_WHILE_IMPORTING, "plan", tiny_msd, before=ignore)
+    assert ended.stdout.startswith("went on")
+
+
+def test_the_command_line_leaves_the_handler_as_it_was(voxelocity):
+    before = signal.getsignal(signal.SIGINT)
+    assert voxelocity("--version").status == 0
+    assert signal.getsignal(signal.SIGINT) is before
+    assert before is signal.default_int_handler or pytest.skip("the tests run with another handler")

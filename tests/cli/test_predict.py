@@ -1,0 +1,172 @@
+"""`voxelocity predict`: no scan is ever replaced, what cannot be predicted is told first, what can be is written."""
+
+from __future__ import annotations
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from voxelocity.infer import ModelSpec, save_model
+from voxelocity.step import build_network
+
+SHAPE = (10, 9, 8)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Makes the folder of a network that learnt nothing, which is enough here."""
+
+    def make(*channels):
+        spec = ModelSpec.parse(
+            {
+                "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
+                "channels": list(channels),
+                "labels": {0: "background", 7: "organ"},
+                "prepare": {},
+                "window": {"shape_voxel": [16, 16, 16], "batch_size": 8},
+                "precision": {"compute": "float32"},
+            }
+        )
+        folder = tmp_path / "run"
+        folder.mkdir()
+        save_model(folder, build_network(spec.network, num_channels=len(channels), num_classes=2, seed=1), spec)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def predict(voxelocity):
+    def call(run, *inputs, out):
+        return voxelocity("predict", run, *inputs, "-o", out, "--device", "cpu")
+
+    return call
+
+
+def scan(path, *, num_channels=None):
+    """A scan of noise; four axes where a number of channels is given."""
+    path.parent.mkdir(exist_ok=True)
+    shape = SHAPE if num_channels is None else (*SHAPE, num_channels)
+    voxels = np.random.default_rng(len(path.name)).standard_normal(shape).astype(np.float32)
+    nib.save(nib.Nifti1Image(voxels, np.eye(4)), path)
+    return path
+
+
+def assert_refused(ended, *texts):
+    assert ended.status == 2, ended
+    assert len(ended.err.splitlines()) == 1, ended.err
+    missing = [text for text in texts if text not in ended.err]
+    assert not missing, f"{missing} not in: {ended.err}"
+    assert "->" not in ended.out, "something was predicted"
+
+
+@pytest.mark.parametrize("way", ["file", "folder", "link to the folder", "link to the scan", "hard link"])
+def test_no_scan_is_replaced_by_a_prediction(predict, model, tmp_path, way):
+    folder = tmp_path / "p1"
+    other, file = scan(folder / "a.nii.gz"), scan(folder / "c0.nii.gz")
+    before = {path: path.read_bytes() for path in (other, file)}
+    inputs, out = [file], folder
+    if way == "folder":
+        inputs = [folder]
+    elif way == "link to the folder":
+        out = tmp_path / "link"
+        out.symlink_to(folder)
+    elif way == "link to the scan":
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "c0.nii.gz").symlink_to(file)
+    elif way == "hard link":
+        out = tmp_path / "out"
+        out.mkdir()
+        (out / "c0.nii.gz").hardlink_to(file)
+    ended = predict(model("CT"), *inputs, out=out)
+    first = "a" if way == "folder" else "c0"
+    assert_refused(
+        ended,
+        f"the prediction of case '{first}' would be written as {out / first}.nii.gz, over the scan "
+        f"{folder / first}.nii.gz; choose another folder with -o",
+    )
+    assert {path: path.read_bytes() for path in before} == before
+    assert sorted(folder.iterdir()) == [other, file]
+
+
+def test_no_prediction_goes_over_the_scan_of_another_case(predict, model, tmp_path):
+    scans = [scan(tmp_path / "x" / "a.nii.gz"), scan(tmp_path / "y" / "b.nii.gz")]
+    (tmp_path / "x" / "b.nii.gz").symlink_to(scans[0])
+    before = [path.read_bytes() for path in scans]
+    ended = predict(model("CT"), *scans, out=tmp_path / "x")
+    assert_refused(ended, "the prediction of case 'a'", "choose another folder")
+    (tmp_path / "z").mkdir()
+    (tmp_path / "z" / "b.nii.gz").symlink_to(scans[0])
+    ended = predict(tmp_path / "run", *scans, out=tmp_path / "z")
+    assert_refused(ended, "case 'b'", f"over the scan {scans[0]}")
+    assert [path.read_bytes() for path in scans] == before
+
+
+def test_predictions_beside_their_scans_under_other_names_are_written_again_and_again(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "c0.nii")
+    run, before = model("CT"), file.read_bytes()
+    for _ in range(2):
+        ended = predict(run, file, out=file.parent)
+        assert ended.status == 0, ended.err
+    assert sorted(path.name for path in file.parent.iterdir()) == ["c0.nii", "c0.nii.gz"]
+    assert file.read_bytes() == before
+
+
+def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "c0.nii.gz")
+    ended = predict(model("CT"), file, file, file.parent, out=tmp_path / "out")
+    assert ended.status == 0, ended.err
+    assert "predicted 1 scans" in ended.out
+
+
+def test_four_axes_for_one_channel_are_refused_before_anything_is_predicted(predict, model, tmp_path):
+    scan(tmp_path / "p1" / "a.nii.gz")
+    file = scan(tmp_path / "p1" / "c0.nii.gz", num_channels=3)
+    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
+    assert_refused(
+        ended,
+        f"predict: case 'c0' ({file}) has 3 channels, but the network was trained on 1 (CT); "
+        "give that channel alone, as a 3-D file",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "case"), [("c0.nii.gz", "c0"), ("X_0000.nii.gz", "X"), ("X_0001.nii.gz", "X")])
+def test_one_channel_of_two_is_refused(predict, model, tmp_path, name, case):
+    file = scan(tmp_path / "p1" / name)
+    ended = predict(model("T1", "T2"), file, out=tmp_path / "out")
+    assert_refused(
+        ended,
+        f"predict: case '{case}' ({file}) has 1 channel, but the network was trained on 2 (T1, T2); give these in this "
+        "order, in one 4-D file or as the files CASE_0000.nii.gz to CASE_0001.nii.gz",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):
+    scan(tmp_path / "p1" / "whole.nii.gz", num_channels=2)
+    scan(tmp_path / "p1" / "X_0000.nii.gz")
+    scan(tmp_path / "p1" / "X_0001.nii.gz")
+    ended = predict(model("T1", "T2"), tmp_path / "p1", out=tmp_path / "out")
+    assert ended.status == 0, ended.err
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["X.nii.gz", "whole.nii.gz"]
+    assert all(nib.load(path).shape == SHAPE for path in (tmp_path / "out").iterdir())
+
+
+def test_a_broken_scan_does_not_cost_those_before_it(predict, model, tmp_path):
+    files = [scan(tmp_path / "p1" / f"case_{index}.nii.gz") for index in range(6)]
+    files[5].write_bytes(files[5].read_bytes()[:-400])
+    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
+    assert ended.status == 2, ended
+    assert "case 'case_5'" in ended.err
+    assert "truncated" in ended.err
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [file.name for file in files[:5]]
+    assert ended.out.count("->") == 5
+
+
+def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):
+    run = model("CT")
+    (run / "model.json").write_bytes(b"\xff\xfe\x00")
+    ended = predict(run, scan(tmp_path / "p1" / "c0.nii.gz"), out=tmp_path / "out")
+    assert_refused(ended, str(run / "model.json"), "is damaged", "train the model again")

@@ -42,7 +42,11 @@ main()
 """
 
 
-def run(script: str, *arguments: object, before: str = "") -> subprocess.CompletedProcess[str]:
+# Whoever runs the tests in the background of a shell has them start with the signal ignored.
+_LISTEN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
+def run(script: str, *arguments: object, before: str = _LISTEN) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
     command = [sys.executable, "-c", before + script, *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -104,7 +104,7 @@ def test_a_kill_while_caching_leaves_nothing_that_misleads_the_next_run(
     (volume,) = prepared
     assert volume.case_id == "case_0"
     expected = (image - image.mean()) / image.std()
-    np.testing.assert_allclose(volume.image[0], expected, atol=1e-3)
+    np.testing.assert_allclose(volume.intensities()[0], expected, atol=1e-3)
 
 
 def test_a_kill_while_training_costs_the_steps_since_the_last_checkpoint(voxelocity, tiny_msd, tiny_sets, tmp_path):

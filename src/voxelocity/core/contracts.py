@@ -7,11 +7,13 @@ randomness cannot be cached by accident.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from voxelocity.core.volume import Volume, VolumeSpec
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +43,61 @@ class DeterministicStage(Protocol):
 
 
 @runtime_checkable
+class StoredVolume(Protocol):
+    """A prepared volume in the place where its tier keeps it. A `Volume` is one; others decode what is read of them.
+
+    Obligations: immutable; `read` may be called from several threads at once; what it returns may be read-only and is
+    valid for as long as it is held, even when the entry is dropped.
+    """
+
+    @property
+    def case_id(self) -> str: ...
+
+    @property
+    def grid(self) -> Grid: ...
+
+    @property
+    def spec(self) -> VolumeSpec:
+        """Channels, grid and stored dtype of the image."""
+        ...
+
+    @property
+    def scaling(self) -> tuple[Scaling, ...]:
+        """Stored number to intensity, one for each channel; empty where they are the same."""
+        ...
+
+    @property
+    def foreground(self) -> Mapping[int, Array]:
+        """Per class index, int32 flat (C-order) indices of some of its voxels."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """What the entry takes where it is kept."""
+        ...
+
+    def renamed(self, case_id: str) -> StoredVolume:
+        """The same voxels under another case id: the same files may stand under another name in another data set."""
+        ...
+
+    def read(self, region: Region) -> tuple[Array, Array | None]:
+        """The stored voxels of a box inside the volume: image (c, *shape) and label (*shape) uint8, if it has one."""
+        ...
+
+    def load(self) -> Volume:
+        """All of it in memory."""
+        ...
+
+
+@runtime_checkable
 class Tier(Protocol):
     """A place where prepared volumes are kept. Entries are immutable.
 
-    Obligations: `get` returns exactly what was `put` under the key (a view of immutable memory is fine) or None;
-    a reader never sees part of an entry, whatever kills the writer; two processes may use one tier at once.
+    Obligations: `get` returns what was `put` under the key, voxel for voxel, or None; a reader never sees part of an
+    entry, whatever kills the writer; two processes may use one tier at once.
     """
 
-    def get(self, key: str) -> Volume | None:
+    def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped)."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.region import Index3
+from voxelocity.core.region import Index3, Region
 
 Array = npt.NDArray[Any]
 Affine = tuple[tuple[float, float, float, float], ...]
@@ -91,24 +91,34 @@ class VolumeSpec:
         return self.num_channels * self.grid.num_voxels * np.dtype(self.dtype).itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How a stored number becomes an intensity: `stored * slope + inter`, NIfTI's scl_slope and scl_inter."""
+
+    slope: float = 1.0
+    inter: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Volume:
-    """One case in memory.
+    """One case in memory. It is a `core.contracts.StoredVolume` whose `read` costs nothing.
 
     Attributes:
         case_id: the case these voxels belong to.
-        image: (c, x, y, z).
+        image: (c, x, y, z), as stored: intensities once `scaling` is applied.
         label: (x, y, z) uint8 class indices (not file values), or None where the case has no label.
         grid: where the voxels lie now.
         trace: the spatial steps that led here from the scan's own grid, oldest first, as plain records;
             `data.prepare` walks it backwards to put a prediction on the scan's own grid.
         foreground: per class index, int32 flat (C-order) indices into (x, y, z) of some of its voxels.
+        scaling: one for each channel; empty where the stored numbers are the intensities themselves.
     """
 
     case_id: str
     image: Array
     label: Array | None
     grid: Grid
+    scaling: tuple[Scaling, ...] = ()
     trace: tuple[Mapping[str, Any], ...] = ()
     foreground: Mapping[int, Array] = field(default_factory=dict)
 
@@ -121,6 +131,27 @@ class Volume:
         """Bytes of the voxels and the foreground indices."""
         label_bytes = 0 if self.label is None else int(self.label.nbytes)
         return int(self.image.nbytes) + label_bytes + sum(int(index.nbytes) for index in self.foreground.values())
+
+    def read(self, region: Region) -> tuple[Array, Array | None]:
+        """The stored voxels of a box inside the volume: image (c, *shape) and label (*shape), as views."""
+        label = None if self.label is None else self.label[region.slices]
+        return self.image[(slice(None), *region.slices)], label
+
+    def renamed(self, case_id: str) -> Volume:
+        """The same voxels under another case id."""
+        return replace(self, case_id=case_id)
+
+    def load(self) -> Volume:
+        """The volume itself."""
+        return self
+
+    def intensities(self) -> npt.NDArray[np.float32]:
+        """(c, x, y, z) float32 with `scaling` applied; a fresh array in C order."""
+        image = np.array(self.image, dtype=np.float32, order="C")
+        for channel, scaling in zip(image, self.scaling, strict=False):
+            channel *= np.float32(scaling.slope)
+            channel += np.float32(scaling.inter)
+        return image
 
     def with_(self, **changes: Any) -> Volume:
         """A copy with some fields replaced."""

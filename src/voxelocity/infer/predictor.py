@@ -116,4 +116,4 @@ class Predictor:
 
 def _image_of(volume: Volume) -> torch.Tensor:
     """(c, x, y, z) float32; a copy, as volumes of the cache are read-only and torch tensors are not."""
-    return torch.from_numpy(np.array(volume.image, dtype=np.float32))
+    return torch.from_numpy(volume.intensities())

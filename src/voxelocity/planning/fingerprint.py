@@ -150,7 +150,7 @@ class _Sample:
             inside = np.arange(volume.label.size)
         # Every n-th voxel: enough for percentiles, and the same ones on every day.
         inside = inside[:: max(1, inside.size // self._PER_CASE)]
-        for channel, plane in enumerate(volume.image):
+        for channel, plane in enumerate(volume.intensities()):
             self._foreground[channel].append(plane.reshape(-1)[inside].astype(np.float32))
             self._extremes[0, channel] = min(self._extremes[0, channel], plane.min())
             self._extremes[1, channel] = max(self._extremes[1, channel], plane.max())

@@ -66,7 +66,7 @@ def settle_intensity(facts: Facts) -> None:
     """CT by fixed window and global statistics, everything else case by case (nnU-Net)."""
     first = facts.data.intensity[0]
     if facts.data.is_ct:
-        low, high = first.percentile_00_5, first.percentile_99_5
+        low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",
@@ -82,9 +82,10 @@ def settle_intensity(facts: Facts) -> None:
             "each channel of each case to mean 0, deviation 1",
         )
     if mode == "window":
+        low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
         window = {
-            "low": first.percentile_00_5,
-            "high": first.percentile_99_5,
+            "low": low,
+            "high": high,
             "mean": first.mean,
             "std": max(first.std, 1e-6),
         }
@@ -92,8 +93,13 @@ def settle_intensity(facts: Facts) -> None:
             facts.settle(f"data.prepare.intensity.{name}", value, "of the foreground of the sampled cases")
 
 
+def _whole_if_wide(low: float, high: float) -> tuple[float, float]:
+    """Ends of a window as whole numbers, so that CT numbers stay the integers they are in the cache."""
+    return (float(round(low)), float(round(high))) if high - low >= 20.0 else (low, high)
+
+
 def settle_crop_and_dtype(facts: Facts) -> None:
-    """Cropping to non-zero voxels where that saves a fifth; voxels kept in half precision where memory asks."""
+    """Cropping to non-zero voxels where that saves a fifth; voxels kept in one or two bytes."""
     share = facts.data.crop_share
     crop = "nonzero" if share < 0.8 else "none"
     facts.settle(
@@ -101,13 +107,11 @@ def settle_crop_and_dtype(facts: Facts) -> None:
         crop,
         f"the box of non-zero voxels holds {share:.0%} of a case (median of {facts.data.num_sampled})",
     )
-    bytes_float32 = prepared_bytes(facts, bytes_per_value=4)
-    tight = bytes_float32 > 0.5 * facts.machine.memory_bytes
     facts.settle(
         "data.prepare.dtype",
-        "float16" if tight else "float32",
-        f"all cases take {bytes_float32 / 2**30:.2f} GiB as float32, "
-        f"with {facts.machine.memory_bytes / 2**30:.1f} GiB free",
+        "smallest",
+        "integers stay as they are, other values take two bytes and move by at most 1/65,000 of a case's range; "
+        f"all cases then take {prepared_bytes(facts) / 2**30:.2f} GiB",
     )
 
 
@@ -117,8 +121,9 @@ def prepared_spacing_mm(facts: Facts) -> Vector:
     return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
 
 
-def prepared_bytes(facts: Facts, *, bytes_per_value: int) -> float:
-    """Bytes of all prepared cases, image channels and label."""
+def prepared_bytes(facts: Facts) -> float:
+    """Bytes of all prepared cases, image channels and label; for "smallest", the most they can take."""
+    bytes_per_value = 4 if facts.settled["data"]["prepare"].get("dtype") == "float32" else 2
     spacing = prepared_spacing_mm(facts)
     crop = facts.settled["data"]["prepare"].get("crop", "none")
     voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
@@ -128,8 +133,7 @@ def prepared_bytes(facts: Facts, *, bytes_per_value: int) -> float:
 
 def settle_cache(facts: Facts) -> None:
     """Memory where everything fits and is quick to make; disk where making it again would hurt."""
-    value_bytes = 2 if facts.settled["data"]["prepare"]["dtype"] == "float16" else 4
-    total = prepared_bytes(facts, bytes_per_value=value_bytes)
+    total = prepared_bytes(facts)
     build_s = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
     build_s *= len(facts.data.channels) / max(1, facts.machine.num_cpus)
     gib, free_gib, disk_gib = total / 2**30, facts.machine.memory_bytes / 2**30, facts.machine.disk_bytes / 2**30
@@ -278,8 +282,14 @@ def settle_augment(facts: Facts) -> None:
         "left and right are near mirror images; front and back, head and foot are not",
     )
     facts.settle("data.augment.affine_probability", 0.7, "rotation and zoom of most patches")
+    facts.settle("data.augment.rotation_share", 1.0, "all of these are turned")
+    facts.settle("data.augment.scale_share", 1.0, "and zoomed")
     facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "as far as patients lie askew")
     facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
+    facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as in scale")
+    for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
+        facts.settle(f"data.augment.{name}_probability", 0.0, "pays in runs of many hours, not in ours of minutes")
+    facts.settle("data.augment.gamma_keeps", "range", "darkest and brightest stay what they are")
 
 
 def settle_window(facts: Facts) -> None:

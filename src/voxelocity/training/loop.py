@@ -38,8 +38,6 @@ class StepWindow:
     num_images: int
     seconds: float
     wait_s: float
-    copy_s: float
-    augment_s: float
 
 
 @dataclass(kw_only=True)
@@ -82,7 +80,7 @@ class Loop:
     should_stop: Callable[[], bool]
     on_validated: Callable[[int], None]
     state: LoopState = field(default_factory=LoopState)
-    _feed_marks: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), init=False)
+    _feed_mark_s: float = field(default=0.0, init=False)
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
@@ -146,7 +144,7 @@ class Loop:
                     step=first_step + offset,
                 )
         self._check_weights(pending)
-        waited, copied, augmented = self.feed.wait_s, self.feed.copy_s, self.feed.augment_s
+        waited_s = self.feed.wait_s - self._feed_mark_s
         window = StepWindow(
             step=self.state.step,
             epoch=self.feed.epoch_of(self.state.step - 1),
@@ -155,15 +153,13 @@ class Loop:
             num_steps=len(losses),
             num_images=pending.num_images,
             seconds=seconds,
-            wait_s=waited - self._feed_marks[0],
-            copy_s=copied - self._feed_marks[1],
-            augment_s=augmented - self._feed_marks[2],
+            wait_s=waited_s,
         )
         self._mark_feed()
         self.state.trained_s += seconds
         self.state.waited_s += window.wait_s
         self.state.num_images += window.num_images
-        compute_s = max(0.0, seconds - window.wait_s - window.copy_s - window.augment_s)
+        compute_s = max(0.0, seconds - window.wait_s)
         self.log.write(
             "steps",
             step=window.step,
@@ -174,7 +170,7 @@ class Loop:
             num_images=window.num_images,
             seconds=window.seconds,
             wait_s=window.wait_s,
-            parts={"copy": window.copy_s, "augment": window.augment_s, "network": compute_s},
+            parts={"network": compute_s},
         )
         share = max(progress, 1e-6)
         spent_s = self.state.trained_s + self.state.validated_s
@@ -234,7 +230,7 @@ class Loop:
         )
 
     def _mark_feed(self) -> None:
-        self._feed_marks = (self.feed.wait_s, self.feed.copy_s, self.feed.augment_s)
+        self._feed_mark_s = self.feed.wait_s
 
 
 _WINDOW_S = 1.0

@@ -30,7 +30,7 @@ def validate_prepared(
     window = spec.window.model_copy(update={"mirror_axes": ()})
     names = spec.class_names[1:]
     totals = np.zeros(len(names))
-    volumes = (prepared[index] for index in range(len(prepared)))
+    volumes = (prepared[index].load() for index in range(len(prepared)))
     for volume, prediction in predictor.predict_prepared(volumes, window=window):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.volume import Grid, Scaling, Volume
 from voxelocity.data.prepare.cast import Cast, in_c_order
 
 
@@ -45,3 +46,49 @@ def test_values_beyond_half_precision_are_refused(make_volume, value: float, sai
 def test_description_agrees_with_the_result(make_volume) -> None:
     volume = make_volume(np.zeros((3, 4, 5), np.int16))
     assert Cast(dtype="float16").describe(volume.spec).spec == Cast(dtype="float16")(volume).spec
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "?"])
+def test_the_smallest_dtype_keeps_small_integers_and_their_scaling(make_volume, dtype: str) -> None:
+    image = np.random.default_rng(0).integers(0, 2 if dtype == "?" else 100, (2, 3, 4, 5)).astype(dtype)
+    scaling = (Scaling(0.5, 1.0), Scaling(2.0, 0.0))
+    cast = Cast(dtype="smallest")(make_volume(image).with_(scaling=scaling))
+    assert cast.image.dtype == (np.uint8 if dtype == "u1" else np.int16)
+    assert np.array_equal(cast.image, image)
+    assert cast.scaling == scaling
+
+
+@given(
+    low=st.floats(-1e6, 1e6), width=st.floats(1e-3, 1e6), seed=st.integers(0, 99), dtype=st.sampled_from(["f4", "f8"])
+)
+def test_other_values_move_by_less_than_a_65000th_of_their_range(low, width, seed, dtype) -> None:
+    image = (low + width * np.random.default_rng(seed).random((1, 3, 4, 5))).astype(dtype)
+    volume = Volume(case_id="a", image=image, label=None, grid=Grid.of(image.shape, np.eye(4)))
+    cast = Cast(dtype="smallest")(volume)
+    assert cast.image.dtype == np.int16
+    (scaling,) = cast.scaling
+    exact = cast.image.astype(np.float64) * scaling.slope + scaling.inter
+    assert np.abs(exact - image).max() <= np.ptp(image.astype(np.float64)) / 65_000 + 1e-12
+
+
+def test_whole_numbers_stay_exact_in_two_bytes(make_volume) -> None:
+    image = np.linspace(-30_000, 34_900, 60).round().reshape(1, 3, 4, 5).astype(np.float32)
+    cast = Cast(dtype="smallest")(make_volume(image))
+    np.testing.assert_array_equal(cast.intensities(), image)
+    assert Cast(dtype="smallest")(make_volume(image.astype(np.int32))).scaling == cast.scaling
+
+
+def test_a_scaling_on_the_way_is_a_part_of_the_result(make_volume) -> None:
+    image = np.linspace(-10, 50, 60).reshape(1, 3, 4, 5).astype(np.float32)
+    volume = make_volume(image).with_(scaling=(Scaling(0.25, -3.0),))
+    np.testing.assert_allclose(Cast(dtype="smallest")(volume).intensities(), image * 0.25 - 3.0, atol=15 / 65_000)
+    whole = Cast(dtype="float32")(volume)
+    assert whole.scaling == ()
+    np.testing.assert_allclose(whole.image, image * 0.25 - 3.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -7e30])
+def test_a_constant_channel_is_kept_as_its_offset(make_volume, value: float) -> None:
+    cast = Cast(dtype="smallest")(make_volume(np.full((3, 4, 5), value, np.float32)))
+    assert not cast.image.any()
+    assert (cast.intensities() == np.float32(value)).all()

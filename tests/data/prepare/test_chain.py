@@ -132,4 +132,4 @@ def test_real_cases_lose_no_class_at_a_moderate_spacing(load, case: str) -> None
     volume = Preparation(PrepareConfig.parse({"spacing_mm": spacing}))(scan)
     sizes = np.bincount(scan.label.ravel(), minlength=256)
     assert set(np.flatnonzero(sizes > 30)) - {0} <= set(volume.foreground)
-    assert volume.image.mean() == pytest.approx(0, abs=0.2)
+    assert volume.intensities().mean() == pytest.approx(0, abs=0.2)

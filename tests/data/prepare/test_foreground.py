@@ -13,7 +13,7 @@ from voxelocity.data.prepare.foreground import FindForeground, find_foreground
 @given(shape=st.tuples(*[st.integers(1, 7)] * 3), per_class=st.integers(1, 40), seed=st.integers(0, 999))
 def test_indices_are_voxels_of_their_class(shape, per_class: int, seed: int) -> None:
     label = np.random.default_rng(seed).integers(0, 4, shape).astype(np.uint8)
-    found = find_foreground(label, per_class=per_class)
+    found = find_foreground(label, per_class=per_class, max_total=10**6)
     assert set(found) == set(np.unique(label).tolist()) - {0}
     for index, flat in found.items():
         every = np.flatnonzero(label == index)
@@ -27,9 +27,16 @@ def test_indices_are_voxels_of_their_class(shape, per_class: int, seed: int) -> 
 
 def test_choice_is_spread_from_the_first_to_the_last_voxel() -> None:
     label = np.ones((10, 10, 10), np.uint8)
-    flat = find_foreground(label, per_class=11)[1]
+    flat = find_foreground(label, per_class=11, max_total=11)[1]
     assert (flat[0], flat[-1]) == (0, 999)
     assert np.ptp(np.diff(flat)) <= 1
+
+
+def test_a_small_case_remembers_few_voxels_but_one_of_every_class(make_volume) -> None:
+    label = np.ones((10, 10, 10), np.uint8)
+    label[0, 0, 0], label[5:] = 2, 3
+    found = FindForeground(per_class=1000)(make_volume(label.astype(np.float32), None, label)).foreground
+    assert {index: len(voxels) for index, voxels in found.items()} == {1: 33, 2: 1, 3: 33}
 
 
 def test_volume_without_label_has_no_foreground(make_volume) -> None:

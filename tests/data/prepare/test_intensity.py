@@ -29,7 +29,7 @@ def test_each_channel_gets_mean_zero_and_deviation_one(dtype: str, slab_values: 
     before = image.copy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intensity, "_SLAB_VALUES", slab_values)
-        scaled = ScaleIntensity(IntensityConfig(mode="zscore"))(_volume(image)).image
+        scaled = ScaleIntensity(IntensityConfig(mode="zscore"))(_volume(image)).intensities()
     wanted = [(c - c.mean()) / c.std() for c in image.astype(np.float64)]
     assert scaled.dtype == np.float32
     assert np.allclose(scaled, wanted, atol=1e-5)
@@ -44,7 +44,7 @@ def test_large_values_close_together_keep_their_digits() -> None:
 
 def test_constant_channel_becomes_zero() -> None:
     image = np.full(SHAPE, 7, np.int16)
-    assert not ScaleIntensity(IntensityConfig())(_volume(image)).image.any()
+    assert not ScaleIntensity(IntensityConfig())(_volume(image)).intensities().any()
 
 
 def test_zero_voxels_can_be_left_out_as_in_monai() -> None:
@@ -60,7 +60,7 @@ def test_zero_voxels_can_be_left_out_as_in_monai() -> None:
 
 def test_window_scales_to_unit_range_as_in_monai() -> None:
     image = np.random.default_rng(0).integers(-1024, 2000, SHAPE).astype(np.int16)
-    scaled = ScaleIntensity(IntensityConfig(mode="window", low=-57, high=164))(_volume(image)).image
+    scaled = ScaleIntensity(IntensityConfig(mode="window", low=-57, high=164))(_volume(image)).intensities()
     peer = ScaleIntensityRange(a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True)(image)
     assert np.allclose(scaled, np.asarray(peer), atol=1e-6)
     assert (scaled.min(), scaled.max()) == (0.0, 1.0)
@@ -69,7 +69,9 @@ def test_window_scales_to_unit_range_as_in_monai() -> None:
 def test_window_takes_global_mean_and_deviation() -> None:
     image = np.array([-2000, 40, 100, 3000], np.int16).reshape(1, 4, 1, 1)
     config = IntensityConfig(mode="window", low=-100, high=300, mean=100, std=50)
-    assert ScaleIntensity(config)(_volume(image)).image.ravel().tolist() == pytest.approx([-4.0, -1.2, 0.0, 4.0])
+    assert ScaleIntensity(config)(_volume(image)).intensities().ravel().tolist() == pytest.approx(
+        [-4.0, -1.2, 0.0, 4.0]
+    )
 
 
 def test_none_passes_the_volume_on() -> None:
@@ -87,3 +89,23 @@ def test_description_agrees_with_the_result(mode: str) -> None:
 def test_a_constant_that_rounds_becomes_zero(make_volume, dtype) -> None:
     volume = make_volume(np.full((1, 40, 50, 60), 0.1, dtype))
     assert (ScaleIntensity(IntensityConfig(mode="zscore"))(volume).image == 0.0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint8])
+def test_small_integers_stay_what_they_are_and_tell_what_they_mean(dtype) -> None:
+    image = np.random.default_rng(0).integers(0, 200, SHAPE).astype(dtype)
+    scaled = ScaleIntensity(IntensityConfig())(_volume(image))
+    assert scaled.image is image
+    wanted = [(c - c.mean()) / c.std() for c in image.astype(np.float64)]
+    np.testing.assert_allclose(scaled.intensities(), wanted, atol=1e-5)
+    window = ScaleIntensity(IntensityConfig(mode="window", low=-57, high=164))(_volume(image))
+    assert window.image.dtype == dtype
+    assert (window.intensities().min(), window.intensities().max()) == pytest.approx((57 / 221, 1.0), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "config", [IntensityConfig(nonzero_only=True), IntensityConfig(mode="window", low=-57.5, high=164)]
+)
+def test_what_is_not_exact_in_integers_becomes_float32(config) -> None:
+    scaled = ScaleIntensity(config)(_volume(np.full(SHAPE, -100, np.int16)))
+    assert (scaled.image.dtype, scaled.scaling) == (np.float32, ())

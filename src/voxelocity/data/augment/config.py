@@ -2,63 +2,104 @@
 
 from __future__ import annotations
 
-import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from voxelocity.core.config import Config
-from voxelocity.core.region import Index3
 
 _Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 _Degrees = Annotated[float, Field(ge=0.0, le=180.0)]
 _Voxels = Annotated[float, Field(ge=0.0, le=4096.0)]
 _Positive = Annotated[float, Field(gt=0.0, le=100.0)]
 _NonNegative = Annotated[float, Field(ge=0.0, le=100.0)]
+_Zoom = Annotated[float, Field(gt=0.0, le=1.0)]
+EngineName = Literal["auto", "numba", "triton", "torch"]
 
 
 class AugmentConfig(Config):
-    """Random changes of patches. Strengths follow nnU-Net v2 and suppose intensities of mean 0 and deviation 1."""
+    """Random changes of patches, listed in the order in which they are made.
+
+    Defaults are those of nnU-Net v2's training and suppose intensities of mean 0 and deviation 1.
+    """
 
     enabled: bool = True
     """False leaves every patch as it is, whatever stands below."""
+    engine: EngineName = "auto"
+    """What computes them: "numba" on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the fastest."""
     flip_probability: tuple[_Probability, _Probability, _Probability] = (0.5, 0.5, 0.5)
     """Probability of a flip along each of (x, y, z)."""
-    affine_probability: _Probability = 0.3
-    """Probability that a patch is rotated, scaled and shifted."""
+    quarter_turn_probability: tuple[_Probability, _Probability, _Probability] = (0.0, 0.0, 0.0)
+    """Probability of one, two or three quarter turns about each of (x, y, z), voxel onto voxel."""
+    affine_probability: _Probability = 0.36
+    """Probability that a patch is rotated, scaled, sheared or shifted, by all that stands below."""
+    rotation_share: _Probability = 0.56
+    """Of these patches, the share that is rotated."""
     rotation_degrees: tuple[_Degrees, _Degrees, _Degrees] = (30.0, 30.0, 30.0)
     """Largest rotation about each of (x, y, z), either way."""
+    scale_share: _Probability = 0.56
+    """Of these patches, the share that is scaled."""
     scale_range: tuple[_Positive, _Positive] = (0.7, 1.4)
     """Smallest and largest zoom; above 1 things become larger."""
+    shear: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Largest shear of one axis by another, either way."""
     translate_voxel: tuple[_Voxels, _Voxels, _Voxels] = (0.0, 0.0, 0.0)
     """Largest shift along each of (x, y, z), either way."""
-    margin_share: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
-    """Context read around a patch on each side, as a share of its edge, for turned and shrunk patches to look into."""
-    gamma_probability: _Probability = 0.3
-    """Probability that intensities are bent, each channel keeping its own minimum and maximum."""
-    gamma_range: tuple[_Positive, _Positive] = (0.7, 1.5)
-    """Smallest and largest exponent; drawn per channel."""
-    intensity_scale_probability: _Probability = 0.15
-    """Probability that intensities are multiplied."""
-    intensity_scale_range: tuple[_NonNegative, _NonNegative] = (0.75, 1.25)
-    """Smallest and largest factor; drawn per channel."""
-    intensity_shift_probability: _Probability = 0.15
-    """Probability that a number is added to intensities."""
-    intensity_shift_range: tuple[float, float] = (-0.1, 0.1)
-    """Smallest and largest of these numbers; drawn per channel."""
+    elastic_probability: _Probability = 0.0
+    """Probability of a smooth deformation."""
+    elastic_spacing_voxel: Annotated[float, Field(ge=4.0, le=4096.0)] = 24.0
+    """Distance of the points that are moved; a cubic B-spline fills the space between them."""
+    elastic_voxel: _Voxels = 6.0
+    """Largest shift of such a point along each axis, either way."""
+    label_interpolation: Literal["nearest", "vote"] = "nearest"
+    """Label of a warped patch: of the "nearest" voxel, or by "vote" of the eight around with their linear weights."""
+    bias_probability: _Probability = 0.0
+    """Probability of a smooth change of brightness over the patch, as a coil makes it in MR."""
+    bias_strength: _NonNegative = 0.1
+    """Largest coefficient, either way, of the field's logarithm in Legendre polynomials of degree up to 3."""
     noise_probability: _Probability = 0.1
     """Probability of Gaussian noise."""
     noise_std_range: tuple[_NonNegative, _NonNegative] = (0.0, 0.3)
     """Smallest and largest standard deviation of the noise; one for all channels."""
+    blur_probability: _Probability = 0.2
+    """Probability of a Gaussian blur; each channel then has an even chance."""
+    blur_sigma_range: tuple[_NonNegative, Annotated[float, Field(ge=0.0, le=8.0)]] = (0.5, 1.0)
+    """Smallest and largest standard deviation of the blur in voxels; drawn per channel and axis."""
+    intensity_scale_probability: _Probability = 0.15
+    """Probability that intensities are multiplied."""
+    intensity_scale_range: tuple[_NonNegative, _NonNegative] = (0.75, 1.25)
+    """Smallest and largest factor; drawn per channel."""
+    intensity_shift_probability: _Probability = 0.0
+    """Probability that a number is added to intensities."""
+    intensity_shift_range: tuple[float, float] = (-0.1, 0.1)
+    """Smallest and largest of these numbers; drawn per channel."""
+    contrast_probability: _Probability = 0.15
+    """Probability that intensities are spread about their mean, then clipped to the range they had."""
+    contrast_range: tuple[_NonNegative, _NonNegative] = (0.75, 1.25)
+    """Smallest and largest spread; drawn per channel."""
+    low_resolution_probability: _Probability = 0.25
+    """Probability of a coarser look: fewer voxels, enlarged again; each channel then has an even chance."""
+    low_resolution_range: tuple[_Zoom, _Zoom] = (0.5, 1.0)
+    """Smallest and largest zoom of the coarser grid; drawn per channel, the same along all axes."""
+    gamma_inverted_probability: _Probability = 0.1
+    """Probability that intensities are bent from their upper end; `gamma_range` holds for both."""
+    gamma_probability: _Probability = 0.3
+    """Probability that intensities are bent from their lower end."""
+    gamma_range: tuple[_Positive, _Positive] = (0.7, 1.5)
+    """Smallest and largest exponent; drawn per channel."""
+    gamma_keeps: Literal["moments", "range"] = "moments"
+    """What a bent channel keeps: its mean and deviation, or its minimum and maximum."""
 
-    def margin_voxel(self, shape_voxel: Index3) -> Index3:
-        """Voxels of context on each side of a patch along (x, y, z); none where no patch is ever turned."""
-        if not self.enabled or self.affine_probability == 0.0:
-            return (0, 0, 0)
-        x, y, z = (math.ceil(n * self.margin_share) for n in shape_voxel)
-        return (x, y, z)
-
-    @field_validator("scale_range", "gamma_range", "intensity_scale_range", "intensity_shift_range", "noise_std_range")
+    @field_validator(
+        "scale_range",
+        "blur_sigma_range",
+        "gamma_range",
+        "intensity_scale_range",
+        "intensity_shift_range",
+        "contrast_range",
+        "low_resolution_range",
+        "noise_std_range",
+    )
     @classmethod
     def _check_order(cls, ends: tuple[float, float]) -> tuple[float, float]:
         if ends[0] > ends[1]:

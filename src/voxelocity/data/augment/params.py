@@ -1,55 +1,80 @@
-"""The random numbers of an augmentation, drawn apart from their use: plain data that any implementation can be fed."""
+"""What is done to each sample of a batch, as plain data: any implementation can be fed the same numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.batch import Draw
-from voxelocity.core.rng import generator
-from voxelocity.core.volume import Spacing
-from voxelocity.data.augment.config import AugmentConfig
-
 Floats = npt.NDArray[np.float32]
+
+NUM_BIAS_COEFFICIENTS = 20
+"""Products of Legendre polynomials of x, y and z whose degrees add up to 3 at the most."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AugmentParams:
-    """What is done to each of b samples with c channels, in this order.
+    """What is done to each of b samples with c channels, in this order. Each step may do nothing to a sample.
 
-    1. Affine: the voxel at offset `o` from the patch's centre takes the value found at offset `matrix @ o +
-       offset_voxel`, the image linearly interpolated, the label from the nearest voxel. Beyond the patch and
-       its margin both continue with their outermost voxels, so that image and label still belong together there.
-    2. Flip of the result.
-    3. Gamma: `((v - low) / span) ** gamma * span + low`, with `low` and `span` of the channel after step 2.
-    4. `v * scale + shift`.
-    5. `v + noise_std * n`, with `n` standard normal from torch's generator of the device, seeded by `noise_seed`.
+    1. Warp, straight from the volume, which continues with intensity 0 and class 0 beyond its borders. The voxel at
+       offset `o` from the patch's centre takes the value found at offset `matrix @ f + offset_voxel` from it, with
+       `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
+       `elastic(o)` is a uniform cubic B-spline over the patch (`spline.py`) with the control points `elastic`.
+    2. Bias: times `exp(sum of bias[i] * product i of Legendre polynomials)`, over -1..1 along each axis of the patch.
+    3. Noise: plus `noise_std` times standard normal numbers from a counter-based generator (`noise.py`).
+    4. Blur: Gaussian along each axis, out to 4 standard deviations, mirrored about the outermost voxels.
+    5. Brightness: `v * scale + shift`.
+    6. Contrast: `(v - mean) * contrast + mean`, clipped to the channel's range before this step.
+    7. Low resolution: `round(n * zoom)` voxels of an axis of n are picked (the nearest ones), and the patch is
+       interpolated linearly between them, both with pixel centres at half-integers.
+    8. Gamma from the upper end: the negative is bent as in 9 and negated again.
+    9. Gamma: `((v - low) / span) ** gamma * span + low`, with the channel's own `low` and `span`; where
+       `gamma_keeps_moments`, the result then gets the mean and standard deviation that the channel had.
 
     Attributes:
-        has_affine: (b,) bool; where False, `matrix` is the identity and `offset_voxel` 0.
+        is_warped: (b,) bool; where False, `matrix` is the identity, `offset_voxel` 0 and nothing is elastic.
         matrix: (b, 3, 3) float32, on axes (x, y, z).
         offset_voxel: (b, 3) float32.
         flips: (b, 3) bool, along (x, y, z).
-        gamma: (b, c) float32, 1 for none.
+        is_elastic: (b,) bool.
+        elastic: (b, 3, gx, gy, gz) float32 shifts of control points in voxels; size 0 where no sample is elastic.
+        votes: whether the label of a warped sample is the class of the largest summed linear weight, the smaller
+            index where two are equal, instead of that of the nearest voxel.
+        has_bias: (b,) bool.
+        bias: (b, c, 20) float32.
+        noise_std: (b,) float32, 0 for none.
+        noise_seed: (b,) int64, not negative.
+        blur_sigma_voxel: (b, c, 3) float32, 0 for none.
         scale: (b, c) float32, 1 for none.
         shift: (b, c) float32, 0 for none.
-        noise_std: (b,) float32, 0 for none.
-        noise_seed: (b,) int64.
+        contrast: (b, c) float32, 1 for none.
+        low_resolution: (b, c) float32 zoom, 1 for none.
+        gamma_inverted: (b, c) float32, 1 for none.
+        gamma: (b, c) float32, 1 for none.
+        gamma_keeps_moments: for all samples.
     """
 
-    has_affine: npt.NDArray[np.bool_]
+    is_warped: npt.NDArray[np.bool_]
     matrix: Floats
     offset_voxel: Floats
     flips: npt.NDArray[np.bool_]
-    gamma: Floats
-    scale: Floats
-    shift: Floats
+    is_elastic: npt.NDArray[np.bool_]
+    elastic: Floats
+    votes: bool
+    has_bias: npt.NDArray[np.bool_]
+    bias: Floats
     noise_std: Floats
     noise_seed: npt.NDArray[np.int64]
+    blur_sigma_voxel: Floats
+    scale: Floats
+    shift: Floats
+    contrast: Floats
+    low_resolution: Floats
+    gamma_inverted: Floats
+    gamma: Floats
+    gamma_keeps_moments: bool
 
     @property
     def num_samples(self) -> int:
@@ -60,88 +85,39 @@ class AugmentParams:
         return int(self.gamma.shape[1])
 
     @classmethod
-    def identity(cls, num_samples: int, num_channels: int) -> Self:
-        """Parameters that change nothing."""
-        per_channel = (num_samples, num_channels)
+    def identity(
+        cls,
+        num_samples: int,
+        num_channels: int,
+        *,
+        elastic_points: tuple[int, int, int] = (0, 0, 0),
+        votes: bool = False,
+        gamma_keeps_moments: bool = True,
+    ) -> Self:
+        """Parameters that change nothing, in arrays that may be written."""
+        per_sample, per_channel = (num_samples,), (num_samples, num_channels)
+
+        def filled(shape: tuple[int, ...], value: float) -> Floats:
+            return np.full(shape, value, dtype=np.float32)
+
         return cls(
-            has_affine=np.zeros(num_samples, dtype=np.bool_),
+            is_warped=np.zeros(per_sample, dtype=np.bool_),
             matrix=np.tile(np.eye(3, dtype=np.float32), (num_samples, 1, 1)),
-            offset_voxel=np.zeros((num_samples, 3), dtype=np.float32),
+            offset_voxel=filled((num_samples, 3), 0.0),
             flips=np.zeros((num_samples, 3), dtype=np.bool_),
-            gamma=np.ones(per_channel, dtype=np.float32),
-            scale=np.ones(per_channel, dtype=np.float32),
-            shift=np.zeros(per_channel, dtype=np.float32),
-            noise_std=np.zeros(num_samples, dtype=np.float32),
-            noise_seed=np.zeros(num_samples, dtype=np.int64),
+            is_elastic=np.zeros(per_sample, dtype=np.bool_),
+            elastic=filled((num_samples, 3, *elastic_points), 0.0),
+            votes=votes,
+            has_bias=np.zeros(per_sample, dtype=np.bool_),
+            bias=filled((*per_channel, NUM_BIAS_COEFFICIENTS), 0.0),
+            noise_std=filled(per_sample, 0.0),
+            noise_seed=np.zeros(per_sample, dtype=np.int64),
+            blur_sigma_voxel=filled((*per_channel, 3), 0.0),
+            scale=filled(per_channel, 1.0),
+            shift=filled(per_channel, 0.0),
+            contrast=filled(per_channel, 1.0),
+            low_resolution=filled(per_channel, 1.0),
+            gamma_inverted=filled(per_channel, 1.0),
+            gamma=filled(per_channel, 1.0),
+            gamma_keeps_moments=gamma_keeps_moments,
         )
-
-    def rows(self, indices: Sequence[int]) -> Self:
-        """The parameters of some samples, in the order given."""
-        return type(self)(**{field.name: getattr(self, field.name)[list(indices)] for field in fields(self)})
-
-
-def sample(
-    draws: Sequence[Draw],
-    *,
-    seed: int,
-    num_channels: int,
-    config: AugmentConfig,
-    spacing_mm: Spacing | None = None,
-) -> AugmentParams:
-    """Parameters for these draws. Those of one draw depend on (seed, epoch, case, draw) and the arguments alone.
-
-    Args:
-        draws: one per sample of the batch.
-        seed: of the run.
-        num_channels: c.
-        config: how often and how strong; where it is not enabled, the result changes nothing.
-        spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimetres; without it voxels count as
-            cubes.
-    """
-    params = AugmentParams.identity(len(draws), num_channels)
-    if config.enabled:
-        spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
-        for row, draw in enumerate(draws):
-            rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-            _fill_row(params, row, rng, config, spacing)
-    return params
-
-
-def _fill_row(
-    params: AugmentParams, row: int, rng: np.random.Generator, config: AugmentConfig, spacing: npt.NDArray[np.float64]
-) -> None:
-    # Every number is drawn, used or not, so that changing one probability leaves the other changes as they were.
-    num_channels = params.num_channels
-    params.flips[row] = rng.random(3) < config.flip_probability
-    has_affine = rng.random() < config.affine_probability
-    angles = np.deg2rad(rng.uniform(-1.0, 1.0, size=3) * config.rotation_degrees)
-    zoom = rng.uniform(*config.scale_range)
-    offset_voxel = rng.uniform(-1.0, 1.0, size=3) * config.translate_voxel
-    if has_affine:
-        params.has_affine[row] = True
-        params.matrix[row] = (_rotation(angles).T / zoom) * spacing[None, :] / spacing[:, None]
-        params.offset_voxel[row] = offset_voxel
-    has_noise, noise_std = rng.random() < config.noise_probability, rng.uniform(*config.noise_std_range)
-    params.noise_std[row] = noise_std if has_noise else 0.0
-    params.noise_seed[row] = rng.integers(2**63 - 1)
-    # Last, as how many numbers these take depends on the channels.
-    for target, probability, ends in (
-        (params.gamma, config.gamma_probability, config.gamma_range),
-        (params.scale, config.intensity_scale_probability, config.intensity_scale_range),
-        (params.shift, config.intensity_shift_probability, config.intensity_shift_range),
-    ):
-        is_used, values = rng.random() < probability, rng.uniform(*ends, size=num_channels)
-        if is_used:
-            target[row] = values
-
-
-def _rotation(angles_rad: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The rotation about x, then y, then z, each from the next axis towards the one after it."""
-    result = np.eye(3)
-    for axis, angle in enumerate(angles_rad):
-        first, second = (axis + 1) % 3, (axis + 2) % 3
-        turn = np.eye(3)
-        turn[first, first] = turn[second, second] = np.cos(angle)
-        turn[first, second], turn[second, first] = -np.sin(angle), np.sin(angle)
-        result = turn @ result
-    return result

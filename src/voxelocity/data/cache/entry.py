@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.errors import CacheError
-from voxelocity.core.volume import Array, Grid, Volume
+from voxelocity.core.volume import Array, Grid, Scaling, Volume
 from voxelocity.data.cache.key import FORMAT_VERSION
 
 _DTYPE_NAMES = {
@@ -85,6 +85,7 @@ def pack(key: str, volume: Volume) -> list[memoryview]:
             "case_id": volume.case_id,
             "grid": {"shape": volume.grid.shape, "affine": volume.grid.affine},
             "trace": volume.trace,
+            "scaling": [[channel.slope, channel.inter] for channel in volume.scaling],
             "crc32": {name: _crc32(array) for name, array in tensors.items()},
         }
     )
@@ -113,6 +114,7 @@ def unpack(key: str, content: memoryview) -> Entry:
             label=tensors.get("label"),
             grid=Grid.of(tuple(record["grid"]["shape"]), np.array(record["grid"]["affine"], dtype=np.float64)),
             trace=tuple(record["trace"]),
+            scaling=tuple(Scaling(slope=float(slope), inter=float(inter)) for slope, inter in record["scaling"]),
             foreground={
                 int(name.removeprefix(_FOREGROUND)): array
                 for name, array in tensors.items()

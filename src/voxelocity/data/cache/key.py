@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from voxelocity.core.errors import ScanError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever the meaning or the layout of an entry changes; older entries are then never looked at."""
 
 

@@ -1,6 +1,7 @@
 """Concurrency of the path: items made ahead by threads and given in order."""
 
+from voxelocity.data.feed.buffers import BufferRing
 from voxelocity.data.feed.config import FeedConfig
 from voxelocity.data.feed.ordered import OrderedPrefetch, ThreadBuffer
 
-__all__ = ["FeedConfig", "OrderedPrefetch", "ThreadBuffer"]
+__all__ = ["BufferRing", "FeedConfig", "OrderedPrefetch", "ThreadBuffer"]

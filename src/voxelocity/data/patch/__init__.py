@@ -1,9 +1,8 @@
-"""Which boxes of which cases are learnt from or predicted, and the one copy that cuts them out."""
+"""Which boxes of which cases are learnt from or predicted. Reads no voxels."""
 
 from voxelocity.data.patch.choose import choose_region
 from voxelocity.data.patch.config import PatchConfig
-from voxelocity.data.patch.cut import cut
 from voxelocity.data.patch.grid import grid_regions
 from voxelocity.data.patch.order import CaseOrder
 
-__all__ = ["CaseOrder", "PatchConfig", "choose_region", "cut", "grid_regions"]
+__all__ = ["CaseOrder", "PatchConfig", "choose_region", "grid_regions"]

@@ -1,24 +1,24 @@
-"""The path, top to bottom: which patch, from which volume, cut into a batch, to the device, augmented."""
+"""The path, top to bottom: which patch, changed how, from which box of which volume, into a batch, to the device."""
 
 from __future__ import annotations
 
-import time
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import torch
 
-from voxelocity.core.batch import Batch
+from voxelocity.core.batch import Batch, Draw
 from voxelocity.core.cases import Cases
+from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
 from voxelocity.core.rng import generator
-from voxelocity.data.augment import apply, sample
-from voxelocity.data.feed import OrderedPrefetch
-from voxelocity.data.patch import CaseOrder, choose_region, cut
+from voxelocity.data.augment import Source, augment, needed_box, sample
+from voxelocity.data.feed import BufferRing, OrderedPrefetch
+from voxelocity.data.patch import CaseOrder, choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.declare import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
@@ -35,7 +35,7 @@ class Feed:
             of their own. As opened, those without a label are left out.
         config: the path's configuration.
         seed: of the order, the patches and the augmentation.
-        device: where batches end up and are augmented.
+        device: where batches end up.
         start_step: the first batch to give; a resumed run names the step it had reached.
 
     Raises:
@@ -43,9 +43,7 @@ class Feed:
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
-        wait_s: seconds the consumer has waited for batches to be put together.
-        copy_s: seconds it spent on sending them to the device.
-        augment_s: seconds it spent on starting (CPU: doing) their augmentation.
+        wait_s: seconds the consumer has waited for batches.
     """
 
     def __init__(
@@ -61,8 +59,6 @@ class Feed:
         unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabelled is not None:
             raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
-        self._config = config
-        self._seed = seed
         self._device = torch.device(device)
         self._order = CaseOrder(
             [ref.case_id for ref in prepared.refs],
@@ -72,14 +68,12 @@ class Feed:
         )
         # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
-            _Assembler(prepared, config, self._order, seed=seed, pinned=self._device.type == "cuda"),
+            _Assembler(prepared, config, self._order, seed=seed, device=self._device),
             start=start_step,
             stop=None,
             num_threads=config.feed.num_threads,
             num_ahead=config.feed.num_batches_ahead,
         )
-        self.copy_s = 0.0
-        self.augment_s = 0.0
 
     @property
     def wait_s(self) -> float:
@@ -94,12 +88,10 @@ class Feed:
 
     def __next__(self) -> Batch:
         batch = next(self._batches)
-        start = time.perf_counter()
-        batch = self._to_device(batch)
-        copied = time.perf_counter()
-        batch = self._augment(batch)
-        self.copy_s += copied - start
-        self.augment_s += time.perf_counter() - copied
+        if self._device.type == "cuda":
+            # The batch was made on another stream: its memory must not be used again before this one is done with it.
+            for tensor in (batch.image, batch.label):
+                tensor.record_stream(torch.cuda.current_stream(self._device))
         return batch
 
     def close(self) -> None:
@@ -114,31 +106,6 @@ class Feed:
     ) -> None:
         self.close()
 
-    def _to_device(self, batch: Batch) -> Batch:
-        if self._device.type == "cpu":
-            return batch
-        return batch.with_(
-            image=batch.image.to(self._device, non_blocking=True), label=batch.label.to(self._device, non_blocking=True)
-        )
-
-    def _augment(self, batch: Batch) -> Batch:
-        if not self._config.augment.enabled:
-            return batch
-        params = sample(
-            batch.draws,
-            seed=self._seed,
-            num_channels=batch.image.shape[1],
-            config=self._config.augment,
-            spacing_mm=self._spacing_mm(),
-        )
-        margin = self._config.augment.margin_voxel(self._config.patch.shape_voxel)
-        image, label = apply(batch.image, batch.label, params, margin_voxel=margin)
-        return batch.with_(image=image, label=label)
-
-    def _spacing_mm(self) -> tuple[float, float, float] | None:
-        spacing = self._config.prepare.spacing_mm
-        return None if spacing == "keep" else spacing
-
 
 def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
@@ -152,40 +119,77 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
 
 
 class _Assembler:
-    """Batch by step number, in main memory: the part of the feed that runs in its threads."""
+    """Batch by step number, augmented and on the device: the part of the feed that runs in its threads."""
 
     def __init__(
-        self, prepared: PreparedCases, config: DataConfig, order: CaseOrder, *, seed: int, pinned: bool
+        self, prepared: PreparedCases, config: DataConfig, order: CaseOrder, *, seed: int, device: torch.device
     ) -> None:
         self._prepared = prepared
         self._config = config
         self._order = order
         self._seed = seed
-        self._pinned = pinned
+        self._device = device
+        self._buffers = BufferRing(
+            max_free=config.feed.num_batches_ahead + config.feed.num_threads + 1, pinned=device.type == "cuda"
+        )
+        self._own = threading.local()
 
     def __call__(self, step: int) -> Batch:
         draws = self._order.draws(step)
-        margin = self._config.augment.margin_voxel(self._config.patch.shape_voxel)
-        shape = Region.whole(self._config.patch.shape_voxel).grown(margin).shape
-        image: torch.Tensor | None = None
-        label = torch.empty((len(draws), *shape), dtype=torch.uint8)
-        regions: list[Region] = []
-        for row, draw in enumerate(draws):
-            volume = self._prepared[draw.case]
-            if image is None:
-                image = torch.empty((len(draws), volume.image.shape[0], *shape), dtype=torch.float32)
-            elif image.shape[1] != volume.image.shape[0]:
+        shape = self._config.patch.shape_voxel
+        volumes = [self._prepared[draw.case] for draw in draws]
+        num_channels = self._channels_of(volumes, draws)
+        params = sample(
+            draws,
+            seed=self._seed,
+            num_channels=num_channels,
+            patch_shape=shape,
+            config=self._config.augment,
+            spacing_mm=self._spacing_mm(),
+        )
+        regions = tuple(self._region(volume, draw) for volume, draw in zip(volumes, draws, strict=True))
+        sources = [
+            _read(volume, needed_box(params, row, region, volume.grid.shape))
+            for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
+        ]
+        image = self._buffers.take((len(draws), num_channels, *shape), torch.float32)
+        label = self._buffers.take((len(draws), *shape), torch.uint8)
+        augment(sources, regions, params, image, label, engine=self._config.augment.engine)
+        image, label = self._on_device(image), self._on_device(label)
+        return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
+
+    def _region(self, volume: StoredVolume, draw: Draw) -> Region:
+        rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
+        return choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
+
+    def _channels_of(self, volumes: Sequence[StoredVolume], draws: Sequence[Draw]) -> int:
+        first = volumes[0].spec.num_channels
+        for volume, draw in zip(volumes, draws, strict=True):
+            if volume.spec.num_channels != first:
                 raise DatasetError(
-                    f"feed: case '{draw.case_id}' has {volume.image.shape[0]} channel(s), case '{draws[0].case_id}' "
-                    f"{image.shape[1]}; give all cases the same channels"
+                    f"feed: case '{draw.case_id}' has {volume.spec.num_channels} channel(s), case "
+                    f"'{draws[0].case_id}' {first}; give all cases the same channels"
                 )
-            rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-            region = choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
-            assert volume.label is not None, "training cases have labels"
-            cut(volume.image, region.grown(margin), out=image[row].numpy(), fill=0.0)
-            cut(volume.label[np.newaxis], region.grown(margin), out=label[row].numpy()[np.newaxis], fill=0)
-            regions.append(region)
-        assert image is not None, "a batch holds at least one patch"
-        if self._pinned:
-            image, label = image.pin_memory(), label.pin_memory()
-        return Batch(image=image, label=label, draws=draws, regions=tuple(regions), step=step)
+        return first
+
+    def _spacing_mm(self) -> tuple[float, float, float] | None:
+        spacing = self._config.prepare.spacing_mm
+        return None if spacing == "keep" else spacing
+
+    def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor on the device, copied beside what the device is doing, and there when this returns."""
+        if self._device.type != "cuda":
+            return tensor.to(self._device)
+        stream = getattr(self._own, "stream", None)
+        if stream is None:
+            stream = self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            copied = tensor.to(self._device, non_blocking=True)
+        stream.synchronize()
+        return copied
+
+
+def _read(volume: StoredVolume, box: Region) -> Source:
+    image, label = volume.read(box)
+    assert label is not None, "training cases have labels"
+    return Source(image=image, label=label, start=box.start, scaling=volume.scaling)

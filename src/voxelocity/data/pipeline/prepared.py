@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from voxelocity.core.contracts import Tier
+from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, entry_key, source_identity
@@ -79,7 +79,7 @@ class PreparedCases:
     def __len__(self) -> int:
         return len(self.refs)
 
-    def __getitem__(self, index: int) -> Volume:
+    def __getitem__(self, index: int) -> StoredVolume:
         """The prepared volume of case `index`: from the cache, or prepared now and then kept.
 
         Raises:
@@ -111,7 +111,7 @@ class PreparedCases:
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
-            waiting: set[Future[tuple[Volume, _Origin]]] = set()
+            waiting: set[Future[tuple[StoredVolume, _Origin]]] = set()
             todo = iter(range(len(self)))
             try:
                 while True:
@@ -145,7 +145,7 @@ class PreparedCases:
         fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labelled={ref.label is not None}"
         return entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
 
-    def _take(self, index: int) -> tuple[Volume, _Origin]:
+    def _take(self, index: int) -> tuple[StoredVolume, _Origin]:
         key = self._keys[index]
         volume = self._keeper.get(key)
         if volume is not None:
@@ -154,17 +154,17 @@ class PreparedCases:
             volume = self._keeper.get(key)
             if volume is not None:
                 return self._named(volume, index), "found"
-            volume = self._prepare(index)
+            prepared = self._prepare(index)
             # A file changed since the key was made belongs to another key.
-            if self._key(self.refs[index]) != key or not self._keeper.put(key, volume):
-                return volume, "prepared"
+            if self._key(self.refs[index]) != key or not self._keeper.put(key, prepared):
+                return prepared, "prepared"
         # What is in use should be the cache's copy, so that the prepared one can be freed.
         kept = self._keeper.get(key)
-        return (volume if kept is None else self._named(kept, index)), "kept"
+        return (prepared if kept is None else self._named(kept, index)), "kept"
 
-    def _named(self, volume: Volume, index: int) -> Volume:
+    def _named(self, volume: StoredVolume, index: int) -> StoredVolume:
         # The same files may stand under another name in another data set.
-        return volume.with_(case_id=self.refs[index].case_id)
+        return volume.renamed(self.refs[index].case_id)
 
     def _prepare(self, index: int) -> Volume:
         ref = self.refs[index]
@@ -199,7 +199,7 @@ class _Keeper:
         self._told: set[str] = set()
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> Volume | None:
+    def get(self, key: str) -> StoredVolume | None:
         try:
             return None if self._tier is None else self._tier.get(key)
         except CacheError as error:

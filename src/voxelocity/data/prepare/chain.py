@@ -15,7 +15,7 @@ from voxelocity.data.prepare.intensity import ScaleIntensity
 from voxelocity.data.prepare.orient import OrientToRAS
 from voxelocity.data.prepare.resample import Resample
 
-PREPARATION_VERSION = 1
+PREPARATION_VERSION = 2
 """To be raised whenever a change of this package could change a prepared voxel: it makes cached ones stale."""
 
 
@@ -74,7 +74,7 @@ def _stages(config: PrepareConfig) -> tuple[DeterministicStage, ...]:
         stages.append(CropToNonzero(margin_voxel=config.margin_voxel))
     stages.append(ScaleIntensity(config.intensity))
     if config.spacing_mm != "keep":
-        stages.append(Resample(spacing_mm=config.spacing_mm))
+        stages.append(Resample(spacing_mm=config.spacing_mm, engine=config.engine))
     stages.append(Cast(dtype=config.dtype))
     stages.append(FindForeground(per_class=config.foreground_per_class))
     return tuple(stages)

@@ -52,7 +52,10 @@ class PrepareConfig(Config):
     """How intensities are brought to a common scale, before resampling as in nnU-Net."""
     spacing_mm: tuple[SpacingMm, SpacingMm, SpacingMm] | Literal["keep"] = "keep"
     """Distance of voxels along (x, y, z) after resampling; "keep" leaves each scan its own."""
-    dtype: Literal["float32", "float16"] = "float32"
-    """In which the prepared image is kept."""
+    engine: Literal["auto", "numpy"] = "auto"
+    """What resamples: compiled loops where Numba is installed, or always the slower NumPy; they differ by rounding."""
+    dtype: Literal["smallest", "float32", "float16"] = "smallest"
+    """In which the prepared image is kept. "smallest": integers of one or two bytes as they are, else int16 with a
+    scale of its own for each channel, off by at most 1/65,000 of the channel's range."""
     foreground_per_class: int = Field(default=10_000, ge=1, le=10_000_000)
     """Voxels remembered of each class as centres of patches, evenly chosen where there are more."""

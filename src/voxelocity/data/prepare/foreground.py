@@ -13,11 +13,15 @@ from voxelocity.core.volume import Array, Volume, VolumeSpec
 from voxelocity.data.prepare.boxes import class_boxes
 
 _MAX_VOXELS = 2**31 - 1
+_VOXELS_PER_INDEX = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindForeground:
-    """Stage: flat indices of the voxels of each class but the background, evenly chosen where there are too many."""
+    """Stage: flat indices of the voxels of each class but the background, evenly chosen where there are too many.
+
+    All classes together keep at most a tenth as many as there are voxels, so that they stay small beside a small case.
+    """
 
     per_class: int
 
@@ -41,13 +45,25 @@ class FindForeground:
             )
         if volume.label is None:
             return volume.with_(foreground={})
-        return volume.with_(foreground=find_foreground(volume.label, per_class=self.per_class))
+        return volume.with_(
+            foreground=find_foreground(
+                volume.label, per_class=self.per_class, max_total=volume.label.size // _VOXELS_PER_INDEX
+            )
+        )
 
 
-def find_foreground(label_xyz: Array, *, per_class: int) -> dict[int, npt.NDArray[np.int32]]:
-    """Ascending int32 flat (C-order) indices into (x, y, z) of up to `per_class` voxels of each class that occurs."""
+def find_foreground(label_xyz: Array, *, per_class: int, max_total: int) -> dict[int, npt.NDArray[np.int32]]:
+    """Ascending int32 flat (C-order) indices into (x, y, z) of some voxels of each class that occurs.
+
+    Args:
+        label_xyz: (x, y, z) uint8.
+        per_class: most voxels of a class; one that has more gives evenly chosen ones.
+        max_total: most voxels of all classes together, shared out alike, but one for each class at the least.
+    """
     found: dict[int, npt.NDArray[np.int32]] = {}
-    for index, box in class_boxes(label_xyz).items():
+    boxes = class_boxes(label_xyz)
+    per_class = min(per_class, max(1, max_total // max(1, len(boxes))))
+    for index, box in boxes.items():
         inside = label_xyz[box] == index
         places = np.flatnonzero(inside)
         if places.size > per_class:

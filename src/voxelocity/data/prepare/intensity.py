@@ -10,24 +10,29 @@ import numpy.typing as npt
 
 from voxelocity.core.contracts import StageEffect
 from voxelocity.core.slabs import slabs
-from voxelocity.core.volume import Array, Volume, VolumeSpec
+from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec
 from voxelocity.data.prepare.config import IntensityConfig
 
 _SLAB_VALUES = 1 << 16
+_SMALL_INTEGERS = ("uint8", "int8", "uint16", "int16")
 
 
 @dataclass(frozen=True)
 class ScaleIntensity:
-    """Stage: the image on a common scale, as a new float32 array in the same memory order.
+    """Stage: the image on a common scale, in the same memory order.
 
     "zscore": each channel minus its mean, by its standard deviation (summed in float64); a constant channel becomes 0.
     "window": clipped to [low, high], minus `mean`, by `std`, the same for every case and channel.
+
+    Integers of one or two bytes stay what they are, and the volume's `scaling` says what they mean, wherever that is
+    exact: not for a window with an end that is no whole number, nor where zeros are left out. Everything else becomes
+    a new float32 array.
     """
 
     config: IntensityConfig
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
-        if self.config.mode == "none":
+        if self.config.mode == "none" or self._keeps(spec.dtype):
             return StageEffect(spec=spec, scratch_bytes=0, holds_gil=False)
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype="float32")
         return StageEffect(spec=new, scratch_bytes=32 * _SLAB_VALUES, holds_gil=False)
@@ -36,8 +41,11 @@ class ScaleIntensity:
         return f"intensity({self.config.to_plain()})"
 
     def __call__(self, volume: Volume) -> Volume:
+        assert not volume.scaling, "decoded scans hold intensities"
         if self.config.mode == "none":
             return volume
+        if self._keeps(volume.image.dtype.name):
+            return _scaled_in_words(volume, self.config)
         scaled = np.empty_like(volume.image, dtype=np.float32)
         for source, target in zip(volume.image, scaled, strict=True):
             if self.config.mode == "window":
@@ -46,10 +54,36 @@ class ScaleIntensity:
                 _scale_zscore(source, target, nonzero_only=self.config.nonzero_only)
         return volume.with_(image=scaled)
 
+    def _keeps(self, dtype: str) -> bool:
+        if dtype not in _SMALL_INTEGERS:
+            return False
+        if self.config.mode == "window":
+            return self.config.low.is_integer() and self.config.high.is_integer()
+        return not self.config.nonzero_only
 
-def _scale_window(source: Array, target: npt.NDArray[np.float32], config: IntensityConfig) -> None:
+
+def _scaled_in_words(volume: Volume, config: IntensityConfig) -> Volume:
+    """The volume with its integers kept and their meaning in `scaling`."""
+    if config.mode == "zscore":
+        return volume.with_(scaling=tuple(_zscore_of(channel) for channel in volume.image))
+    limits = np.iinfo(volume.image.dtype)
+    low, high = (min(max(int(end), limits.min), limits.max) for end in (config.low, config.high))
+    image = volume.image
+    if (low, high) != (limits.min, limits.max):
+        image = np.empty_like(volume.image)
+        np.clip(volume.image, low, high, out=image)
+    mean, std = _mean_and_std(config)
+    return volume.with_(image=image, scaling=(Scaling(slope=1.0 / std, inter=-mean / std),) * len(image))
+
+
+def _mean_and_std(config: IntensityConfig) -> tuple[float, float]:
     mean = config.low if config.mean == "low" else config.mean
     std = config.high - config.low if config.std == "width" else config.std
+    return mean, std
+
+
+def _scale_window(source: Array, target: npt.NDArray[np.float32], config: IntensityConfig) -> None:
+    mean, std = _mean_and_std(config)
     for values, scaled in slabs(source, target, max_values=_SLAB_VALUES):
         wide = values.astype(np.float64)
         np.clip(wide, config.low, config.high, out=wide)
@@ -59,9 +93,7 @@ def _scale_window(source: Array, target: npt.NDArray[np.float32], config: Intens
 
 
 def _scale_zscore(source: Array, target: npt.NDArray[np.float32], *, nonzero_only: bool) -> None:
-    mean, std = _moments(source, nonzero_only=nonzero_only)
-    # The deviation of a constant that float64 cannot hold exactly is a rounding error.
-    factor = 1.0 / std if std > 1e-12 * abs(mean) else 0.0
+    mean, factor = _mean_and_factor(source, nonzero_only=nonzero_only)
     for values, scaled in slabs(source, target, max_values=_SLAB_VALUES):
         # In float64, for of large values close together float32 would keep few digits.
         wide = values.astype(np.float64)
@@ -70,6 +102,18 @@ def _scale_zscore(source: Array, target: npt.NDArray[np.float32], *, nonzero_onl
         scaled[...] = wide
         if nonzero_only:
             scaled[values == 0] = 0.0
+
+
+def _zscore_of(channel: Array) -> Scaling:
+    mean, factor = _mean_and_factor(channel, nonzero_only=False)
+    return Scaling(slope=factor, inter=-mean * factor)
+
+
+def _mean_and_factor(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
+    """Mean, and one by the standard deviation; 0 for a constant."""
+    mean, std = _moments(source, nonzero_only=nonzero_only)
+    # The deviation of a constant that float64 cannot hold exactly is a rounding error.
+    return mean, 1.0 / std if std > 1e-12 * abs(mean) else 0.0
 
 
 def _moments(source: Array, *, nonzero_only: bool) -> tuple[float, float]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from voxelocity.core.contracts import StageEffect
 from voxelocity.core.errors import ScanError
+from voxelocity.core.jit import has_numba
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare.interpolate import Positions, sample_along, sample_positions
 from voxelocity.data.prepare.resample_label import resample_label
+
+ResampleEngine = Literal["auto", "numpy"]
 
 STEP = "resample"
 _SAME_SPACING_RELATIVE = 1e-3
@@ -31,9 +34,11 @@ class Resample:
 
     Attributes:
         spacing_mm: of the new grid, along (x, y, z).
+        engine: as in `PrepareConfig`.
     """
 
     spacing_mm: Spacing
+    engine: ResampleEngine = "auto"
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The effect on a scan of this spec.
@@ -69,8 +74,8 @@ class Resample:
             "step_voxel": list(plan.step_voxel),
         }
         return volume.with_(
-            image=interpolate(volume.image, positions),
-            label=None if volume.label is None else resample_label(volume.label, positions),
+            image=interpolate(volume.image, positions, engine=self.engine),
+            label=None if volume.label is None else _resample_label(volume.label, positions, self.engine),
             grid=plan.grid,
             trace=(*volume.trace, record),
         )
@@ -91,14 +96,26 @@ class _Plan:
         return tuple(sample_positions(before, after, step) for before, after, step in steps)
 
 
-def interpolate(array: Array, positions: tuple[Positions, ...]) -> Array:
+def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: ResampleEngine = "auto") -> Array:
     """The array (..., x, y, z) as float32 at the given positions of its last three axes, order in memory kept."""
+    if engine == "auto" and has_numba():
+        from voxelocity.data.prepare.numba_resample import interpolate_compiled
+
+        return interpolate_compiled(array, positions)
     leading = array.ndim - 3
     # The axis that shrinks most comes first, so that the others have less to do.
     for axis in sorted(range(3), key=lambda i: len(positions[i]) / array.shape[leading + i]):
         if not _is_identity(positions[axis], array.shape[leading + axis]):
             array = sample_along(array, positions[axis], leading + axis)
     return array.astype(np.float32, copy=False)
+
+
+def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: ResampleEngine) -> Array:
+    if engine == "auto" and has_numba():
+        from voxelocity.data.prepare.numba_resample import resample_label_compiled
+
+        return resample_label_compiled(label_xyz, positions)
+    return resample_label(label_xyz, positions)
 
 
 def positions_back(record: Mapping[str, Any]) -> tuple[Positions, ...]:

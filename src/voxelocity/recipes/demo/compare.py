@@ -172,7 +172,7 @@ def _run_fast(dataset: Path, out: Path, settings: plain.PlainSettings) -> Labell
         settings={
             "scans": f"prepared once, kept in the {plan['data']['cache']['tier']} cache",
             "feed": "1 thread" if num_threads == 1 else f"{num_threads} threads",
-            "augmentation": "whole batches at once",
+            "augmentation": "in one pass from the cached volume",
             "precision": plan["precision"]["compute"],
         },
         machine=environment(),

@@ -6,22 +6,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxelocity.core.batch import Draw
-from voxelocity.data.augment import AugmentConfig, AugmentParams, sample
-from voxelocity.data.augment.params import _fill_row
+from voxelocity.data.augment import AugmentConfig, AugmentParams
+from voxelocity.data.augment import draw as drawing
 
 ALWAYS = AugmentConfig(
     affine_probability=1.0,
+    rotation_share=1.0,
+    scale_share=1.0,
     translate_voxel=(1.0, 2.0, 3.0),
-    gamma_probability=1.0,
-    intensity_scale_probability=1.0,
-    intensity_shift_probability=1.0,
+    elastic_probability=1.0,
+    bias_probability=1.0,
     noise_probability=1.0,
     noise_std_range=(0.1, 0.2),
+    blur_probability=1.0,
+    intensity_scale_probability=1.0,
+    intensity_shift_probability=1.0,
+    contrast_probability=1.0,
+    low_resolution_probability=1.0,
+    gamma_probability=1.0,
+    gamma_inverted_probability=1.0,
 )
+SHAPE = (24, 32, 50)
 
 
 def draws(num, epoch=0):
     return [Draw(case_id=f"case{case}", case=case, epoch=epoch, draw=case % 3) for case in range(num)]
+
+
+def sample(given, **options):
+    return drawing.sample(given, patch_shape=SHAPE, **options)
 
 
 def assert_equal(first, second):
@@ -32,10 +45,14 @@ def assert_equal(first, second):
 @settings(deadline=None)
 @given(order=st.permutations(range(6)), size=st.integers(1, 6))
 def test_numbers_of_a_sample_do_not_depend_on_the_batch(order, size):
-    whole = sample(draws(6), seed=3, num_channels=2, config=AugmentConfig())
+    config = AugmentConfig(elastic_probability=0.5, bias_probability=0.5)
+    whole = sample(draws(6), seed=3, num_channels=2, config=config)
     chosen = order[:size]
-    part = sample([draws(6)[row] for row in chosen], seed=3, num_channels=2, config=AugmentConfig())
-    assert_equal(part, whole.rows(chosen))
+    part = sample([draws(6)[row] for row in chosen], seed=3, num_channels=2, config=config)
+    for field in fields(AugmentParams):
+        values = getattr(whole, field.name)
+        wanted = values[list(chosen)] if isinstance(values, np.ndarray) else values
+        np.testing.assert_array_equal(getattr(part, field.name), wanted, err_msg=field.name)
 
 
 def test_seed_epoch_case_and_draw_all_matter():
@@ -57,17 +74,26 @@ def test_dtypes_and_shapes_are_as_stated():
     described = {
         field.name: (getattr(params, field.name).shape, getattr(params, field.name).dtype.name)
         for field in fields(params)
+        if isinstance(getattr(params, field.name), np.ndarray)
     }
     assert described == {
-        "has_affine": ((4,), "bool"),
+        "is_warped": ((4,), "bool"),
         "matrix": ((4, 3, 3), "float32"),
         "offset_voxel": ((4, 3), "float32"),
         "flips": ((4, 3), "bool"),
-        "gamma": ((4, 3), "float32"),
-        "scale": ((4, 3), "float32"),
-        "shift": ((4, 3), "float32"),
+        "is_elastic": ((4,), "bool"),
+        "elastic": ((4, 3, 4, 5, 6), "float32"),
+        "has_bias": ((4,), "bool"),
+        "bias": ((4, 3, 20), "float32"),
         "noise_std": ((4,), "float32"),
         "noise_seed": ((4,), "int64"),
+        "blur_sigma_voxel": ((4, 3, 3), "float32"),
+        "scale": ((4, 3), "float32"),
+        "shift": ((4, 3), "float32"),
+        "contrast": ((4, 3), "float32"),
+        "low_resolution": ((4, 3), "float32"),
+        "gamma_inverted": ((4, 3), "float32"),
+        "gamma": ((4, 3), "float32"),
     }
     assert (params.num_samples, params.num_channels) == (4, 3)
 
@@ -79,11 +105,13 @@ def test_disabled_augmentation_changes_nothing():
 
 def test_changing_one_probability_leaves_the_other_changes_as_they_were():
     with_all = sample(draws(20), seed=0, num_channels=2, config=ALWAYS)
-    never_affine = ALWAYS.model_copy(update={"affine_probability": 0.0, "gamma_probability": 0.0})
+    never_affine = ALWAYS.model_copy(
+        update={"affine_probability": 0.0, "elastic_probability": 0.0, "gamma_probability": 0.0}
+    )
     without = sample(draws(20), seed=0, num_channels=2, config=never_affine)
-    assert not without.has_affine.any()
+    assert not without.is_warped.any()
     assert (without.gamma == 1.0).all()
-    for name in ("flips", "scale", "shift", "noise_std", "noise_seed"):
+    for name in ("flips", "bias", "blur_sigma_voxel", "contrast", "scale", "shift", "noise_std", "noise_seed"):
         np.testing.assert_array_equal(getattr(with_all, name), getattr(without, name), err_msg=name)
 
 
@@ -106,13 +134,15 @@ def test_probabilities_are_honoured():
     config = AugmentConfig(flip_probability=(0.0, 1.0, 0.3), affine_probability=0.25, gamma_probability=0.6)
     params = sample(draws(1000), seed=0, num_channels=1, config=config)
     assert params.flips.mean(axis=0) == pytest.approx([0.0, 1.0, 0.3], abs=0.06)
-    assert params.has_affine.mean() == pytest.approx(0.25, abs=0.06)
+    assert params.is_warped.mean() == pytest.approx(0.25, abs=0.06)
     assert (params.gamma != 1.0).mean() == pytest.approx(0.6, abs=0.06)
 
 
 @pytest.mark.parametrize("spacing_mm", [None, (0.5, 1.0, 3.0)])
 def test_affine_is_rigid_in_millimetres_but_for_the_zoom(spacing_mm):
-    config = AugmentConfig(affine_probability=1.0, rotation_degrees=(30.0, 40.0, 50.0))
+    config = AugmentConfig(
+        affine_probability=1.0, rotation_share=1.0, scale_share=1.0, rotation_degrees=(30.0, 40.0, 50.0)
+    )
     params = sample(draws(50), seed=0, num_channels=1, config=config, spacing_mm=spacing_mm)
     spacing = np.diag(spacing_mm or (1.0, 1.0, 1.0))
     for matrix in params.matrix.astype(np.float64):
@@ -123,7 +153,9 @@ def test_affine_is_rigid_in_millimetres_but_for_the_zoom(spacing_mm):
 
 
 def test_quarter_turn_on_an_anisotropic_grid_has_its_known_matrix():
-    config = AugmentConfig(affine_probability=1.0, rotation_degrees=(0.0, 0.0, 90.0), scale_range=(1.0, 1.0))
+    config = AugmentConfig(
+        affine_probability=1.0, rotation_share=1.0, rotation_degrees=(0.0, 0.0, 90.0), scale_range=(1.0, 1.0)
+    )
 
     class QuarterTurn:
         def random(self, size=None):
@@ -132,9 +164,31 @@ def test_quarter_turn_on_an_anisotropic_grid_has_its_known_matrix():
         def uniform(self, low, high, size=None):
             return high if size is None else np.full(size, high)
 
+        def integers(self, low, high=None, size=None):
+            return 0 if size is None else np.zeros(size, int)
+
     params = AugmentParams.identity(1, 1)
-    rng = QuarterTurn()
-    rng.integers = lambda high: 0
-    _fill_row(params, 0, rng, config, np.array([1.0, 2.0, 5.0]))
+    drawing._fill_row(params, 0, QuarterTurn(), config, np.array([1.0, 2.0, 5.0]))
     # Content turns from x to y: what is found 1 voxel (2 mm) along y stood 2 voxels (2 mm) along x.
     np.testing.assert_allclose(params.matrix[0], [[0, 2, 0], [-0.5, 0, 0], [0, 0, 1]], atol=1e-6)
+
+
+def test_quarter_turns_move_voxel_onto_voxel_whatever_the_spacing():
+    config = AugmentConfig(quarter_turn_probability=(0.5, 0.5, 0.5), affine_probability=0.0)
+    params = sample(draws(40), seed=0, num_channels=1, config=config, spacing_mm=(1.0, 2.0, 3.0))
+    matrices = params.matrix
+    assert set(np.unique(matrices)) == {-1.0, 0.0, 1.0}
+    np.testing.assert_array_equal(matrices @ matrices.transpose(0, 2, 1), np.tile(np.eye(3), (40, 1, 1)))
+    np.testing.assert_allclose(np.linalg.det(matrices), 1.0)
+    assert len({matrix.tobytes() for matrix in matrices}) > 10
+
+
+def test_a_sample_that_nothing_moves_is_not_warped():
+    config = AugmentConfig(affine_probability=1.0, rotation_share=0.0, scale_share=0.0)
+    assert not sample(draws(5), seed=0, num_channels=1, config=config).is_warped.any()
+
+
+def test_about_half_of_the_channels_are_blurred_and_coarse_where_a_sample_is():
+    params = sample(draws(400), seed=0, num_channels=2, config=ALWAYS)
+    assert (params.blur_sigma_voxel > 0.0).all(axis=2).mean() == pytest.approx(0.5, abs=0.08)
+    assert (params.low_resolution < 1.0).mean() == pytest.approx(0.5, abs=0.08)

@@ -1,0 +1,147 @@
+"""What grows how: building, reopening, memory and patches a second for 10 to 10,000 tiny cases.
+
+    python benchmarks/growth.py [--cases 10 100 1000 10000]
+
+Each size runs in a process of its own, on the disk tier. Writes `benchmarks/results/growth.json` and `growth.png`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_SIDE = 24
+_BATCH = 4
+_STEPS = 300
+
+
+def write_cases(folder: Path, num_cases: int) -> None:
+    """MR-like blocks of 24 x 24 x 24 voxels in an MSD folder."""
+    rng = np.random.default_rng(0)
+    for part in ("imagesTr", "labelsTr"):
+        (folder / part).mkdir(parents=True)
+    listing = []
+    for number in range(num_cases):
+        image = rng.normal(100, 20, (_SIDE,) * 3).astype(np.int16)
+        label = np.zeros((_SIDE,) * 3, np.uint8)
+        label[4:20, 4:20, 4:20] = 1
+        name = f"case_{number:05d}.nii"
+        nib.save(nib.Nifti1Image(image, np.eye(4)), folder / "imagesTr" / name)
+        nib.save(nib.Nifti1Image(label, np.eye(4)), folder / "labelsTr" / name)
+        listing.append({"image": f"./imagesTr/{name}", "label": f"./labelsTr/{name}"})
+    description = {
+        "name": "tiny",
+        "channel_names": {"0": "MR"},
+        "modality": {"0": "MR"},
+        "labels": {"0": "background", "1": "block"},
+        "numTraining": num_cases,
+        "training": listing,
+        "test": [],
+    }
+    (folder / "dataset.json").write_text(json.dumps(description))
+
+
+def measure(folder: Path, num_cases: int) -> dict[str, Any]:
+    """Seconds, bytes and rates for a data set of this size, in this process."""
+    import psutil
+
+    from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
+    from voxelocity.data.source import open_cases
+
+    data = folder / "data"
+    start = time.perf_counter()
+    write_cases(data, num_cases)
+    record: dict[str, Any] = {"num_cases": num_cases, "write_s": time.perf_counter() - start}
+    config = DataConfig.parse(
+        {
+            "prepare": {},
+            "cache": {"tier": "disk", "folder": str(folder / "cache")},
+            "patch": {"shape_voxel": [16, 16, 16]},
+            "batch_size": _BATCH,
+            "feed": {"num_threads": 1, "num_batches_ahead": 4},
+        }
+    )
+    start = time.perf_counter()
+    cases = open_cases(data)
+    record["open_s"] = time.perf_counter() - start
+    for name in ("build_s", "reopen_s"):
+        start = time.perf_counter()
+        prepared = PreparedCases(
+            cases.refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=print
+        )
+        facts = prepared.fill(num_threads=2, on_case=lambda *_: None, should_stop=lambda: False)
+        record[name] = time.perf_counter() - start
+        assert facts.num_kept == num_cases
+    record["cache_bytes"] = facts.num_bytes
+    with Feed(prepared, config) as feed:
+        next(feed)
+        start = time.perf_counter()
+        for _ in range(_STEPS):
+            next(feed)
+        record["patches_per_s"] = _STEPS * _BATCH / (time.perf_counter() - start)
+        record["num_open_files"] = psutil.Process().num_fds()
+        record["resident_bytes"] = psutil.Process().memory_info().rss
+    return record
+
+
+def plot(records: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shown = {
+        "build_s": "build, s",
+        "reopen_s": "reopen, s",
+        "resident_bytes": "resident memory, bytes",
+        "patches_per_s": "patches a second",
+    }
+    figure, axes = plt.subplots(1, len(shown), figsize=(14, 3.4), layout="constrained")
+    sizes = [record["num_cases"] for record in records]
+    for axis, (name, title) in zip(axes, shown.items(), strict=True):
+        values = [record[name] for record in records]
+        axis.loglog(sizes, values, "o-")
+        if name.endswith("_s") and not name.startswith("patches"):
+            axis.loglog(sizes, [values[-1] * size / sizes[-1] for size in sizes], ":", label="linear")
+            axis.legend()
+        axis.set(title=title, xlabel="cases")
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(measure(Path(folder), options.one)))
+        return
+    records = []
+    for num_cases in options.cases:
+        done = subprocess.run(
+            [sys.executable, __file__, "--one", str(num_cases)], check=True, capture_output=True, text=True
+        )
+        records.append(json.loads(done.stdout.splitlines()[-1]))
+        print(records[-1])
+    from voxelocity.observe import environment
+
+    RESULTS.mkdir(exist_ok=True)
+    result = {"date": time.strftime("%Y-%m-%d"), "environment": environment(), "sizes": records}
+    (RESULTS / "growth.json").write_text(json.dumps(result, indent=1) + "\n")
+    plot(records, RESULTS / "growth.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The augmentation of one sample on a CPU, by compiled loops that hold no GIL: the fast path."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Array
+from voxelocity.data.augment import numba_intensity as intensity
+from voxelocity.data.augment import numba_warp
+from voxelocity.data.augment.bias import coefficient_cube, legendre
+from voxelocity.data.augment.blur import blur_weights
+from voxelocity.data.augment.lowres import low_positions
+from voxelocity.data.augment.params import AugmentParams, Floats
+from voxelocity.data.augment.placement import Source, origin_and_step
+from voxelocity.data.augment.spline import four_weights, weights
+
+_KERNEL_DTYPES = ("int16", "uint8", "float32")
+_own = threading.local()
+
+
+def augment_sample(
+    source: Source, region: Region, params: AugmentParams, row: int, out_image: Floats, out_label: npt.NDArray[np.uint8]
+) -> None:
+    """Fills a patch with sample `row`. Allocates nothing of the patch's size but one scratch channel a thread.
+
+    Args:
+        source: what the sample looks at, by `placement.needed_box`.
+        region: of the patch in its volume.
+        params: of the batch.
+        row: of this sample.
+        out_image: (c, x, y, z) in C order.
+        out_label: (x, y, z) in C order.
+    """
+    scale, is_folded = _scale(source, params, row)
+    if params.is_warped[row]:
+        _warp(source, region, params, row, scale, out_image, out_label)
+    else:
+        _crop(source, region, params, row, scale, out_image, out_label)
+    for number, channel in enumerate(out_image):
+        _change_intensities(channel, params, row, number, is_folded=bool(is_folded[number]))
+
+
+def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Decoding, and with it the brightness of those channels that nothing is done to in between."""
+    is_blurred = (params.blur_sigma_voxel[row] > 0.0).any(axis=1)
+    is_folded = ~(is_blurred | params.has_bias[row] | (params.noise_std[row] > 0.0))
+    slope, inter = source.slopes_and_inters().T
+    factor = np.where(is_folded, params.scale[row], np.float32(1.0))
+    fill = np.where(is_folded, params.shift[row], np.float32(0.0))
+    return np.stack([slope * factor, inter * factor, fill], axis=1).astype(np.float32), is_folded
+
+
+def _warp(
+    source: Source,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    scale: Floats,
+    out_image: Floats,
+    out_label: npt.NDArray[np.uint8],
+) -> None:
+    image, image_steps = _flat(source.image)
+    label, label_steps = _flat(source.label)
+    origin, step = origin_and_step(params, row, region, source.start)
+    nx, ny, nz = out_label.shape
+    if params.is_elastic[row]:
+        control = np.einsum("ij,jxyz->ixyz", params.matrix[row], params.elastic[row]).astype(np.float32)
+    else:
+        control = np.zeros((3, 0, 0, 0), dtype=np.float32)
+    gx, gy, gz = control.shape[1:]
+    tables = _spline_tables((nx, gx), (ny, gy), (nz, gz))
+    numba_warp.warp(
+        image,
+        image_steps,
+        label,
+        label_steps,
+        np.array(source.label.shape, dtype=np.int64),
+        origin,
+        step,
+        control,
+        *tables,
+        scale,
+        params.votes,
+        out_image,
+        out_label,
+    )
+
+
+def _spline_tables(x: tuple[int, int], y: tuple[int, int], z: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
+    if x[1] == 0:
+        none = np.zeros((0, 0), dtype=np.float32)
+        return none, none, np.zeros(0, dtype=np.int32), none
+    return weights(*x), weights(*y), *four_weights(*z)
+
+
+def _crop(
+    source: Source,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    scale: Floats,
+    out_image: Floats,
+    out_label: npt.NDArray[np.uint8],
+) -> None:
+    image, image_steps = _flat(source.image)
+    label, label_steps = _flat(source.label)
+    if source.label.size > 0:
+        start = np.array(source.start, dtype=np.int64) - np.array(region.start, dtype=np.int64)
+    else:
+        start = np.zeros(3, dtype=np.int64)
+    stop = start + np.array(source.label.shape if source.label.size > 0 else (0, 0, 0), dtype=np.int64)
+    numba_warp.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
+
+
+def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
+    flat = channel.reshape(-1)
+    if params.has_bias[row]:
+        tables = [legendre(side) for side in channel.shape]
+        intensity.apply_bias(channel, coefficient_cube(params.bias[row, number]), *tables)
+    if params.noise_std[row] > 0.0:
+        intensity.add_noise(flat, params.noise_std[row], params.noise_seed[row], number)
+    if (params.blur_sigma_voxel[row, number] > 0.0).any():
+        _blur(channel, params.blur_sigma_voxel[row, number])
+    scale, shift = params.scale[row, number], params.shift[row, number]
+    if not is_folded and (scale != 1.0 or shift != 0.0):
+        intensity.scale_and_shift(flat, scale, shift)
+    if params.contrast[row, number] != 1.0:
+        intensity.spread(flat, params.contrast[row, number])
+    if params.low_resolution[row, number] != 1.0:
+        scratch = _scratch(channel)
+        scratch[...] = channel
+        zoom = float(params.low_resolution[row, number])
+        intensity.coarsen(scratch, channel, *(table for side in channel.shape for table in low_positions(side, zoom)))
+    for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
+        if gamma[row, number] != 1.0:
+            intensity.bend(flat, gamma[row, number], is_inverted, params.gamma_keeps_moments)
+
+
+def _blur(channel: Floats, sigma_voxel: Floats) -> None:
+    source, target = channel, _scratch(channel)
+    for axis, sigma in enumerate(sigma_voxel.tolist()):
+        kernel = blur_weights(sigma, channel.shape[axis])
+        if kernel.size > 1:
+            intensity.blur_along(source, target, kernel, axis)
+            source, target = target, source
+    if source is not channel:
+        channel[...] = source
+
+
+def _scratch(channel: Floats) -> Floats:
+    """An array of the channel's shape that stays with this thread; what is in it is of no meaning."""
+    flat: Floats | None = getattr(_own, "scratch", None)
+    if flat is None or flat.size < channel.size:
+        flat = _own.scratch = np.empty(channel.size, dtype=np.float32)
+    return flat[: channel.size].reshape(channel.shape)
+
+
+def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """The array's memory as a read-only line of its own dtype, and the steps of all axes but the last, which is 1.
+
+    A view where the last axis is contiguous and the loops are compiled for the dtype, else of a copy.
+    """
+    if array.dtype.name not in _KERNEL_DTYPES or not array.dtype.isnative:
+        array = np.ascontiguousarray(array, dtype=np.float32)
+    size = array.itemsize
+    if array.strides[-1] != size or any(step < 0 or step % size for step in array.strides):
+        array = np.ascontiguousarray(array)
+    steps = [step // size for step in array.strides]
+    extent = 1 + sum((side - 1) * step for side, step in zip(array.shape, steps, strict=True)) if array.size > 0 else 0
+    line = np.lib.stride_tricks.as_strided(array, (extent,), (size,), writeable=False)
+    return line, np.array(steps[:-1], dtype=np.int64)

@@ -1,0 +1,79 @@
+"""Where a sample is taken from: which box of the volume it looks at, and at which point each of its voxels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array, Scaling
+from voxelocity.data.augment.params import AugmentParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """All stored voxels that one sample looks at: `needed_box` of its volume, read.
+
+    Attributes:
+        image: (c, *shape) as stored, any memory order.
+        label: (*shape) uint8.
+        start: of the box in the volume.
+        scaling: stored number to intensity, one for each channel; empty where they are the same.
+    """
+
+    image: Array
+    label: Array
+    start: Index3
+    scaling: tuple[Scaling, ...] = ()
+
+    def slopes_and_inters(self) -> npt.NDArray[np.float32]:
+        """(c, 2) float32."""
+        scaling = self.scaling or (Scaling(),) * len(self.image)
+        return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
+
+
+def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -> Region:
+    """The part of a volume of this shape that sample `row` at `region` looks at; what it lacks lies beyond the volume.
+
+    Empty where the sample sees nothing of the volume.
+    """
+    if not params.is_warped[row]:
+        return region.clip(shape)
+    half = _half(region)
+    if params.is_elastic[row]:
+        # A B-spline never leaves the range of its control points.
+        half = half + np.abs(params.elastic[row].astype(np.float64)).max(axis=(1, 2, 3))
+    reach = np.abs(params.matrix[row].astype(np.float64)) @ half
+    middle = _centre(region) + params.offset_voxel[row].astype(np.float64)
+    # A voxel more on each side than exact arithmetic needs, for engines compute places in float32.
+    start, stop = np.floor(middle - reach).astype(int) - 1, np.floor(middle + reach).astype(int) + 3
+    (x0, y0, z0), (x1, y1, z1) = start.tolist(), stop.tolist()
+    return Region((x0, y0, z0), (x1, y1, z1)).clip(shape)
+
+
+def origin_and_step(
+    params: AugmentParams, row: int, region: Region, start: Index3
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Where voxel (0, 0, 0) of the sample is found in a box that begins at `start`, and its step along each axis.
+
+    Returns:
+        origin (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
+        `matrix @ e`.
+    """
+    direction = np.where(params.flips[row], -1.0, 1.0)
+    step = params.matrix[row].astype(np.float64) * direction[None, :]
+    origin: npt.NDArray[np.float64] = (
+        _centre(region) + params.offset_voxel[row].astype(np.float64) - step @ _half(region) - np.array(start)
+    )
+    return origin, step
+
+
+def _half(region: Region) -> npt.NDArray[np.float64]:
+    return (np.array(region.shape, dtype=np.float64) - 1.0) / 2.0
+
+
+def _centre(region: Region) -> npt.NDArray[np.float64]:
+    centre: npt.NDArray[np.float64] = (np.array(region.start, dtype=np.float64) + np.array(region.stop) - 1.0) / 2.0
+    return centre

@@ -1,0 +1,54 @@
+"""Batch memory that is used again: a fresh array of a batch's size costs more in page faults than filling it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+
+import numpy as np
+import torch
+
+from voxelocity.core.volume import Array
+
+_Kind = tuple[tuple[int, ...], torch.dtype]
+
+
+class BufferRing:
+    """Tensors whose memory comes back here, on its own, when nobody holds them or a view of them any more.
+
+    Safe to use from several threads.
+
+    Args:
+        max_free: buffers of a kind that are kept; more are given to the system.
+        pinned: page-locked, for copies to a CUDA device.
+    """
+
+    def __init__(self, *, max_free: int, pinned: bool = False) -> None:
+        self._max_free = max_free
+        self._pinned = pinned
+        self._free: dict[_Kind, list[Array]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of any content, in C order, on the CPU."""
+        kind = (shape, dtype)
+        with self._lock:
+            free = self._free[kind]
+            memory = free.pop() if free else None
+        if memory is None:
+            memory = torch.empty(shape, dtype=dtype, pin_memory=self._pinned).numpy()
+        # The tensor's storage holds this view until its last user lets go: then, and not before, the memory is free.
+        lease = memory.view(np.ndarray)
+        weakref.finalize(lease, self._give_back, kind, memory).atexit = False
+        return torch.from_numpy(lease)
+
+    def num_free(self) -> int:
+        """Buffers that wait for use."""
+        with self._lock:
+            return sum(len(free) for free in self._free.values())
+
+    def _give_back(self, kind: _Kind, memory: Array) -> None:
+        with self._lock:
+            if len(self._free[kind]) < self._max_free:
+                self._free[kind].append(memory)

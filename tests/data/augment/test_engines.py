@@ -1,0 +1,230 @@
+"""Both engines against the float64 reference, on volumes as caches keep them."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxelocity.core.batch import Draw
+from voxelocity.core.errors import ConfigError
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Grid, Scaling, Volume
+from voxelocity.data.augment import AugmentConfig, AugmentParams, Source, augment, chosen_engine, needed_box, sample
+from voxelocity.testing.augment_reference import augment_one, source_places
+
+ENGINES = ("numba", "torch")
+IMAGE_TOLERANCE = 2e-3
+"""Largest difference from the reference for intensities of deviation 1: places are float32, off by up to 3e-5 voxels,
+neighbours of white noise differ by up to 10, and a gamma below 1 is steep at a channel's lower end."""
+TIE_VOXEL = 1e-3
+"""Labels agree wherever a place lies further than this from the middle between two voxels."""
+
+NOTHING = AugmentConfig(
+    flip_probability=(0.0, 0.0, 0.0),
+    affine_probability=0.0,
+    noise_probability=0.0,
+    blur_probability=0.0,
+    intensity_scale_probability=0.0,
+    contrast_probability=0.0,
+    low_resolution_probability=0.0,
+    gamma_inverted_probability=0.0,
+    gamma_probability=0.0,
+)
+EACH = {
+    "nothing": {},
+    "flips": {"flip_probability": (0.5, 0.5, 0.5)},
+    "turns": {"quarter_turn_probability": (0.5, 0.5, 0.5)},
+    "affine": {"affine_probability": 1.0, "translate_voxel": (3.0, 2.0, 1.0), "shear": 0.2},
+    "affine, voted": {"affine_probability": 1.0, "label_interpolation": "vote", "flip_probability": (0.5, 0.5, 0.5)},
+    "elastic": {"elastic_probability": 1.0, "elastic_spacing_voxel": 8.0, "elastic_voxel": 3.0},
+    "elastic and affine": {"elastic_probability": 1.0, "affine_probability": 1.0, "flip_probability": (0.5, 0.5, 0.5)},
+    "bias": {"bias_probability": 1.0, "bias_strength": 0.3},
+    "noise": {"noise_probability": 1.0},
+    "blur": {"blur_probability": 1.0, "blur_sigma_range": (0.4, 1.5)},
+    "brightness": {"intensity_scale_probability": 1.0, "intensity_shift_probability": 1.0},
+    "contrast": {"contrast_probability": 1.0, "contrast_range": (0.5, 2.0)},
+    "low resolution": {"low_resolution_probability": 1.0},
+    "gamma": {"gamma_probability": 1.0},
+    "inverted gamma of a range": {"gamma_inverted_probability": 1.0, "gamma_keeps": "range"},
+}
+EVERYTHING = AugmentConfig(
+    affine_probability=0.7,
+    quarter_turn_probability=(0.2, 0.2, 0.2),
+    translate_voxel=(3.0, 2.0, 1.0),
+    shear=0.1,
+    elastic_probability=0.5,
+    elastic_spacing_voxel=10.0,
+    bias_probability=0.5,
+    noise_probability=0.5,
+    blur_probability=0.5,
+    intensity_scale_probability=0.5,
+    intensity_shift_probability=0.5,
+    contrast_probability=0.5,
+    low_resolution_probability=0.5,
+    gamma_inverted_probability=0.5,
+    gamma_probability=0.5,
+)
+
+
+def draws(num):
+    return [Draw(case_id=f"case{case}", case=case, epoch=0) for case in range(num)]
+
+
+def make_volume(dtype="int16", num_channels=1, shape=(40, 36, 30), seed=0):
+    rng = np.random.default_rng(seed)
+    image = rng.normal(size=(num_channels, *shape))
+    scaling = ()
+    if dtype in ("int16", "uint8"):
+        step = 1 / 1000 if dtype == "int16" else 1 / 30
+        scaling = tuple(Scaling(slope=step * (c + 1), inter=0.1 * c - 0.2) for c in range(num_channels))
+        limits = np.iinfo(dtype)
+        image = np.clip(np.rint(image / step + (limits.max + limits.min) / 2), limits.min, limits.max)
+    # Blocks of a few voxels, so that many eight neighbours agree and many do not.
+    blocks = rng.integers(0, 5, [-(-n // 3) for n in shape]).astype(np.uint8)
+    label = blocks.repeat(3, 0).repeat(3, 1).repeat(3, 2)[: shape[0], : shape[1], : shape[2]]
+    return Volume(
+        case_id="a",
+        image=image.astype(dtype),
+        label=np.ascontiguousarray(label),
+        grid=Grid.of(image.shape, np.eye(4)),
+        scaling=scaling,
+    )
+
+
+def some_regions(num, shape, patch, seed=0, beyond=6):
+    rng = np.random.default_rng(seed)
+    regions = []
+    for _ in range(num):
+        start = [int(rng.integers(-beyond, max(1, n - p + beyond))) for n, p in zip(shape, patch, strict=True)]
+        regions.append(Region(tuple(start), tuple(a + p for a, p in zip(start, patch, strict=True))))
+    return regions
+
+
+def augmented(volume, regions, params, engine):
+    sources = []
+    for row, region in enumerate(regions):
+        box = needed_box(params, row, region, volume.grid.shape)
+        image, label = volume.read(box)
+        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
+    shape = regions[0].shape
+    image = torch.full((len(regions), len(volume.image), *shape), 777.0)
+    label = torch.full((len(regions), *shape), 77, dtype=torch.uint8)
+    augment(sources, regions, params, image, label, engine=engine)
+    return image.numpy(), label.numpy()
+
+
+def assert_parity(volume, regions, params, engine):
+    image, label = augmented(volume, regions, params, engine)
+    for row, region in enumerate(regions):
+        wanted_image, wanted_label = augment_one(volume, region, params, row)
+        np.testing.assert_allclose(image[row], wanted_image, rtol=0, atol=IMAGE_TOLERANCE * max(1, wanted_image.std()))
+        differs = label[row] != wanted_label
+        if differs.any():
+            places = source_places(region, params, row)[:, differs]
+            if params.votes:
+                # Two classes whose shares are equal to float32's precision.
+                assert differs.mean() < 1e-3
+            else:
+                from_tie = np.abs(places - np.floor(places) - 0.5).min(axis=0)
+                assert from_tie.max() < TIE_VOXEL
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("change", EACH)
+def test_each_change_agrees_with_the_reference(engine, change):
+    config = NOTHING.model_copy(update=EACH[change])
+    volume, patch = make_volume(num_channels=2), (20, 18, 16)
+    params = sample(draws(4), seed=1, num_channels=2, patch_shape=patch, config=config, spacing_mm=(1.0, 1.0, 2.0))
+    assert_parity(volume, some_regions(4, volume.grid.shape, patch), params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("dtype", "num_channels"), [("int16", 1), ("uint8", 3), ("float32", 8), ("float16", 2), ("float64", 1), (">i2", 1)]
+)
+def test_all_changes_together_agree_for_every_stored_dtype(engine, dtype, num_channels):
+    volume, patch = make_volume(dtype, num_channels), (17, 24, 21)
+    params = sample(draws(6), seed=2, num_channels=num_channels, patch_shape=patch, config=EVERYTHING)
+    assert_parity(volume, some_regions(6, volume.grid.shape, patch), params, engine)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(1, 24)] * 3),
+    patch=st.tuples(*[st.integers(1, 20)] * 3),
+    seed=st.integers(0, 10_000),
+    votes=st.booleans(),
+)
+def test_any_shape_agrees_inside_and_beyond_the_border(shape, patch, seed, votes):
+    spatial = EVERYTHING.model_copy(update={"label_interpolation": "vote" if votes else "nearest"})
+    # What depends on a channel's spread is for patches that have one.
+    plain = {name: 0.0 for name in AugmentConfig.model_fields if name.endswith("_probability")}
+    plain |= {"affine_probability": 0.7, "elastic_probability": 0.3, "noise_probability": 0.5}
+    plain |= {"flip_probability": (0.5, 0.5, 0.5), "quarter_turn_probability": (0.2, 0.2, 0.2)}
+    volume = make_volume("int16", 1, shape, seed)
+    params = sample(draws(2), seed=seed, num_channels=1, patch_shape=patch, config=spatial.model_copy(update=plain))
+    regions = some_regions(2, shape, patch, seed, beyond=12)
+    for engine in ENGINES:
+        assert_parity(volume, regions, params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_patch_wholly_beyond_the_volume_is_empty(engine):
+    volume = make_volume()
+    regions = [Region((100, 0, 0), (110, 10, 10))] * 2
+    params = AugmentParams.identity(2, 1)
+    params.is_warped[1], params.matrix[1] = True, np.diag([1.1, 0.9, 1.0])
+    params.shift[:] = 0.5
+    image, label = augmented(volume, regions, params, engine)
+    assert (image == 0.5).all()
+    assert not label.any()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_turned_back_and_forth_a_patch_is_what_it_was(engine):
+    volume, patch = make_volume(), (16, 16, 16)
+    regions = some_regions(1, volume.grid.shape, patch, beyond=0)
+    still, turned = AugmentParams.identity(1, 1), AugmentParams.identity(1, 1)
+    turned.is_warped[0], turned.matrix[0] = True, [[0, 1, 0], [-1, 0, 0], [0, 0, 1]]
+    image, label = augmented(volume, regions, turned, engine)
+    wanted_image, wanted_label = augmented(volume, regions, still, engine)
+    np.testing.assert_allclose(np.rot90(image, -1, (2, 3)), wanted_image, atol=1e-6)
+    np.testing.assert_array_equal(np.rot90(label, -1, (1, 2)), wanted_label)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_sample_does_not_depend_on_its_batch_nor_on_the_rest_of_the_volume(engine):
+    volume, patch = make_volume(num_channels=2), (18, 17, 16)
+    params = sample(draws(5), seed=4, num_channels=2, patch_shape=patch, config=EVERYTHING)
+    regions = some_regions(5, volume.grid.shape, patch)
+    image, label = augmented(volume, regions, params, engine)
+    again = [
+        augmented(
+            volume,
+            [regions[row]],
+            sample([draws(5)[row]], seed=4, num_channels=2, patch_shape=patch, config=EVERYTHING),
+            engine,
+        )
+        for row in range(5)
+    ]
+    np.testing.assert_array_equal(image, np.concatenate([part for part, _ in again]))
+    np.testing.assert_array_equal(label, np.concatenate([part for _, part in again]))
+
+
+def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
+    from voxelocity.data.augment import apply
+
+    assert chosen_engine("auto", torch.device("cpu")) == "numba"
+    assert chosen_engine("torch", torch.device("cpu")) == "torch"
+    assert chosen_engine("auto", torch.device("cuda")) == "torch"
+    with pytest.raises(ConfigError, match=r"engine 'numba' cannot fill a batch on cuda; choose engine: auto"):
+        chosen_engine("numba", torch.device("cuda"))
+    monkeypatch.setattr(apply, "has_numba", lambda: False)
+    apply._warn_of_missing_numba.cache_clear()
+    with pytest.warns(UserWarning, match="numba is not installed, so patches are augmented in plain torch"):
+        assert chosen_engine("auto", torch.device("cpu")) == "torch"
+    with pytest.raises(
+        ConfigError, match="engine 'numba' needs the package numba; install it, or choose engine: torch"
+    ):
+        chosen_engine("numba", torch.device("cpu"))

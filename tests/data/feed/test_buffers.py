@@ -1,0 +1,42 @@
+import gc
+
+import torch
+
+from voxelocity.data.feed import BufferRing
+
+
+def test_memory_is_used_again_once_nobody_holds_it():
+    ring = BufferRing(max_free=2)
+    first = ring.take((4, 5), torch.float32)
+    place = first.data_ptr()
+    assert (first.shape, first.dtype, first.is_contiguous()) == ((4, 5), torch.float32, True)
+    del first
+    gc.collect()
+    assert ring.num_free() == 1
+    assert ring.take((4, 5), torch.float32).data_ptr() == place
+
+
+def test_memory_is_kept_while_a_view_or_a_graph_holds_it():
+    ring = BufferRing(max_free=2)
+    batch = ring.take((4, 5), torch.float32).fill_(3.0)
+    view, weight = batch[1], torch.ones(5, requires_grad=True)
+    loss = (batch[2] * weight).sum()
+    place = batch.data_ptr()
+    del batch
+    gc.collect()
+    assert ring.num_free() == 0
+    ring.take((4, 5), torch.float32).fill_(9.0)
+    assert (view == 3.0).all()
+    del view
+    gc.collect()
+    assert ring.take((4, 5), torch.float32).data_ptr() != place
+    loss.backward()
+    assert (weight.grad == 3.0).all()
+
+
+def test_kinds_do_not_mix_and_only_so_many_are_kept():
+    ring = BufferRing(max_free=1)
+    held = [ring.take((3,), torch.uint8) for _ in range(3)] + [ring.take((3,), torch.float32)]
+    del held
+    gc.collect()
+    assert ring.num_free() == 2

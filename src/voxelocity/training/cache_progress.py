@@ -13,16 +13,18 @@ from voxelocity.report import bytes_text, duration_text
 
 
 class CacheProgress:
-    """A bar with cases and time left in a terminal; one closing line everywhere."""
+    """A bar with cases, prepared bytes a second and time left in a terminal; one closing line everywhere."""
 
     def __init__(self, console: Console, tier: str, num_cases: int) -> None:
         self._console = console
         self._tier = tier
         self._bar = Progress(
-            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
             console=console, transient=True, disable=not console.is_terminal,
         )  # fmt: skip
-        self._task = self._bar.add_task("preparing", total=num_cases)
+        self._task = self._bar.add_task("preparing", total=num_cases, rate="")
+        self._num_bytes = 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -35,7 +37,10 @@ class CacheProgress:
 
     def advance(self, case_id: str, num_bytes: int) -> None:
         """One case is ready."""
-        self._bar.advance(self._task)
+        self._num_bytes += num_bytes
+        elapsed_s = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{bytes_text(self._num_bytes / elapsed_s)}/s" if elapsed_s > 0.0 else ""
+        self._bar.update(self._task, advance=1, rate=rate)
 
     def finish(self, facts: CachingFacts) -> None:
         """Says what was done."""
@@ -43,8 +48,10 @@ class CacheProgress:
         num_cases = facts.num_found + facts.num_prepared
         where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
         part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
+        is_worth_telling = facts.num_found == 0 and facts.seconds >= 1.0
+        speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if is_worth_telling else ""
         self._console.print(
             f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
-            f"{bytes_text(facts.num_bytes)} {where}{part}",
+            f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",
             highlight=False,
         )

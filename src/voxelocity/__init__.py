@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from voxelocity.data.feed import ThreadBuffer as ThreadBuffer
     from voxelocity.data.pipeline import Feed as Feed
     from voxelocity.data.source import open_cases as open
     from voxelocity.infer import predict_files as predict
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Feed", "__version__", "open", "plan", "predict", "train"]
+__all__ = ["Feed", "ThreadBuffer", "__version__", "open", "plan", "predict", "train"]
 
 _WHERE = {
+    "ThreadBuffer": ("voxelocity.data.feed", "ThreadBuffer"),
     "Feed": ("voxelocity.data.pipeline", "Feed"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),

@@ -31,7 +31,7 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     short = snippet.replace("time_budget_s=300", f"overrides={tiny_plan!r}")
     assert short != snippet, "the snippet would train for minutes"
     exec(compile(short, "snippet", "exec"), {})
-    assert (tmp_path / "runs" / "first" / "report.html").exists()
+    assert "vx.train(" not in snippet or (tmp_path / "runs" / "first" / "report.html").exists()
 
 
 @pytest.mark.parametrize("block", blocks(""))

@@ -287,8 +287,11 @@ def settle_augment(facts: Facts) -> None:
     facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "as far as patients lie askew")
     facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
     facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as in scale")
-    for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
-        facts.settle(f"data.augment.{name}_probability", 0.0, "pays in runs of many hours, not in ours of minutes")
+    if facts.machine.device == "cpu":
+        for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
+            facts.settle(
+                f"data.augment.{name}_probability", 0.0, "not in the recipe of our search on a CPU (docs/log.md)"
+            )
     facts.settle("data.augment.gamma_keeps", "range", "darkest and brightest stay what they are")
 
 

@@ -3,7 +3,7 @@
 from voxelocity.planning.config import Plan, TrainConfig
 from voxelocity.planning.fingerprint import Fingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
-from voxelocity.planning.make import Planned, default_cache_folder, make_plan, read_overrides
+from voxelocity.planning.make import Planned, make_plan, read_overrides
 
 __all__ = [
     "DeviceChoice",
@@ -12,7 +12,6 @@ __all__ = [
     "Plan",
     "Planned",
     "TrainConfig",
-    "default_cache_folder",
     "make_plan",
     "read_overrides",
     "survey",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Choice
+from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.planning.config import Plan
 from voxelocity.planning.facts import Facts, Request
@@ -125,12 +125,6 @@ def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
         if value != AUTO:
             chosen[key] = check_value(Plan, key, value)
     return chosen
-
-
-def default_cache_folder() -> Path:
-    """Where prepared cases are kept between runs: the XDG cache folder of this user."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "voxelocity"
 
 
 def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:

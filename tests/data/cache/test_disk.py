@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import filelock
@@ -15,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
-from voxelocity.core.contracts import Tier
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.cache import DiskTier, disk
+from voxelocity.data.cache import DiskTier, disk, entry_files, locks
 
 KEY = "0123abcd"
 
@@ -55,16 +53,6 @@ def entry_file(folder, key=KEY):
 
 def files_in(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
-
-
-def test_disk_tier_fulfils_the_contract_and_returns_what_was_put(tmp_path):
-    tier = DiskTier(tmp_path / "new" / "cache")
-    assert isinstance(tier, Tier)
-    assert tier.get(KEY) is None
-    tier.put(KEY, make_volume())
-    assert_same(DiskTier(tmp_path / "new" / "cache").get(KEY), make_volume())
-    assert tier.keys() == [KEY]
-    assert tier.bytes_used() == entry_file(tmp_path / "new" / "cache").stat().st_size > make_volume().num_bytes
 
 
 @settings(max_examples=25, deadline=None)
@@ -106,50 +94,6 @@ def test_arrays_are_read_only_views_of_the_file(tmp_path):
     assert_same(got, make_volume())
 
 
-@pytest.mark.parametrize("length", [0, 5, 100, 900, -1])
-def test_truncated_entry_is_found_and_dropped(tmp_path, length):
-    tier = DiskTier(tmp_path)
-    tier.put(KEY, make_volume())
-    content = entry_file(tmp_path).read_bytes()
-    entry_file(tmp_path).write_bytes(content[:length])
-    assert list(tier.verify(full=False)) == [KEY]
-    assert tier.get(KEY) is None
-    assert not entry_file(tmp_path).exists()
-    tier.put(KEY, make_volume())
-    assert_same(tier.get(KEY), make_volume())
-
-
-def test_every_changed_byte_of_the_header_is_found(tmp_path):
-    tier = DiskTier(tmp_path)
-    tier.put(KEY, make_volume())
-    content = entry_file(tmp_path).read_bytes()
-    header_bytes = 8 + len(content[8:].partition(b"}}")[0]) + 2
-    for position in range(0, header_bytes, 7):
-        damaged = bytearray(content)
-        damaged[position] ^= 0x04
-        entry_file(tmp_path).write_bytes(damaged)
-        assert tier.get(KEY) is None, position
-
-
-def test_entry_under_the_name_of_another_is_not_served(tmp_path):
-    tier = DiskTier(tmp_path)
-    tier.put(KEY, make_volume())
-    entry_file(tmp_path).rename(entry_file(tmp_path, "other"))
-    assert tier.get("other") is None
-
-
-def test_full_verify_finds_a_changed_voxel_and_removes_nothing(tmp_path):
-    tier = DiskTier(tmp_path)
-    for key in ("good", "bad"):
-        tier.put(key, make_volume())
-    content = bytearray(entry_file(tmp_path, "bad").read_bytes())
-    content[-1] ^= 1
-    entry_file(tmp_path, "bad").write_bytes(content)
-    assert list(tier.verify(full=False)) == []
-    assert list(tier.verify(full=True)) == ["bad"]
-    assert tier.keys() == ["bad", "good"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypatch, number, call):
@@ -159,7 +103,7 @@ def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypa
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr(disk.os, call, fail)
+        patched.setattr(entry_files.os, call, fail)
         with pytest.raises(
             CacheFullError, match=rf"no space for case 'case é 1' in {tmp_path} .*needs 0\.0 MB, .* MB are free; free"
         ):
@@ -175,7 +119,7 @@ def test_other_write_errors_are_cache_errors_and_leave_nothing_behind(tmp_path, 
     def fail(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(disk.os, "write", fail)
+    monkeypatch.setattr(entry_files.os, "write", fail)
     with pytest.raises(CacheError, match=r"cannot be written to .*Input/output error") as caught:
         tier.put(KEY, make_volume())
     assert not isinstance(caught.value, CacheFullError)
@@ -189,7 +133,7 @@ def test_unreadable_entry_is_a_cache_error(tmp_path, monkeypatch):
     def fail(_):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(disk, "map_file", fail)
+    monkeypatch.setattr(entry_files, "map_file", fail)
     with pytest.raises(CacheError, match=r"entry .*0123abcd\.safetensors cannot be read \(Permission denied\)"):
         tier.get(KEY)
 
@@ -206,22 +150,13 @@ def test_dtype_that_cannot_be_kept_is_named(tmp_path):
         DiskTier(tmp_path).put(KEY, volume)
 
 
-@pytest.mark.parametrize("key", ["", "../up", "a/b", "a.b"])
-def test_key_that_could_leave_the_folder_is_refused(tmp_path, key):
-    tier = DiskTier(tmp_path)
-    with pytest.raises(ValueError, match="cannot name a file"):
-        tier.get(key)
-    with pytest.raises(ValueError, match="cannot name a file"):
-        tier.put(key, make_volume())
-
-
 def test_interrupted_put_leaves_nothing_behind(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
 
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(disk.os, "write", interrupt)
+    monkeypatch.setattr(entry_files.os, "write", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tier.put(KEY, make_volume())
     assert files_in(tmp_path) == []
@@ -229,7 +164,7 @@ def test_interrupted_put_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_temporary_file_of_a_living_writer_stays(tmp_path):
     tier = DiskTier(tmp_path)
-    descriptor, temp = tier._open_temp(KEY)
+    descriptor, temp = tier._files._open_temp(KEY)
     try:
         DiskTier(tmp_path)
         assert temp.exists()
@@ -254,7 +189,7 @@ import os, sys, threading
 from pathlib import Path
 import numpy as np
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.cache import DiskTier, disk
+from voxelocity.data.cache import DiskTier, disk, entry_files, locks
 
 real, calls = os.write, []
 def write(descriptor, content):
@@ -264,7 +199,7 @@ def write(descriptor, content):
         print("in the middle", flush=True)
         threading.Event().wait()
     return real(descriptor, content)
-disk.os.write = write
+entry_files.os.write = write
 image = np.ones((1, 50, 50, 50), np.float32)
 volume = Volume(case_id="a", image=image, label=None, grid=Grid.of(image.shape, np.eye(4)))
 DiskTier(Path(sys.argv[1])).put("killed", volume)
@@ -284,53 +219,6 @@ def test_writer_killed_in_the_middle_leaves_no_entry_and_its_file_is_cleaned_nex
     assert files_in(tmp_path) == []
 
 
-FILL = """
-import sys
-from pathlib import Path
-import numpy as np
-from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.cache import DiskTier
-
-tier = DiskTier(Path(sys.argv[1]))
-for number in range(12):
-    key = f"case{number}"
-    with tier.lock(key):
-        if tier.get(key) is None:
-            print(key, flush=True)
-            image = np.full((1, 8, 8, 8), number, np.float32)
-            tier.put(key, Volume(case_id=key, image=image, label=None, grid=Grid.of(image.shape, np.eye(4))))
-    assert (tier.get(key).image == number).all()
-"""
-
-
-def test_two_processes_filling_one_cache_do_each_piece_of_work_once(tmp_path):
-    with run_python(FILL, tmp_path) as first, run_python(FILL, tmp_path) as second:
-        made = first.communicate()[0].split() + second.communicate()[0].split()
-    assert (first.returncode, second.returncode) == (0, 0)
-    assert sorted(made) == sorted(f"case{number}" for number in range(12))
-    assert list(DiskTier(tmp_path).verify(full=True)) == []
-    assert len(files_in(tmp_path)) == 12
-
-
-def test_lock_excludes_threads_of_one_process_and_leaves_other_keys_free(tmp_path):
-    tier = DiskTier(tmp_path)
-    inside, most = [], []
-
-    def work():
-        with tier.lock("a"):
-            inside.append(1)
-            most.append(len(inside))
-            with tier.lock("b" + threading.current_thread().name):
-                inside.pop()
-
-    threads = [threading.Thread(target=work, name=f"t{number}") for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == [1, 1, 1, 1]
-
-
 def test_lock_is_given_up_on_a_full_disk_because_it_only_saves_work(tmp_path, monkeypatch):
     class FullDiskLock:
         def __init__(self, _path):
@@ -342,7 +230,7 @@ def test_lock_is_given_up_on_a_full_disk_because_it_only_saves_work(tmp_path, mo
         def release(self):
             pass
 
-    monkeypatch.setattr(disk, "FileLock", FullDiskLock)
+    monkeypatch.setattr(locks, "FileLock", FullDiskLock)
     tier = DiskTier(tmp_path)
     with tier.lock(KEY):
         assert tier.get(KEY) is None

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from voxelocity.core.config import Config
+from voxelocity.data.cache.entry import Format
+
+
+def default_cache_folder() -> Path:
+    """Where prepared cases are kept between runs: the XDG cache folder of this user."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "voxelocity"
 
 
 class CacheConfig(Config):
     """The tier that keeps prepared cases."""
 
-    tier: Literal["none", "memory", "disk"]
-    """"none" prepares a case each time it is used; "memory" keeps it while the process lives; "disk" across runs."""
+    tier: Literal["none", "memory", "disk", "lmdb"]
+    """"none" prepares a case each time it is used; "memory" keeps it while the process lives; "disk" across runs, a
+    file for each case; "lmdb" across runs, all cases in one file."""
     folder: str = Field(default="", validate_default=True)
-    """Folder of the disk tier; unused by the others."""
+    """Folder of the tiers disk and lmdb; unused by the others."""
+    format: Format = "raw"
+    """Of the entries in the tiers disk and lmdb: "raw" is read as it is; "blosc2" is smaller and decoded as it is
+    read. Unused by the others; does not change results."""
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
     """Budget of the memory tier, which drops what was used longest ago; unused by the others."""
 
     @field_validator("folder")
     @classmethod
     def _check_folder(cls, folder: str, info: ValidationInfo) -> str:
-        if info.data.get("tier") == "disk" and not folder:
-            raise ValueError('the disk tier needs a folder; name one, or choose tier "memory" or "none"')
+        tier = info.data.get("tier")
+        if tier in ("disk", "lmdb") and not folder:
+            raise ValueError(f'the {tier} tier needs a folder; name one, or choose tier "memory" or "none"')
         return folder
 
     @field_validator("max_bytes")

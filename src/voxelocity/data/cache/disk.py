@@ -4,57 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import os
-import re
-import secrets
+import functools
 import shutil
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from filelock import FileLock
-
+from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, Entry, pack, unpack
-from voxelocity.data.cache.mapping import map_file
+from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, pack, read_header
+from voxelocity.data.cache.entry_files import EntryFiles
+from voxelocity.data.cache.key import checked_key
+from voxelocity.data.cache.locks import KeyLocks
+from voxelocity.data.cache.stored import EntryVolume, mapped_volume
 
-_SUFFIX = ".safetensors"
-_TEMP_SUFFIX = ".tmp"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_WRITE_BYTES = 16 * 2**20
-_MAX_TEMP_AGE_S = 86400.0
-"""When a temporary file counts as abandoned on a file system without locks, where its writer cannot be asked."""
 
 
 class DiskTier:
     """Volumes as files in a folder. Safe to use from several threads and processes at once.
 
-    An entry appears whole or not at all: it is written beside its place, flushed to the disk, then renamed. Arrays are
-    stored in C order, whatever their order in memory, and come back as read-only views of the mapped file: nothing is
-    read before it is used, and no file stays open. Sequences in a trace come back as lists.
+    An entry appears whole or not at all. Arrays are stored in C order, whatever their order in memory. Of a "raw" entry
+    they come back as read-only views of the mapped file: nothing is read before it is used. Of a "blosc2" entry each
+    read decodes the chunks it touches. No file stays open. Sequences in a trace come back as lists.
 
     Args:
         folder: made where it is missing. What writers that died left behind in it is removed.
+        format: of the entries that are put; entries of either format are read.
 
     Raises:
         OutputError: the folder cannot be made or written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, format: Format = "raw") -> None:
         self._folder = Path(folder).absolute()
-        self._locks = self._folder / "locks"
+        self._format = format
+        self._files = EntryFiles(self._folder)
         try:
-            self._locks.mkdir(parents=True, exist_ok=True)
-            self._remove_abandoned()
+            self._locks = KeyLocks(self._folder)
+            self._files.remove_abandoned()
         except OSError as error:
             raise OutputError(
                 f"cache.disk: folder {self._folder} cannot be used ({error.strerror}); set data.cache.folder to one "
                 "you may write to"
             ) from error
 
-    def get(self, key: str) -> Volume | None:
+    def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
 
         Finds cut-off and mangled files by their length and header; only `verify` reads every voxel.
@@ -62,45 +58,57 @@ class DiskTier:
         Raises:
             CacheError: the file is there and cannot be opened.
         """
+        drop = functools.partial(self._drop_damaged, key)
         try:
-            entry = self._read(key)
+            found = self._read(key)
         except DamagedEntryError:
-            # Where we may only read, the damaged file stays; it is never served all the same.
-            with contextlib.suppress(OSError):
-                self.drop(key)
+            drop()
             return None
-        return None if entry is None else entry.volume
+        if found is None:
+            return None
+        header, content = found
+        if header.format == "raw":
+            return mapped_volume(header, content)
+        return EntryVolume(
+            case_id=header.case_id,
+            header=header,
+            foreground=header.foreground(header.tensors(content)),
+            borrow=lambda: nullcontext((header, content)),
+            on_damage=drop,
+        )
 
     def put(self, key: str, volume: Volume) -> None:
         """Keeps the volume; it survives a loss of power once this returns.
 
-        An array that is not in C order is copied for the time of the call.
+        In the format "raw" an array that is not in C order is copied for the time of the call.
 
         Raises:
             CacheFullError: there is no space, or no quota, for it; nothing is left behind.
             CacheError: it cannot be written for another reason; nothing is left behind.
         """
-        parts = pack(key, volume)
+        checked_key(key)
+        parts = pack(key, volume, format=self._format)
         try:
-            self._write(key, parts)
+            self._files.write(key, parts)
         except OSError as error:
             raise self._error_of(error, volume.case_id, sum(len(part) for part in parts)) from error
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one. Volumes already handed out stay valid."""
-        self._path(key).unlink(missing_ok=True)
+        """Removes this entry if there is one, damaged or not. Volumes already handed out stay valid.
+
+        Raises:
+            OSError: it is there and cannot be removed.
+        """
+        self._files.drop(checked_key(key))
+        self._locks.forget(key)
 
     def keys(self) -> list[str]:
         """The keys of all entries, sorted."""
-        return sorted(path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
+        return self._files.keys()
 
     def bytes_used(self) -> int:
         """Bytes of all entry files."""
-        total = 0
-        for key in self.keys():
-            with contextlib.suppress(FileNotFoundError):
-                total += self._path(key).stat().st_size
-        return total
+        return self._files.bytes_used()
 
     def verify(self, *, full: bool) -> Iterator[str]:
         """The keys of damaged entries, found one after the other; none is removed.
@@ -110,78 +118,36 @@ class DiskTier:
         """
         for key in self.keys():
             try:
-                entry = self._read(key)
+                found = self._read(key)
             except DamagedEntryError:
                 yield key
                 continue
-            if full and entry is not None and entry.first_damage() is not None:
+            if full and found is not None and found[0].first_damage(found[1]) is not None:
                 yield key
 
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 
         It saves double work and guards nothing else: reading and writing are safe without it. Where it cannot be had
         (a full disk, a folder of somebody else's, a file system without locks) it is therefore done without.
         """
-        file_lock = FileLock(self._locks / f"{_checked(key)}.lock")
-        with contextlib.suppress(OSError, NotImplementedError):
-            file_lock.acquire()
-        try:
-            yield
-        finally:
-            file_lock.release()
+        return self._locks.hold(checked_key(key))
 
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{_checked(key)}{_SUFFIX}"
-
-    def _read(self, key: str) -> Entry | None:
-        path = self._path(key)
+    def _read(self, key: str) -> tuple[Header, memoryview] | None:
         try:
-            content = map_file(path)
-        except FileNotFoundError:
-            return None
+            content = self._files.map(checked_key(key))
         except OSError as error:
             raise CacheError(
-                f"cache.disk: entry {path} cannot be read ({error.strerror}); allow reading it or remove it"
+                f"cache.disk: entry {self._files.path(key)} cannot be read ({error.strerror}); allow reading it or "
+                "remove it"
             ) from error
-        return unpack(key, content)
+        return None if content is None else (read_header(key, content), content)
 
-    def _write(self, key: str, parts: Sequence[memoryview]) -> None:
-        descriptor, temp = self._open_temp(key)
-        try:
-            for part in parts:
-                _write_all(descriptor, part)
-            os.fsync(descriptor)
-            os.replace(temp, self._path(key))
-        finally:
-            temp.unlink(missing_ok=True)
-            os.close(descriptor)
-        _sync_folder(self._folder)
-
-    def _open_temp(self, key: str) -> tuple[int, Path]:
-        while True:
-            temp = self._folder / f".{_checked(key)}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
-            descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
-            # process id it means the same in every container that shares the folder.
-            # Waited for, as a process that cleans up may hold it for a moment, and then the file is gone.
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink > 0:
-                return descriptor, temp
-            # Another process cleaned up between our opening and our locking.
-            os.close(descriptor)
-
-    def _remove_abandoned(self) -> None:
-        for temp in self._folder.glob(f".*{_TEMP_SUFFIX}"):
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    if _is_abandoned(descriptor):
-                        temp.unlink()
-                finally:
-                    os.close(descriptor)
+    def _drop_damaged(self, key: str) -> None:
+        # Its lock stays, as whoever found it may be about to make it again. Where we may only read, the damaged file
+        # stays; it is never served all the same.
+        with contextlib.suppress(OSError):
+            self._files.drop(key)
 
     def _error_of(self, error: OSError, case_id: str, num_bytes: int) -> CacheError:
         if error.errno not in _NO_SPACE:
@@ -195,37 +161,3 @@ class DiskTier:
             f"{num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are free; free some space or set data.cache.folder "
             "to another disk"
         )
-
-
-def _checked(key: str) -> str:
-    if not re.fullmatch(r"[0-9A-Za-z_-]+", key):
-        raise ValueError(f"cache.disk: key {key!r} cannot name a file; use letters, digits, '-' and '_'")
-    return key
-
-
-def _write_all(descriptor: int, content: memoryview) -> None:
-    written = 0
-    while written < len(content):
-        written += os.write(descriptor, content[written : written + _WRITE_BYTES])
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems flush names at once and refuse to be asked.
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _is_abandoned(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return time.time() - os.fstat(descriptor).st_mtime > _MAX_TEMP_AGE_S
-    return True

@@ -1,24 +1,30 @@
-"""The bytes of one disk entry: a safetensors file whose metadata is everything of a `Volume` that is no array.
+"""The bytes of one kept entry: a safetensors file whose metadata is everything of a `Volume` that is no array.
 
 Layout: header length (8 bytes, little endian), JSON header padded with spaces to a multiple of 64, tensors without
-gaps, in C order. See https://huggingface.co/docs/safetensors. Reading is done here and not by that library because it
-copies every tensor into fresh memory, where a patch needs a small part of it.
+gaps, in C order. See https://huggingface.co/docs/safetensors. In the format "raw" image and label are tensors as they
+are; in "blosc2" each is a tensor of bytes that holds a Blosc2 array (`chunked`). Reading is done here and not by the
+safetensors library because it copies every tensor into fresh memory, where a patch needs a small part of it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from voxelocity.core.errors import CacheError
-from voxelocity.core.volume import Array, Grid, Scaling, Volume
+from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
+from voxelocity.data.cache.chunked import encode
 from voxelocity.data.cache.key import FORMAT_VERSION
+
+Format = Literal["raw", "blosc2"]
+Tensors = Mapping[str, Array]
 
 _DTYPE_NAMES = {
     "float16": "F16",
@@ -44,34 +50,61 @@ class DamagedEntryError(CacheError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """An entry's volume, its arrays views of the entry's bytes, and the checksum that was stored for each array."""
+class Header:
+    """All of an entry but its arrays.
 
-    volume: Volume
-    tensors: Mapping[str, Array]
+    Attributes:
+        spec: channels, grid and dtype of the image, as it is once decoded.
+        label_dtype: of the label once decoded, or None where there is none.
+        created_s: when the entry was made, in seconds since 1970.
+        crc32: checksum of each tensor's bytes.
+        table: for each tensor what the safetensors header says of it.
+        num_header_bytes: where the tensors start.
+        num_bytes: of the whole entry.
+    """
+
+    case_id: str
+    format: Format
+    spec: VolumeSpec
+    label_dtype: str | None
+    scaling: tuple[Scaling, ...]
+    trace: tuple[Mapping[str, Any], ...]
+    created_s: float
     crc32: Mapping[str, int]
+    table: Mapping[str, Mapping[str, Any]]
+    num_header_bytes: int
+    num_bytes: int
 
-    def first_damage(self) -> str | None:
-        """The name of an array whose bytes do not match their checksum, or None. Reads every byte."""
-        return next((name for name, array in self.tensors.items() if _crc32(array) != self.crc32[name]), None)
+    def tensors(self, content: memoryview) -> dict[str, Array]:
+        """Read-only views of the entry's bytes, which must be those this header was read from."""
+        data = content[self.num_header_bytes :]
+        return {name: _view(data, description) for name, description in self.table.items()}
+
+    def foreground(self, tensors: Tensors) -> dict[int, Array]:
+        """The foreground indices among the tensors, by class index."""
+        return {
+            int(name.removeprefix(_FOREGROUND)): array
+            for name, array in tensors.items()
+            if name.startswith(_FOREGROUND)
+        }
+
+    def first_damage(self, content: memoryview) -> str | None:
+        """The name of a tensor whose bytes do not match their checksum, or None. Reads every byte."""
+        tensors = self.tensors(content)
+        return next((name for name, array in tensors.items() if _crc32(array) != self.crc32[name]), None)
 
 
-def pack(key: str, volume: Volume) -> list[memoryview]:
-    """The bytes of an entry, header first; arrays in C order are not copied.
+def pack(key: str, volume: Volume, *, format: Format) -> list[memoryview]:
+    """The bytes of an entry, header first. For "raw", arrays in C order are not copied.
 
     Raises:
-        CacheError: an array has a dtype that the format does not know.
+        CacheError: an array has a dtype that the format does not know, or the Blosc2 library is missing.
         TypeError: the trace holds something else than plain data.
     """
-    tensors = _tensors_of(volume)
+    tensors = _tensors_of(volume, format)
     table: dict[str, dict[str, Any]] = {}
     offset = 0
     for name, array in tensors.items():
-        if array.dtype.name not in _DTYPE_NAMES:
-            raise CacheError(
-                f"cache.disk: case '{volume.case_id}': {name} has dtype {array.dtype}, which cannot be kept on disk; "
-                "prepare it as float32 or another plain number"
-            )
         table[name] = {
             "dtype": _DTYPE_NAMES[array.dtype.name],
             "shape": list(array.shape),
@@ -83,9 +116,14 @@ def pack(key: str, volume: Volume) -> list[memoryview]:
             "format_version": FORMAT_VERSION,
             "key": key,
             "case_id": volume.case_id,
+            "format": format,
             "grid": {"shape": volume.grid.shape, "affine": volume.grid.affine},
+            "num_channels": int(volume.image.shape[0]),
+            "image_dtype": volume.image.dtype.name,
+            "label_dtype": None if volume.label is None else volume.label.dtype.name,
             "trace": volume.trace,
             "scaling": [[channel.slope, channel.inter] for channel in volume.scaling],
+            "created_s": time.time(),
             "crc32": {name: _crc32(array) for name, array in tensors.items()},
         }
     )
@@ -94,50 +132,61 @@ def pack(key: str, volume: Volume) -> list[memoryview]:
     return [memoryview(len(header).to_bytes(8, "little") + header), *(_bytes_of(array) for array in tensors.values())]
 
 
-def unpack(key: str, content: memoryview) -> Entry:
-    """The entry in these bytes, its arrays read-only views of them. Checks all but the bytes of the arrays.
+def read_header(key: str, content: memoryview) -> Header:
+    """What these bytes of a whole entry say of it. Checks all but the bytes of the arrays.
 
     Raises:
         DamagedEntryError: the bytes are cut short, are no entry, or are that of another key or format version.
     """
     try:
-        table, record = _read_header(content)
+        table, record = _parse(content)
         if record["format_version"] != FORMAT_VERSION or record["key"] != key:
-            raise DamagedEntryError(f"it is entry {record['key']} in format {record['format_version']}")
-        data = content[8 + int.from_bytes(content[:8], "little") :]
-        tensors = {name: _view(data, description) for name, description in table.items()}
-        if sum(array.nbytes for array in tensors.values()) != len(data):
-            raise DamagedEntryError(f"it holds {len(data)} bytes of voxels, which is not what its header says")
-        volume = Volume(
+            raise DamagedEntryError(f"it is entry {record['key']} in format version {record['format_version']}")
+        grid = Grid.of(tuple(record["grid"]["shape"]), np.array(record["grid"]["affine"], dtype=np.float64))
+        header = Header(
             case_id=record["case_id"],
-            image=tensors["image"],
-            label=tensors.get("label"),
-            grid=Grid.of(tuple(record["grid"]["shape"]), np.array(record["grid"]["affine"], dtype=np.float64)),
-            trace=tuple(record["trace"]),
+            format=_checked_format(record["format"]),
+            spec=VolumeSpec(num_channels=record["num_channels"], grid=grid, dtype=record["image_dtype"]),
+            label_dtype=record["label_dtype"],
             scaling=tuple(Scaling(slope=float(slope), inter=float(inter)) for slope, inter in record["scaling"]),
-            foreground={
-                int(name.removeprefix(_FOREGROUND)): array
-                for name, array in tensors.items()
-                if name.startswith(_FOREGROUND)
-            },
+            trace=tuple(record["trace"]),
+            created_s=float(record["created_s"]),
+            crc32={name: int(record["crc32"][name]) for name in table},
+            table=table,
+            num_header_bytes=8 + int.from_bytes(content[:8], "little"),
+            num_bytes=len(content),
         )
-        return Entry(volume=volume, tensors=tensors, crc32={name: int(record["crc32"][name]) for name in tensors})
+        tensors = header.tensors(content)
+        num_data_bytes = len(content) - header.num_header_bytes
+        if sum(array.nbytes for array in tensors.values()) != num_data_bytes:
+            raise DamagedEntryError(f"it holds {num_data_bytes} bytes of arrays, which is not what its header says")
+        if "image" not in tensors or ("label" in tensors) != (header.label_dtype is not None):
+            raise DamagedEntryError(f"it holds the arrays {sorted(tensors)}, which is not what its header says")
+        return header
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedEntryError(f"its header cannot be read ({error!r})") from error
 
 
-def _tensors_of(volume: Volume) -> dict[str, Array]:
-    tensors = {"image": volume.image}
-    if volume.label is not None:
-        tensors["label"] = volume.label
-    tensors |= {f"{_FOREGROUND}{index}": voxels for index, voxels in volume.foreground.items()}
+def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:
+    voxels = {"image": volume.image} | ({} if volume.label is None else {"label": volume.label})
+    indices = {f"{_FOREGROUND}{index}": array for index, array in volume.foreground.items()}
+    for name, array in (voxels | indices).items():
+        if array.dtype.name not in _DTYPE_NAMES:
+            raise CacheError(
+                f"cache.entry: case '{volume.case_id}': {name} has dtype {array.dtype}, which cannot be kept; "
+                "prepare it as float32 or another plain number"
+            )
+    if format == "blosc2":
+        voxels = {name: np.frombuffer(encode(array), np.uint8) for name, array in voxels.items()}
     # C order: a 96^3 float32 patch is cut from it in 0.2 ms, from the order of a NIfTI file in 2 to 5 ms.
-    contiguous = {name: np.ascontiguousarray(array, array.dtype.newbyteorder("=")) for name, array in tensors.items()}
+    contiguous = {
+        name: np.ascontiguousarray(array, array.dtype.newbyteorder("=")) for name, array in (voxels | indices).items()
+    }
     # Wide numbers first keeps every array aligned, as the format allows no gaps.
     return dict(sorted(contiguous.items(), key=lambda item: -item[1].itemsize))
 
 
-def _read_header(content: memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parse(content: memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
     length = int.from_bytes(content[:8], "little")
     if not 0 < length <= len(content) - 8:
         raise DamagedEntryError(f"it is {len(content)} bytes long, too short for its header")
@@ -146,6 +195,12 @@ def _read_header(content: memoryview) -> tuple[dict[str, Any], dict[str, Any]]:
     if metadata["crc32"] != _header_crc32(metadata["record"], table):
         raise DamagedEntryError("its header does not match its checksum")
     return table, json.loads(metadata["record"])
+
+
+def _checked_format(name: str) -> Format:
+    if name not in get_args(Format):
+        raise DamagedEntryError(f"its format is {name!r}")
+    return name  # type: ignore[return-value]
 
 
 def _view(data: memoryview, description: Mapping[str, Any]) -> Array:

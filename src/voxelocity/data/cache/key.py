@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterable
 
 from voxelocity.core.errors import ScanError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever the meaning or the layout of an entry changes; older entries are then never looked at."""
 
 
@@ -34,6 +35,17 @@ def entry_key(identity: str, preparation_fingerprint: str) -> str:
     """
     text = json.dumps([FORMAT_VERSION, identity, preparation_fingerprint])
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def checked_key(key: str) -> str:
+    """The key itself, which can name a file.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not re.fullmatch(r"[0-9A-Za-z_-]+", key):
+        raise ValueError(f"cache.key: key {key!r} cannot name a file; use letters, digits, '-' and '_'")
+    return key
 
 
 def _file_identity(path: str) -> tuple[str, int, int]:

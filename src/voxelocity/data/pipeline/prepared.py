@@ -18,7 +18,7 @@ import numpy as np
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
-from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, entry_key, source_identity
+from voxelocity.data.cache import CacheConfig, DiskTier, LmdbTier, MemoryTier, entry_key, source_identity
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
@@ -238,4 +238,6 @@ class _Keeper:
 def _tier_of(cache: CacheConfig) -> Tier | None:
     if cache.tier == "memory":
         return MemoryTier(cache.max_bytes)
-    return DiskTier(Path(cache.folder)) if cache.tier == "disk" else None
+    if cache.tier == "disk":
+        return DiskTier(Path(cache.folder), format=cache.format)
+    return LmdbTier(Path(cache.folder), format=cache.format) if cache.tier == "lmdb" else None

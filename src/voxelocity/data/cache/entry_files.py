@@ -1,0 +1,134 @@
+"""Entries as files of a folder: each appears whole or not at all, and outlives a loss of power. Knows no format."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from voxelocity.data.cache.mapping import map_file
+
+_SUFFIX = ".safetensors"
+_TEMP_SUFFIX = ".tmp"
+_WRITE_BYTES = 16 * 2**20
+_MAX_TEMP_AGE_S = 86400.0
+"""When a temporary file counts as abandoned on a file system without locks, where its writer cannot be asked."""
+
+
+class EntryFiles:
+    """Immutable files by key. Safe to use from several threads and processes at once.
+
+    A file is written beside its place, flushed to the disk, then renamed.
+
+    Args:
+        folder: exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, key: str) -> Path:
+        """Where the entry under this key stands, or would."""
+        return self._folder / f"{key}{_SUFFIX}"
+
+    def keys(self) -> list[str]:
+        """The keys of all entries, sorted."""
+        return sorted(path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
+
+    def map(self, key: str) -> memoryview | None:
+        """The bytes under this key, mapped until the last view of them is gone, or None where there are none.
+
+        Raises:
+            OSError: the file is there and cannot be opened.
+        """
+        try:
+            return map_file(self.path(key))
+        except FileNotFoundError:
+            return None
+
+    def write(self, key: str, parts: Sequence[memoryview]) -> None:
+        """Puts these bytes under the key; they survive a loss of power once this returns.
+
+        Raises:
+            OSError: they cannot be written; nothing is left behind.
+        """
+        descriptor, temp = self._open_temp(key)
+        try:
+            for part in parts:
+                _write_all(descriptor, part)
+            os.fsync(descriptor)
+            os.replace(temp, self.path(key))
+        finally:
+            temp.unlink(missing_ok=True)
+            os.close(descriptor)
+        _sync_folder(self._folder)
+
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one. Mapped bytes stay valid."""
+        self.path(key).unlink(missing_ok=True)
+
+    def bytes_used(self) -> int:
+        """Bytes of all files of entries."""
+        total = 0
+        for key in self.keys():
+            with contextlib.suppress(FileNotFoundError):
+                total += self.path(key).stat().st_size
+        return total
+
+    def remove_abandoned(self) -> None:
+        """Removes what writers that died left behind."""
+        for temp in self._folder.glob(f".*{_TEMP_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    if _is_abandoned(descriptor):
+                        temp.unlink()
+                finally:
+                    os.close(descriptor)
+
+    def _open_temp(self, key: str) -> tuple[int, Path]:
+        while True:
+            temp = self._folder / f".{key}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+            descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
+            # process id it means the same in every container that shares the folder.
+            # Waited for, as a process that cleans up may hold it for a moment, and then the file is gone.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink > 0:
+                return descriptor, temp
+            # Another process cleaned up between our opening and our locking.
+            os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: memoryview) -> None:
+    written = 0
+    while written < len(content):
+        written += os.write(descriptor, content[written : written + _WRITE_BYTES])
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems flush names at once and refuse to be asked.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is_abandoned(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - os.fstat(descriptor).st_mtime > _MAX_TEMP_AGE_S
+    return True

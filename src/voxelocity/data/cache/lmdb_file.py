@@ -1,0 +1,214 @@
+"""One LMDB file: values by key, read without a copy inside a transaction, grown when full. Knows no entries.
+
+A file may be opened once in a process only, and never used across a fork; `open_lmdb_file` sees to the first, and every
+call checks the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.errors import CacheError, CacheFullError
+
+_START_BYTES = 2**30
+_MAX_READERS = 1024
+"""Reads under way at once, over all processes."""
+MAX_VALUE_BYTES = 2**32 - 1
+"""LMDB's own limit."""
+_PAGE_SHARE = 1.02
+"""What a value takes with the pages that lead to it."""
+
+_opened: weakref.WeakValueDictionary[Path, LmdbFile] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def open_lmdb_file(path: Path) -> LmdbFile:
+    """The file's one object in this process; the file is made where it is missing.
+
+    Raises:
+        CacheError: the package `lmdb` is missing, or this is no LMDB file.
+        OSError: it cannot be opened or made.
+    """
+    with _opening:
+        found = _opened.get(path)
+        if found is None:
+            found = _opened[path] = LmdbFile(path)
+        return found
+
+
+class LmdbFile:
+    """Values of one LMDB file. Safe to use from several threads, and from several processes that opened it themselves.
+
+    Args:
+        path: of the file; beside it LMDB keeps one with `-lock` added to its name.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lmdb = _import_lmdb()
+        self._path = path
+        self._pid = os.getpid()
+        self._gate = _Gate()
+        try:
+            self._environment = self._lmdb.open(
+                str(path), subdir=False, map_size=_START_BYTES, max_readers=_MAX_READERS, readahead=False
+            )
+        except self._lmdb.Error as error:
+            if isinstance(error, (self._lmdb.InvalidError, self._lmdb.CorruptedError, self._lmdb.VersionMismatchError)):
+                raise CacheError(
+                    f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged ({error}); remove it"
+                ) from error
+            raise OSError(errno.EACCES, str(error), str(path)) from error
+        self._environment.reader_check()
+
+    @contextlib.contextmanager
+    def reading(self, key: str) -> Iterator[memoryview | None]:
+        """Within the block, the bytes under this key, not copied, or None. They must not be used after it."""
+        with self._transaction() as transaction:
+            yield transaction.get(key.encode())
+
+    def write(self, key: str, parts: Sequence[memoryview]) -> None:
+        """Puts these bytes under the key; they survive a loss of power once this returns. Copies them once.
+
+        Raises:
+            CacheFullError: the disk is full.
+            CacheError: they cannot be written for another reason.
+        """
+        value = b"".join(parts)
+        while True:
+            try:
+                with self._transaction(write=True) as transaction:
+                    transaction.put(key.encode(), value)
+                return
+            except self._lmdb.MapFullError:
+                self._grow(len(value))
+            except self._lmdb.Error as error:
+                if isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error):
+                    raise CacheFullError(self._full_text(len(value))) from error
+                raise CacheError(
+                    f"cache.lmdb: {self._path} cannot be written ({error}); set data.cache.folder to one you may "
+                    "write to"
+                ) from error
+
+    def drop(self, key: str) -> None:
+        """Removes this value if there is one. Its room is used for the next ones; the file does not get smaller.
+
+        Raises:
+            CacheError: the file cannot be written.
+        """
+        try:
+            with self._transaction(write=True) as transaction:
+                transaction.delete(key.encode())
+        except self._lmdb.Error as error:
+            raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
+
+    def keys(self) -> list[str]:
+        """All keys, sorted."""
+        with self._transaction() as transaction, transaction.cursor() as cursor:
+            return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
+
+    def bytes_used(self) -> int:
+        """Bytes of the pages that hold values or lead to them."""
+        with self._transaction() as transaction:
+            found = transaction.stat(self._environment.open_db(None, transaction))
+        pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return int(pages * found["psize"])
+
+    @contextlib.contextmanager
+    def _transaction(self, *, write: bool = False) -> Iterator[Any]:
+        if os.getpid() != self._pid:
+            raise CacheError(
+                f"cache.lmdb: {self._path} was opened before this process was forked, and LMDB allows no use of it "
+                "here; start processes by 'spawn', or set data.cache.tier to disk"
+            )
+        while True:
+            with self._gate.passing():
+                try:
+                    transaction = self._environment.begin(write=write, buffers=True)
+                except self._lmdb.MapResizedError:
+                    pass
+                except self._lmdb.Error as error:
+                    if write:
+                        raise
+                    raise CacheError(f"cache.lmdb: {self._path} cannot be read ({error})") from error
+                else:
+                    with transaction:
+                        yield transaction
+                    return
+            # Another process made it larger.
+            self._resize(0)
+
+    def _grow(self, num_bytes: int) -> None:
+        """Makes room in the map for a value of so many bytes, and as much again as there is, so that it is rare."""
+        if shutil.disk_usage(self._path.parent).free < num_bytes:
+            raise CacheFullError(self._full_text(num_bytes))
+        self._resize(2 * self._environment.info()["map_size"] + int(_PAGE_SHARE * num_bytes))
+
+    def _resize(self, map_bytes: int) -> None:
+        # The map moves, so that no transaction of this process may be under way.
+        with self._gate.alone():
+            try:
+                if map_bytes == 0 or map_bytes > self._environment.info()["map_size"]:
+                    self._environment.set_mapsize(map_bytes)
+            except (self._lmdb.Error, OverflowError) as error:
+                raise CacheFullError(
+                    f"cache.lmdb: {self._path} cannot be mapped at {map_bytes / 2**30:.1f} GiB ({error}); "
+                    "set data.cache.tier to disk"
+                ) from error
+
+    def _full_text(self, num_bytes: int) -> str:
+        free_bytes = shutil.disk_usage(self._path.parent).free
+        return (
+            f"cache.lmdb: no space in {self._path}: it needs {num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are "
+            "free on the disk; free some space or set data.cache.folder to another disk"
+        )
+
+
+class _Gate:
+    """Lets many pass at once, or one be alone. Whoever waits to be alone holds up those who come later."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._num_inside = 0
+        self._num_waiting_alone = 0
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_waiting_alone == 0)
+            self._num_inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_inside -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            self._num_waiting_alone += 1
+            try:
+                self._changed.wait_for(lambda: self._num_inside == 0)
+                yield
+            finally:
+                self._num_waiting_alone -= 1
+                self._changed.notify_all()
+
+
+def _import_lmdb() -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise CacheError(
+            'cache.lmdb: the package lmdb is not installed; pip install "voxelocity[lmdb]", or set data.cache.tier to '
+            "disk"
+        ) from error
+    return lmdb

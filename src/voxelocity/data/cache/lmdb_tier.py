@@ -1,0 +1,151 @@
+"""The LMDB tier: the entries of the disk tier as values of one file, for file systems that bear few files."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+
+from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.errors import CacheError, EntryTooLargeError, OutputError
+from voxelocity.core.volume import Volume
+from voxelocity.data.cache import lmdb_file
+from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, pack, read_header
+from voxelocity.data.cache.key import checked_key
+from voxelocity.data.cache.locks import KeyLocks
+from voxelocity.data.cache.stored import EntryVolume
+
+LMDB_NAME = "entries.lmdb"
+
+
+class LmdbTier:
+    """Volumes as values of one LMDB file in a folder. Safe to use from several threads and processes at once.
+
+    A value appears whole or not at all, one writer at a time. A read opens a transaction, takes its box from the mapped
+    file without touching the rest, and copies or decodes it, as the mapping may move when the file grows.
+
+    Args:
+        folder: made where it is missing; on a disk of this machine, as LMDB does not work on network file systems.
+        format: of the entries that are put; entries of either format are read.
+
+    Raises:
+        OutputError: the folder or the file cannot be made or written.
+        CacheError: the package `lmdb` is missing, or the file is none of LMDB's.
+    """
+
+    def __init__(self, folder: Path, *, format: Format = "raw") -> None:
+        self._folder = Path(folder).absolute()
+        self._format = format
+        try:
+            self._locks = KeyLocks(self._folder)
+            self._file = lmdb_file.open_lmdb_file(self._folder.resolve() / LMDB_NAME)
+        except OSError as error:
+            raise OutputError(
+                f"cache.lmdb: folder {self._folder} cannot be used ({error.strerror}); set data.cache.folder to one "
+                "you may write to"
+            ) from error
+
+    def get(self, key: str) -> StoredVolume | None:
+        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
+
+        Raises:
+            CacheError: the file cannot be read.
+        """
+        drop = functools.partial(self._drop_damaged, key)
+        try:
+            with self._file.reading(checked_key(key)) as content:
+                if content is None:
+                    return None
+                header = read_header(key, content)
+                start = bytes(content[: header.num_header_bytes])
+                # Few bytes, and needed for every patch.
+                foreground = {
+                    index: np.array(array) for index, array in header.foreground(header.tensors(content)).items()
+                }
+        except DamagedEntryError:
+            drop()
+            return None
+        for array in foreground.values():
+            array.flags.writeable = False
+        return EntryVolume(
+            case_id=header.case_id,
+            header=header,
+            foreground=foreground,
+            borrow=functools.partial(self._borrow, key, header, start),
+            on_damage=drop,
+        )
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Keeps the volume; it survives a loss of power once this returns. Takes its bytes once more for the while.
+
+        Raises:
+            EntryTooLargeError: it takes more than the 4 GiB that LMDB allows.
+            CacheFullError: there is no space for it; nothing is left behind.
+            CacheError: it cannot be written for another reason; nothing is left behind.
+        """
+        checked_key(key)
+        parts = pack(key, volume, format=self._format)
+        num_bytes = sum(len(part) for part in parts)
+        if num_bytes > lmdb_file.MAX_VALUE_BYTES:
+            raise EntryTooLargeError(
+                f"cache.lmdb: case '{volume.case_id}' takes {num_bytes / 1e6:.1f} MB, LMDB keeps at most "
+                f"{lmdb_file.MAX_VALUE_BYTES / 1e6:.1f} MB in one value; choose data.cache.tier disk"
+            )
+        self._file.write(key, parts)
+
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one, damaged or not. Volumes handed out can then no longer be read."""
+        self._file.drop(checked_key(key))
+        self._locks.forget(key)
+
+    def keys(self) -> list[str]:
+        """The keys of all entries, sorted."""
+        return self._file.keys()
+
+    def bytes_used(self) -> int:
+        """Bytes of the pages that hold entries; the file may be larger."""
+        return self._file.bytes_used()
+
+    def verify(self, *, full: bool) -> Iterator[str]:
+        """The keys of damaged entries, found one after the other; none is removed.
+
+        Args:
+            full: read every voxel and compare checksums; otherwise only lengths and headers.
+        """
+        for key in self.keys():
+            if self._is_damaged(key, full=full):
+                yield key
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Holds, among all threads and processes on this folder, the right to make this entry."""
+        return self._locks.hold(checked_key(key))
+
+    def _is_damaged(self, key: str, *, full: bool) -> bool:
+        try:
+            with self._file.reading(key) as content:
+                if content is None:
+                    return False
+                header = read_header(key, content)
+                return full and header.first_damage(content) is not None
+        except DamagedEntryError:
+            return True
+
+    @contextlib.contextmanager
+    def _borrow(self, key: str, header: Header, start: bytes) -> Iterator[tuple[Header, memoryview]]:
+        with self._file.reading(key) as content:
+            if content is None:
+                raise CacheError(
+                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; give the same command "
+                    "again and it is made anew"
+                )
+            # The same voxels may have been put again meanwhile, in the other format too.
+            yield header if content[: len(start)] == start else read_header(key, content), content
+
+    def _drop_damaged(self, key: str) -> None:
+        # Where we may only read, the damaged entry stays; it is never served all the same.
+        with contextlib.suppress(CacheError):
+            self._file.drop(key)

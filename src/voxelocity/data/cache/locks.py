@@ -1,0 +1,49 @@
+"""Who makes which entry: one file lock for each key, shared by all threads and processes on a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+
+class KeyLocks:
+    """Locks named by key in the folder `locks` of a cache.
+
+    They save double work and guard nothing else: reading and writing are safe without them.
+
+    Args:
+        folder: of the cache; `locks` is made in it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "locks"
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Holds the lock of this key.
+
+        Where it cannot be had (a full disk, a folder of somebody else's, a file system without locks) it is done
+        without.
+        """
+        file_lock = FileLock(self._path(key))
+        with contextlib.suppress(OSError, NotImplementedError):
+            file_lock.acquire()
+        try:
+            yield
+        finally:
+            file_lock.release()
+
+    def forget(self, key: str) -> None:
+        """Removes the file of this lock, if there is one."""
+        with contextlib.suppress(OSError):
+            self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.lock"

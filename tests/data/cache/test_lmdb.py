@@ -1,0 +1,190 @@
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
+from voxelocity.core.region import Region
+from voxelocity.data.cache import LmdbTier, lmdb_file
+from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
+
+
+@pytest.fixture
+def small_start(monkeypatch):
+    """A map that holds no example volume, so that it must grow."""
+    monkeypatch.setattr(lmdb_file, "_START_BYTES", 2**16)
+
+
+def test_map_grows_as_volumes_come(tmp_path, small_start):
+    tier = LmdbTier(tmp_path)
+    for number in range(8):
+        tier.put(str(number), example_volume(number))
+    for number in range(8):
+        assert_same(tier.get(str(number)), example_volume(number))
+
+
+def test_map_grows_while_other_threads_read(tmp_path, small_start):
+    tier = LmdbTier(tmp_path)
+    tier.put(KEY, example_volume())
+    got, stop = tier.get(KEY), threading.Event()
+
+    def read():
+        num_read = 0
+        while not stop.is_set():
+            np.testing.assert_array_equal(
+                got.read(Region((0, 0, 0), (50, 30, 20)))[0], example_volume().image[:, :50, :30, :20]
+            )
+            num_read += 1
+        return num_read
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        try:
+            for number in range(12):
+                tier.put(str(number), example_volume(number))
+        finally:
+            stop.set()
+        assert all(future.result() > 0 for future in reading)
+
+
+def test_growth_by_another_process_is_followed(tmp_path, small_start):
+    tier = LmdbTier(tmp_path)
+    tier.put(KEY, example_volume())
+    code = (
+        "import sys; from pathlib import Path; from voxelocity.data.cache import LmdbTier, lmdb_file; "
+        "from voxelocity.testing.tier_contract import example_volume; lmdb_file._START_BYTES = 2**16; "
+        "[LmdbTier(Path(sys.argv[1])).put(str(n), example_volume(n)) for n in range(8)]"
+    )
+    source = str(Path(lmdb_file.__file__).parents[3])
+    subprocess.run([sys.executable, "-c", code, tmp_path], env={**os.environ, "PYTHONPATH": source}, check=True)
+    for number in range(8):
+        assert_same(tier.get(str(number)), example_volume(number))
+    tier.put("more", example_volume(9))
+    assert_same(tier.get("more"), example_volume(9))
+
+
+def test_two_tiers_on_one_folder_share_the_one_environment_that_a_process_may_have(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    first, second = LmdbTier(tmp_path), LmdbTier(tmp_path / "link", format="blosc2")
+    first.put("a", example_volume(1))
+    second.put("b", example_volume(2))
+    assert_same(second.get("a"), example_volume(1))
+    assert_same(first.get("b"), example_volume(2))
+
+
+def test_removed_entry_in_use_is_a_clear_error(tmp_path):
+    tier = LmdbTier(tmp_path)
+    tier.put(KEY, example_volume())
+    got = tier.get(KEY)
+    tier.drop(KEY)
+    with pytest.raises(CacheError, match=rf"entry {KEY} of .* was removed while it was in use; give the same command"):
+        got.load()
+
+
+def test_entry_put_again_in_the_other_format_is_read_by_who_has_it_in_use(tmp_path):
+    LmdbTier(tmp_path).put(KEY, example_volume())
+    got = LmdbTier(tmp_path).get(KEY)
+    LmdbTier(tmp_path, format="blosc2").put(KEY, example_volume())
+    assert_same(got, example_volume())
+
+
+@pytest.mark.parametrize("error", [lmdb.DiskError("No space left on device"), lmdb.Error("Disk quota exceeded")])
+def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypatch, error):
+    tier = LmdbTier(tmp_path)
+
+    class FullDisk:
+        def __getattr__(self, name):
+            return getattr(environment, name)
+
+        def begin(self, **options):
+            if options["write"]:
+                raise error
+            return environment.begin(**options)
+
+    environment = tier._file._environment
+    with monkeypatch.context() as patched:
+        patched.setattr(tier._file, "_environment", FullDisk())
+        with pytest.raises(CacheFullError, match=r"no space in .*entries\.lmdb: it needs 0\.5 MB, .* MB are free"):
+            tier.put(KEY, example_volume())
+    assert tier.get(KEY) is None
+    tier.put(KEY, example_volume())
+    assert_same(tier.get(KEY), example_volume())
+
+
+def test_other_errors_of_a_write_are_cache_errors(tmp_path, monkeypatch):
+    tier = LmdbTier(tmp_path)
+
+    class Refusing:
+        def begin(self, **_):
+            raise lmdb.Error("Input/output error")
+
+    monkeypatch.setattr(tier._file, "_environment", Refusing())
+    with pytest.raises(CacheError, match=r"entries\.lmdb cannot be written \(Input/output error\); set data") as caught:
+        tier.put(KEY, example_volume())
+    assert not isinstance(caught.value, CacheFullError)
+    with pytest.raises(CacheError, match=r"entries\.lmdb cannot be read \(Input/output error\)"):
+        tier.get(KEY)
+
+
+def test_map_is_not_grown_beyond_the_disk(tmp_path, monkeypatch, small_start):
+    tier = LmdbTier(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(lmdb_file.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(CacheFullError, match=r"0\.0 MB are free on the disk; free some space or set data\.cache\.fold"):
+        tier.put(KEY, example_volume())
+    assert tier.keys() == []
+
+
+def test_volume_above_the_limit_of_a_value_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(lmdb_file, "MAX_VALUE_BYTES", 1000)
+    with pytest.raises(
+        EntryTooLargeError, match=r"case 'case é 0' takes 0\.5 MB, LMDB keeps at most .*data\.cache\.tier disk"
+    ):
+        LmdbTier(tmp_path).put(KEY, example_volume())
+
+
+def test_missing_package_is_named_with_its_cure(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises(CacheError, match=r'lmdb is not installed; pip install "voxelocity\[lmdb\]", or set data\.cach'):
+        LmdbTier(tmp_path)
+
+
+def test_file_that_is_none_of_lmdb_is_named(tmp_path):
+    (tmp_path / "entries.lmdb").write_bytes(b"no" * 5000)
+    with pytest.raises(CacheError, match=r"entries\.lmdb is no LMDB file of this version, or it is damaged"):
+        LmdbTier(tmp_path)
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"folder .*file/cache cannot be used .*set data\.cache\.folder"):
+        LmdbTier(tmp_path / "file" / "cache")
+
+
+def test_use_after_a_fork_is_refused_because_lmdb_forbids_it(tmp_path, monkeypatch):
+    tier = LmdbTier(tmp_path)
+    tier.put(KEY, example_volume())
+    monkeypatch.setattr(lmdb_file.os, "getpid", lambda: -1)
+    with pytest.raises(CacheError, match=r"opened before this process was forked.*start processes by 'spawn'"):
+        tier.get(KEY)
+
+
+def test_blosc2_entry_whose_chunks_do_not_decode_is_dropped_and_named(tmp_path):
+    tier = LmdbTier(tmp_path, format="blosc2")
+    tier.put(KEY, example_volume().with_(foreground={}))
+    with tier._file.reading(KEY) as content:
+        mangled = bytearray(content)
+    start = 8 + int.from_bytes(mangled[:8], "little")
+    mangled[start : start + 64] = bytes(64)
+    tier._file.write(KEY, [memoryview(mangled)])
+    got = tier.get(KEY)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' is damaged and was dropped .*made anew"):
+        got.read(Region((0, 0, 0), (5, 5, 5)))
+    assert tier.get(KEY) is None

@@ -1,0 +1,48 @@
+"""The contract of every tier, and what a tier alone must do beside it."""
+
+from functools import partial
+
+from voxelocity.data.cache import DiskTier, LmdbTier, MemoryTier
+from voxelocity.testing.tier_contract import PersistentTierContract, TierContract
+
+
+class TestMemoryTier(TierContract):
+    def maker(self):
+        return lambda folder: MemoryTier(2**30)
+
+
+class _OfFiles(PersistentTierContract):
+    def read_bytes(self, folder, key):
+        return (folder / f"{key}.safetensors").read_bytes()
+
+    def write_bytes(self, folder, key, content):
+        (folder / f"{key}.safetensors").write_bytes(content)
+
+
+class TestDiskTierRaw(_OfFiles):
+    def maker(self):
+        return partial(DiskTier, format="raw")
+
+
+class TestDiskTierBlosc2(_OfFiles):
+    def maker(self):
+        return partial(DiskTier, format="blosc2")
+
+
+class _OfLmdb(PersistentTierContract):
+    def read_bytes(self, folder, key):
+        with LmdbTier(folder)._file.reading(key) as content:
+            return bytes(content)
+
+    def write_bytes(self, folder, key, content):
+        LmdbTier(folder)._file.write(key, [memoryview(content)])
+
+
+class TestLmdbTierRaw(_OfLmdb):
+    def maker(self):
+        return partial(LmdbTier, format="raw")
+
+
+class TestLmdbTierBlosc2(_OfLmdb):
+    def maker(self):
+        return partial(LmdbTier, format="blosc2")

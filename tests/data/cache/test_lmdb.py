@@ -118,6 +118,20 @@ def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypa
     assert_same(tier.get(KEY), example_volume())
 
 
+def test_partial_write_on_a_disk_without_room_counts_as_full(tmp_path, monkeypatch):
+    tier = LmdbTier(tmp_path)
+
+    class PartialWrite:
+        def begin(self, **_):
+            raise lmdb.Error("mdb_txn_commit: Input/output error")
+
+    monkeypatch.setattr(tier._file, "_environment", PartialWrite())
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(lmdb_file.shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    with pytest.raises(CacheFullError, match="no space in"):
+        tier.put(KEY, example_volume())
+
+
 def test_other_errors_of_a_write_are_cache_errors(tmp_path, monkeypatch):
     tier = LmdbTier(tmp_path)
 

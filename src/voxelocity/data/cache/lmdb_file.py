@@ -90,7 +90,7 @@ class LmdbFile:
             except self._lmdb.MapFullError:
                 self._grow(len(value))
             except self._lmdb.Error as error:
-                if isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error):
+                if self._means_full(error, len(value)):
                     raise CacheFullError(self._full_text(len(value))) from error
                 raise CacheError(
                     f"cache.lmdb: {self._path} cannot be written ({error}); set data.cache.folder to one you may "
@@ -150,6 +150,11 @@ class LmdbFile:
         if shutil.disk_usage(self._path.parent).free < num_bytes:
             raise CacheFullError(self._full_text(num_bytes))
         self._resize(2 * self._environment.info()["map_size"] + int(_PAGE_SHARE * num_bytes))
+
+    def _means_full(self, error: Exception, num_bytes: int) -> bool:
+        # A write that the disk took only a part of is reported by LMDB as "Input/output error".
+        is_told = isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
+        return is_told or shutil.disk_usage(self._path.parent).free < num_bytes
 
     def _resize(self, map_bytes: int) -> None:
         # The map moves, so that no transaction of this process may be under way.

@@ -29,7 +29,7 @@ def test_help_comes_without_loading_torch_or_monai():
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    assert all(command in ended.stdout for command in ("demo", "plan", "train", "predict", "report"))
+    assert all(command in ended.stdout for command in ("demo", "plan", "train", "predict", "report", "cache"))
 
 
 @pytest.mark.parametrize("command", ["demo", "plan", "train", "predict", "report"])
@@ -38,6 +38,13 @@ def test_each_command_tells_what_it_does(voxelocity, command):
     assert told.status == 0
     assert f"{command} [OPTIONS]" in told.out
     assert voxelocity(command, "-h").out == told.out
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+def test_each_command_of_the_cache_tells_what_it_does(voxelocity, command):
+    told = voxelocity("cache", command, "-h")
+    assert told.status == 0
+    assert f"cache {command} [OPTIONS] [folder]" in " ".join(told.out.split())
 
 
 def test_the_version_is_that_of_the_package(voxelocity):

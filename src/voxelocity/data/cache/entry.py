@@ -49,6 +49,10 @@ class DamagedEntryError(CacheError):
     """The bytes are not those of a whole entry of this key."""
 
 
+class OutdatedEntryError(DamagedEntryError):
+    """It is whole, and of a format version that is no longer read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Header:
     """All of an entry but its arrays.
@@ -140,8 +144,10 @@ def read_header(key: str, content: memoryview) -> Header:
     """
     try:
         table, record = _parse(content)
-        if record["format_version"] != FORMAT_VERSION or record["key"] != key:
-            raise DamagedEntryError(f"it is entry {record['key']} in format version {record['format_version']}")
+        if record["key"] != key:
+            raise DamagedEntryError(f"it is the entry of another key, {record['key']}")
+        if record["format_version"] != FORMAT_VERSION:
+            raise OutdatedEntryError(f"it has format version {record['format_version']}, not {FORMAT_VERSION}")
         grid = Grid.of(tuple(record["grid"]["shape"]), np.array(record["grid"]["affine"], dtype=np.float64))
         header = Header(
             case_id=record["case_id"],

@@ -8,7 +8,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from voxelocity.data.cache.mapping import map_file
@@ -50,6 +50,11 @@ class EntryFiles:
             return map_file(self.path(key))
         except FileNotFoundError:
             return None
+
+    @contextlib.contextmanager
+    def reading(self, key: str) -> Iterator[memoryview | None]:
+        """As `map`, in the words of `lmdb_file`: the bytes are there within the block, and here after it too."""
+        yield self.map(key)
 
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
         """Puts these bytes under the key; they survive a loss of power once this returns.

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+LOCKS_NAME = "locks"
+
 
 class KeyLocks:
     """Locks named by key in the folder `locks` of a cache.
@@ -22,7 +24,7 @@ class KeyLocks:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "locks"
+        self._folder = folder / LOCKS_NAME
         self._folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager

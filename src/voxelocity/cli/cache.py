@@ -1,0 +1,139 @@
+"""`voxelocity cache ls|verify|clear`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from voxelocity.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from voxelocity.data.cache.contents import CacheContents, KeptEntry
+
+app = typer.Typer(
+    help="Look into, check and clear a folder of prepared cases.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Folder = Annotated[
+    Path | None, typer.Argument(help="The cache (data.cache.folder); if not given, the one plans use by default.")
+]
+
+
+@app.command("ls")
+def ls(folder: Folder = None) -> None:
+    """List the entries: case, shape, type, bytes, age."""
+    from voxelocity.report import bytes_text
+
+    contents = _opened(folder)
+    entries = sorted(contents.entries(), key=lambda entry: (entry.case_id, entry.key))
+    if entries:
+        typer.echo("\n".join(_aligned([_HEAD, *(_row(entry) for entry in entries)])))
+    total = sum(entry.num_bytes for entry in entries)
+    unusable = [f"{count} {state}" for state in ("damaged", "outdated") if (count := _num_in(entries, state))]
+    note = f" ({', '.join(unusable)})" if unusable else ""
+    typer.echo(f"{_counted(entries)}{note}, {bytes_text(total)} in {contents.folder}")
+
+
+@app.command("verify")
+def verify(
+    folder: Folder = None,
+    full: Annotated[bool, typer.Option("--full", help="Read every voxel too, not only lengths and headers.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the damaged ones; runs make them again.")] = False,
+) -> None:
+    """Check the entries; status 1 where one is damaged."""
+    contents = _opened(folder)
+    entries = []
+    for entry in contents.entries(full=full):
+        entries.append(entry)
+        if entry.state == "damaged":
+            who = f"case '{entry.case_id}', " if entry.case_id else ""
+            typer.echo(f"damaged: {who}entry {entry.key}: {entry.problem}")
+    damaged = [entry for entry in entries if entry.state == "damaged"]
+    if not damaged:
+        how = "every voxel" if full else "lengths and headers; --full reads every voxel"
+        typer.echo(f"{_counted(entries)} in {contents.folder}, none damaged (checked: {how})")
+        return
+    if remove:
+        contents.remove(damaged)
+    what = "removed; runs make them again" if remove else "--remove removes them, and runs make them again"
+    typer.echo(f"{len(damaged)} of {_counted(entries)} in {contents.folder} damaged: {what}")
+    raise typer.Exit(1)
+
+
+@app.command("clear")
+def clear(
+    folder: Folder = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", help="Only entries made longer ago, and unusable ones: 7d, 12h.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove entries, and nothing else in the folder. Asks first."""
+    from voxelocity.core.units import parse_duration_s
+    from voxelocity.report import bytes_text
+
+    min_age_s = 0.0 if older_than is None else parse_duration_s(older_than)
+    contents = _opened(folder)
+    # An entry whose age cannot be told is one that nobody can use.
+    entries = [entry for entry in contents.entries() if entry.age_s is None or entry.age_s >= min_age_s]
+    if not entries:
+        typer.echo(f"nothing to remove in {contents.folder}")
+        return
+    total = bytes_text(sum(entry.num_bytes for entry in entries))
+    if not yes and not _agreed(f"Remove {_counted(entries)}, {total}, from {contents.folder}?"):
+        typer.echo("nothing was removed")
+        raise typer.Exit(1)
+    freed = bytes_text(contents.remove(entries))
+    keeps_size = any(entry.tier == "lmdb" for entry in entries)
+    note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
+    typer.echo(f"removed {_counted(entries)}, freed {freed}{note}")
+
+
+_HEAD = ("case", "shape (c, x, y, z)", "dtype", "kept as", "bytes", "bytes/voxel", "age")
+
+
+def _row(entry: KeptEntry) -> tuple[str, ...]:
+    from voxelocity.report import bytes_text, duration_text
+
+    if entry.state != "whole":
+        return (f"{entry.state}: {entry.key}", "", "", entry.tier, bytes_text(entry.num_bytes), "", "")
+    return (
+        entry.case_id,
+        " x ".join(str(n) for n in entry.shape),
+        entry.dtype,
+        f"{entry.tier} {entry.format}",
+        bytes_text(entry.num_bytes),
+        f"{entry.bytes_per_voxel:.2f}",
+        duration_text(entry.age_s),
+    )
+
+
+def _opened(folder: Path | None) -> CacheContents:
+    from voxelocity.data.cache import default_cache_folder
+    from voxelocity.data.cache.contents import CacheContents
+
+    return CacheContents((folder or default_cache_folder()).expanduser())
+
+
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise ConfigError("cache clear: there is nobody to ask whether to remove entries; add --yes")
+    return typer.confirm(question)
+
+
+def _counted(entries: Sequence[KeptEntry]) -> str:
+    return "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+
+
+def _num_in(entries: Sequence[KeptEntry], state: str) -> int:
+    return sum(entry.state == state for entry in entries)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]

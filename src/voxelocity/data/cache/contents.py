@@ -1,0 +1,184 @@
+"""What a cache folder holds: its entries described, checked and removed. Makes none, and changes nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from voxelocity.core.errors import CacheError, ConfigError, OutputError
+from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, OutdatedEntryError, read_header
+from voxelocity.data.cache.entry_files import EntryFiles
+from voxelocity.data.cache.lmdb_file import open_lmdb_file
+from voxelocity.data.cache.lmdb_tier import LMDB_NAME
+from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
+
+_KEY = re.compile(r"[0-9a-f]{40}")
+"""The names that `entry_key` gives. A file named like this is an entry even where nothing in it can be read."""
+
+State = Literal["whole", "damaged", "outdated"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptEntry:
+    """One entry of a cache folder.
+
+    Attributes:
+        tier: where it is kept.
+        key: its name there.
+        num_bytes: what it takes.
+        state: "outdated" is whole, of an older format version, and never used again.
+        problem: what is wrong with it, in words; empty where it is whole.
+        case_id: empty, as all below, where the header cannot be read.
+        shape: (c, x, y, z).
+        dtype: of the image.
+        age_s: seconds since it was made, None where that cannot be told.
+    """
+
+    tier: Literal["disk", "lmdb"]
+    key: str
+    num_bytes: int
+    state: State = "whole"
+    problem: str = ""
+    case_id: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    format: Format | Literal[""] = ""
+    age_s: float | None = None
+
+    @property
+    def bytes_per_voxel(self) -> float | None:
+        """Bytes for each voxel of the grid, all channels, label and foreground included."""
+        if not self.shape:
+            return None
+        _, x, y, z = self.shape
+        return self.num_bytes / (x * y * z)
+
+
+class _Store(Protocol):
+    """What `EntryFiles` and `LmdbFile` have in common."""
+
+    def keys(self) -> list[str]: ...
+
+    def reading(self, key: str) -> AbstractContextManager[memoryview | None]: ...
+
+    def drop(self, key: str) -> None: ...
+
+
+class CacheContents:
+    """The entries of a folder, of the disk tier and of the LMDB tier.
+
+    Only entries are ever looked into or removed; other files in the folder are left alone.
+
+    Args:
+        folder: of a cache.
+
+    Raises:
+        ConfigError: there is no such folder, or it is no cache.
+        CacheError: it holds an LMDB file, and the package `lmdb` is missing or the file cannot be read.
+        OutputError: its LMDB file cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder).absolute()
+        _check_is_cache(self.folder)
+        self._stores: dict[Literal["disk", "lmdb"], _Store] = {"disk": EntryFiles(self.folder)}
+        lmdb_path = self.folder.resolve() / LMDB_NAME
+        if lmdb_path.is_file():
+            try:
+                self._stores["lmdb"] = open_lmdb_file(lmdb_path)
+            except OSError as error:
+                raise OutputError(
+                    f"cache: {lmdb_path} cannot be opened ({error.strerror}); allow writing it"
+                ) from error
+
+    def entries(self, *, full: bool = False) -> Iterator[KeptEntry]:
+        """Every entry, found one after the other.
+
+        Args:
+            full: read every voxel and compare checksums; otherwise only lengths and headers.
+
+        Raises:
+            CacheError: an entry may not be read.
+        """
+        for tier, store in self._stores.items():
+            for key in store.keys():  # noqa: SIM118
+                try:
+                    with store.reading(key) as content:
+                        found = None if content is None else _look(tier, key, content, full=full)
+                except OSError as error:
+                    raise CacheError(
+                        f"cache: entry {key} in {self.folder} cannot be read ({error.strerror}); allow reading it or "
+                        "remove it"
+                    ) from error
+                if found is not None:
+                    yield found
+
+    def remove(self, entries: Sequence[KeptEntry]) -> int:
+        """Removes these entries; returns the bytes they took. Runs that use one go on, or say how to.
+
+        Raises:
+            OutputError: an entry cannot be removed; those before it are.
+            CacheError: the LMDB file cannot be written.
+        """
+        num_bytes = 0
+        locks = KeyLocks(self.folder) if entries else None
+        for entry in entries:
+            try:
+                self._stores[entry.tier].drop(entry.key)
+            except OSError as error:
+                raise OutputError(
+                    f"cache: entry {entry.key} in {self.folder} cannot be removed ({error.strerror}); allow writing to "
+                    "the folder"
+                ) from error
+            num_bytes += entry.num_bytes
+            if locks is not None:
+                locks.forget(entry.key)
+        return num_bytes
+
+
+def _check_is_cache(folder: Path) -> None:
+    if not folder.exists():
+        raise ConfigError(
+            f"cache: there is no folder {folder}; the first run that keeps cases on disk makes it, or name the one "
+            "that data.cache.folder names"
+        )
+    is_cache = folder.is_dir() and (
+        (folder / LOCKS_NAME).is_dir()
+        or (folder / LMDB_NAME).is_file()
+        or any(_KEY.fullmatch(key) for key in EntryFiles(folder).keys())  # noqa: SIM118
+    )
+    if not is_cache:
+        raise ConfigError(f"cache: {folder} is no cache of prepared cases; name the one that data.cache.folder names")
+
+
+def _look(tier: Literal["disk", "lmdb"], key: str, content: memoryview, *, full: bool) -> KeptEntry | None:
+    """The entry in these bytes; None where a file of somebody else's stands in the folder."""
+    try:
+        header = read_header(key, content)
+    except DamagedEntryError as error:
+        if tier == "disk" and not _KEY.fullmatch(key):
+            return None
+        state: State = "outdated" if isinstance(error, OutdatedEntryError) else "damaged"
+        return KeptEntry(tier=tier, key=key, num_bytes=len(content), state=state, problem=str(error))
+    changed = header.first_damage(content) if full else None
+    return _described(tier, key, header, problem="" if changed is None else f"its {changed} has changed")
+
+
+def _described(tier: Literal["disk", "lmdb"], key: str, header: Header, *, problem: str) -> KeptEntry:
+    return KeptEntry(
+        tier=tier,
+        key=key,
+        num_bytes=header.num_bytes,
+        state="damaged" if problem else "whole",
+        problem=problem,
+        case_id=header.case_id,
+        shape=(header.spec.num_channels, *header.spec.grid.shape),
+        dtype=header.spec.dtype,
+        format=header.format,
+        age_s=max(0.0, time.time() - header.created_s),
+    )

@@ -1,0 +1,155 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import voxelocity as package
+from voxelocity.data.cache import DiskTier, contents, entry_key
+from voxelocity.report import bytes_text
+from voxelocity.testing.tier_contract import example_volume
+
+KEYS = [entry_key(name, "") for name in "ab"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tier = DiskTier(tmp_path / "cache")
+    for number, key in enumerate(KEYS):
+        tier.put(key, example_volume(number))
+    (tmp_path / "cache" / "notes.txt").write_text("keep me")
+    return tmp_path / "cache"
+
+
+def size(folder):
+    return bytes_text(DiskTier(folder).bytes_used())
+
+
+def damage(folder, index=0):
+    path = folder / f"{KEYS[index]}.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def test_ls_lists_each_entry_and_the_total(voxelocity, folder):
+    told = voxelocity("cache", "ls", folder)
+    head, first, second, total = told.out.splitlines()
+    assert told.status == 0
+    assert head.split("  ")[0] == "case"
+    assert first.split("  ")[0] == "case é 0"
+    assert "2 x 70 x 41 x 33    int16  disk raw  " in first
+    assert " KiB  5.01  " in first
+    assert second.startswith("case é 1")
+    assert total == f"2 entries, {size(folder)} in {folder}"
+
+
+def test_ls_says_which_entries_are_unusable(voxelocity, folder):
+    damage(folder)
+    told = voxelocity("cache", "ls", folder)
+    assert f"damaged: {KEYS[0]}" in told.out
+    assert told.out.splitlines()[-1].startswith("2 entries (1 damaged), ")
+
+
+def test_without_a_folder_the_one_of_the_plans_is_taken(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    DiskTier(tmp_path / "voxelocity").put(KEYS[0], example_volume())
+    assert voxelocity("cache", "ls").out.endswith(
+        f"1 entry, {size(tmp_path / 'voxelocity')} in {tmp_path / 'voxelocity'}\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+def test_folder_that_is_no_cache_ends_with_status_2(voxelocity, tmp_path, command):
+    told = voxelocity("cache", command, tmp_path)
+    assert told.status == 2
+    assert told.err == (
+        f"voxelocity: cache: {tmp_path} is no cache of prepared cases; name the one that data.cache.folder names\n"
+    )
+
+
+def test_verify_of_a_whole_cache_says_so(voxelocity, folder):
+    told = voxelocity("cache", "verify", folder)
+    assert told.status == 0
+    assert told.out == (
+        f"2 entries in {folder}, none damaged (checked: lengths and headers; --full reads every voxel)\n"
+    )
+
+
+def test_verify_names_damaged_entries_and_ends_with_status_1(voxelocity, folder):
+    damage(folder)
+    told = voxelocity("cache", "verify", folder)
+    assert told.status == 1
+    assert told.out.startswith(f"damaged: entry {KEYS[0]}: an array at bytes ")
+    assert told.out.endswith(f"1 of 2 entries in {folder} damaged: --remove removes them, and runs make them again\n")
+    assert len(DiskTier(folder).keys()) == 2
+
+
+def test_only_a_full_verify_finds_a_changed_voxel(voxelocity, folder):
+    path = folder / f"{KEYS[1]}.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert voxelocity("cache", "verify", folder).status == 0
+    told = voxelocity("cache", "verify", folder, "--full")
+    assert told.status == 1
+    assert f"damaged: case 'case é 1', entry {KEYS[1]}: its label has changed" in told.out
+
+
+def test_verify_removes_the_damaged_ones_where_told(voxelocity, folder):
+    damage(folder)
+    told = voxelocity("cache", "verify", folder, "--remove")
+    assert told.status == 1
+    assert told.out.endswith("damaged: removed; runs make them again\n")
+    assert DiskTier(folder).keys() == [KEYS[1]]
+
+
+def test_clear_removes_the_entries_and_nothing_else(voxelocity, folder):
+    freed = size(folder)
+    told = voxelocity("cache", "clear", folder, "--yes")
+    assert (told.status, told.out) == (0, f"removed 2 entries, freed {freed}\n")
+    assert DiskTier(folder).keys() == []
+    assert (folder / "notes.txt").read_text() == "keep me"
+    assert voxelocity("cache", "clear", folder).out == f"nothing to remove in {folder}\n"
+
+
+@pytest.mark.parametrize(("answer", "status", "num_left"), [(True, 0, 0), (False, 1, 2)])
+def test_clear_asks_first(voxelocity, folder, monkeypatch, answer, status, num_left):
+    asked, freed = [], size(folder)
+    monkeypatch.setattr(typer, "confirm", lambda question: asked.append(question) or answer)
+    monkeypatch.setattr("voxelocity.cli.cache.sys.stdin.isatty", lambda: True, raising=False)
+    assert voxelocity("cache", "clear", folder).status == status
+    assert asked == [f"Remove 2 entries, {freed}, from {folder}?"]
+    assert len(DiskTier(folder).keys()) == num_left
+
+
+def test_clear_without_anybody_to_ask_removes_nothing(voxelocity, folder):
+    told = voxelocity("cache", "clear", folder)
+    assert told.status == 2
+    assert told.err == "voxelocity: cache clear: there is nobody to ask whether to remove entries; add --yes\n"
+    assert len(DiskTier(folder).keys()) == 2
+
+
+def test_clear_of_old_entries_leaves_the_young(voxelocity, folder, monkeypatch):
+    assert voxelocity("cache", "clear", folder, "--older-than", "7d", "--yes").out.startswith("nothing to remove")
+    now = contents.time.time()
+    monkeypatch.setattr(contents.time, "time", lambda: now + 8 * 86_400.0)
+    assert voxelocity("cache", "clear", folder, "--older-than", "7d", "--yes").out.startswith("removed 2 entries")
+
+
+def test_age_that_is_none_is_refused(voxelocity, folder):
+    told = voxelocity("cache", "clear", folder, "--older-than", "old", "--yes")
+    assert told.status == 2
+    assert "'old' is no duration; write it like 90s, 5m or 1h30m" in told.err
+    assert len(DiskTier(folder).keys()) == 2
+
+
+def test_looking_into_a_cache_loads_neither_torch_nor_monai(folder):
+    code = (
+        "import sys; from voxelocity.cli.main import app; app(['cache', 'ls', sys.argv[1]], standalone_mode=False); "
+        "assert not {'torch', 'monai', 'blosc2'} & set(sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    ended = subprocess.run([sys.executable, "-c", code, folder], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "2 entries" in ended.stdout

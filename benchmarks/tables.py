@@ -69,12 +69,37 @@ def measured_page() -> str:
             ],
         )
         lines += ["", _demo_words(record["demo"]) + ".", ""]
+    for record in load("cache_read.json"):
+        lines += _cache_lines(record)
     lines += ["## Hardware", ""]
     lines += _table(
         ("file", "CPU", "cores", "memory", "GPU", "torch", "MONAI", "commit"),
         ((r["file"], *_hardware(r["environment"])) for r in load("*.json") if "environment" in r),
     )
     return "\n".join(lines) + "\n"
+
+
+def _cache_lines(record: dict[str, Any]) -> list[str]:
+    shape = " x ".join(str(n) for n in record["shape"])
+    num_reads = next(iter(record["variants"].values()))["warm"]["n"]
+    lines = ["## A patch from a disk tier", ""]
+    lines += [f"96³ voxels of a {shape} int16 CT with uint8 label, from an entry not opened before. Median and "
+              f"quartiles of {num_reads}; warm: in the page cache.", ""]  # fmt: skip
+    lines += _table(
+        ("kept as", "warm", "cold", "bytes a voxel", "written in"),
+        (
+            (name, _spread(found["warm"]), _spread(found.get("cold")), f"{found['bytes_per_voxel']:.2f}",
+             duration_text(found["put_s"]))
+            for name, found in record["variants"].items()
+        ),
+    )  # fmt: skip
+    return [*lines, "", f"`{' '.join(record['command'])}`", ""]
+
+
+def _spread(found: dict[str, float] | None) -> str:
+    if found is None:
+        return "n/a"
+    return f"{found['median_ms']:.2f} ms ({found['low_ms']:.2f} to {found['high_ms']:.2f})"
 
 
 def _demo_words(demo: dict[str, Any]) -> str:

@@ -42,6 +42,9 @@ def test_commands_in_the_documents_exist_with_their_options(block):
         if not words or words[0] != "voxelocity":
             continue
         command = group.commands[words[1]]
+        while hasattr(command, "commands"):
+            words = words[1:]
+            command = command.commands[words[1]]
         known = {option for parameter in command.params for option in parameter.opts}
         used = {word for word in words[2:] if word.startswith("-")}
         assert used <= known, line

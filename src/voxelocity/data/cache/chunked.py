@@ -1,7 +1,7 @@
 """One array as a Blosc2 array of small compressed cubes, of which a box decodes only those it touches.
 
 The C library is called directly: its Python package holds the GIL while it decodes, so that threads that read patches
-would wait for each other. Each call opens a handle of its own on the bytes, which takes 20 microseconds and makes
+would wait for each other. Each call opens a handle of its own on the bytes, which takes 8 microseconds and makes
 reading safe from any number of threads, as handles are not to be shared.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 from voxelocity.core.errors import CacheError
 from voxelocity.core.volume import Array
 
-# A 96^3 box of 512x512x256 int16 + uint8 took 1.1 ms with these, 2.0 with chunks of 128 and 1.3 with chunks of 32,
-# whose many small pieces took ten times as long to write.
+# A 96^3 box of 512x512x256 int16 + uint8 took 1.1 ms with these, 2.0 with chunks of 128, and 1.3 with chunks of 32,
+# whose many pieces took fifteen times as long to write (docs/log.md).
 _CHUNK_VOXEL = 64
 _BLOCK_VOXEL = 32
 _LEVEL = 5

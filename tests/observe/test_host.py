@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from voxelocity.observe import available_memory_bytes, cpu_budget, free_disk_bytes, total_memory_bytes
+from voxelocity.observe import available_memory_bytes, cpu_budget, free_disk_bytes, local_ranks, total_memory_bytes
 
 GIB = 2**30
 
@@ -68,6 +68,38 @@ def test_group_that_cannot_be_seen_from_inside_a_container_falls_back_to_the_vis
 @pytest.mark.parametrize(("granted", "expected"), [("6", 6), ("128", 64), ("", 64), ("many", 64)])
 def test_grant_of_slurm(tmp_path, many_cores, granted, expected):
     assert cpu_budget(environ={"SLURM_CPUS_PER_TASK": granted}, root=tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [({}, 64), ({"LOCAL_WORLD_SIZE": "4"}, 16), ({"LOCAL_WORLD_SIZE": "5"}, 12), ({"LOCAL_WORLD_SIZE": "100"}, 1)],
+)
+def test_ranks_on_one_node_share_the_cores_evenly_and_each_has_at_least_one(tmp_path, many_cores, environ, expected):
+    assert cpu_budget(environ=environ, root=tmp_path) == expected
+
+
+def test_ranks_within_one_slurm_task_share_its_grant(tmp_path, many_cores):
+    environ = {"SLURM_CPUS_PER_TASK": "12", "LOCAL_WORLD_SIZE": "3"}
+    assert cpu_budget(environ=environ, root=tmp_path) == 4
+
+
+def test_ranks_that_are_slurm_tasks_each_keep_their_whole_grant(tmp_path, many_cores):
+    environ = {"SLURM_CPUS_PER_TASK": "6", "SLURM_NTASKS_PER_NODE": "8"}
+    assert cpu_budget(environ=environ, root=tmp_path) == 6
+
+
+def test_ranks_share_the_quota_of_their_control_group(tmp_path, many_cores):
+    root = host(tmp_path, "0::/job", {"job/cpu.max": "900000 100000"})
+    assert cpu_budget(environ={"LOCAL_WORLD_SIZE": "4"}, root=root) == 2
+
+
+def test_number_of_ranks_can_be_said_and_is_then_not_looked_up(tmp_path, many_cores):
+    assert cpu_budget(num_local_ranks=2, environ={"LOCAL_WORLD_SIZE": "8"}, root=tmp_path) == 32
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", 1), ("0", 1), ("two", 1), ("-3", 1), ("8", 8)])
+def test_a_launcher_that_says_nothing_sensible_counts_as_one_rank(text, expected):
+    assert local_ranks(environ={"LOCAL_WORLD_SIZE": text}) == expected
 
 
 def test_memory_of_the_machine_counts_where_there_is_no_limit(tmp_path, much_memory):

@@ -3,7 +3,7 @@
 from voxelocity.observe.clock import Clock, FakeClock, PartTimer, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.environment import environment
 from voxelocity.observe.events import EventLog, read_events
-from voxelocity.observe.host import available_memory_bytes, cpu_budget, free_disk_bytes, total_memory_bytes
+from voxelocity.observe.host import available_memory_bytes, cpu_budget, free_disk_bytes, local_ranks, total_memory_bytes
 from voxelocity.observe.measure import Timing, measure
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "cpu_budget",
     "environment",
     "free_disk_bytes",
+    "local_ranks",
     "measure",
     "process_age_s",
     "read_events",

@@ -15,22 +15,38 @@ import psutil
 _ROOT = Path("/")
 
 
-def cpu_budget(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
+def cpu_budget(
+    *, num_local_ranks: int | None = None, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
+) -> int:
     """Cores this process may keep busy: the least of its affinity, its control groups' quota and SLURM's grant.
 
+    These three bind all ranks that one launcher started here together, so each rank gets an equal share of them.
+
     Args:
+        num_local_ranks: training processes that share the cores; by default what `local_ranks` finds.
         environ: where `SLURM_CPUS_PER_TASK` is looked up.
         root: of the file system with `proc` and `sys`, for tests.
 
     Returns:
-        At least 1; a quota of part of a core is rounded down.
+        At least 1; a quota or a share of part of a core is rounded down.
     """
     limits = [float(len(os.sched_getaffinity(0)))]
     limits += [quota for folder in _cgroups("cpu", root) if (quota := _cpu_quota(folder)) is not None]
-    granted = environ.get("SLURM_CPUS_PER_TASK", "")
-    if granted.isdigit():
+    granted = _count(environ, "SLURM_CPUS_PER_TASK")
+    if granted is not None:
         limits.append(float(granted))
-    return max(1, int(min(limits)))
+    num_ranks = local_ranks(environ=environ) if num_local_ranks is None else num_local_ranks
+    assert num_ranks >= 1, f"num_local_ranks {num_ranks}"
+    return max(1, int(min(limits) / num_ranks))
+
+
+def local_ranks(*, environ: Mapping[str, str] = os.environ) -> int:
+    """Training processes on this node that share one affinity, one control group and one SLURM task; 1 if unknown.
+
+    torchrun tells it as `LOCAL_WORLD_SIZE`. Ranks that `srun` started are SLURM tasks of their own, each with its own
+    cores and its own `SLURM_CPUS_PER_TASK`, so that they do not count here.
+    """
+    return _count(environ, "LOCAL_WORLD_SIZE") or 1
 
 
 def available_memory_bytes(*, root: Path = _ROOT) -> int:
@@ -59,6 +75,12 @@ def free_disk_bytes(folder: Path | str) -> int:
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def _count(environ: Mapping[str, str], name: str) -> int | None:
+    """The whole number above 0 that this variable holds, or None."""
+    text = environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
 def _cgroups(controller: str, root: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 import threading
@@ -35,6 +36,13 @@ def _no_thread_is_left_behind() -> Iterator[None]:
         thread.join(timeout=5)
     still = [thread.name for thread in left if thread.is_alive()]
     assert not still, f"threads left running: {still}"
+
+
+@pytest.fixture(autouse=True)
+def _no_memory_is_shared_with_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal files and preparation are equal content: without this a test could find what another has cached."""
+    name = f"voxelocity-test-{secrets.token_hex(6)}"
+    monkeypatch.setattr("voxelocity.data.cache.choose.shared_folder_path", lambda place: place / name)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -111,6 +111,10 @@ class Tier(Protocol):
         """
         ...
 
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one. Volumes already handed out stay valid."""
+        ...
+
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds the right to make this entry, among all who share the tier, so that the work is done once."""
         ...

@@ -98,7 +98,7 @@ def test_a_case_larger_than_the_budget_leaves_the_others_their_cache(blob_refs, 
     config = data_config("memory")
     sizes = [prepared(blob_refs, config)[i].num_bytes for i in range(5)]
     assert len(set(sizes)) > 1
-    small_budget = config.cache.model_copy(update={"max_bytes": max(sizes) - 1})
+    small_budget = config.cache.model_copy(update={"max_bytes": max(sizes) - 1, "folder": ""})
     warnings = []
     cases = prepared(blob_refs, config.model_copy(update={"cache": small_budget}), warnings)
     small = [i for i, size in enumerate(sizes) if size < max(sizes)][:1]

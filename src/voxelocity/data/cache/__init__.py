@@ -1,14 +1,17 @@
-"""Prepared volumes, kept: in this process's memory, in mapped files on disk or in one LMDB file.
+"""Prepared volumes, kept: in memory that processes share, in files on disk or in one LMDB file.
 
 Knows nothing of how they are made.
 """
 
+from voxelocity.data.cache.choose import open_tier
 from voxelocity.data.cache.config import CacheConfig, default_cache_folder
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.entry import Format
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
 from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
+from voxelocity.data.cache.shared import SharedMemoryTier
+from voxelocity.data.cache.tiered import TieredCache
 
 __all__ = [
     "FORMAT_VERSION",
@@ -17,7 +20,10 @@ __all__ = [
     "Format",
     "LmdbTier",
     "MemoryTier",
+    "SharedMemoryTier",
+    "TieredCache",
     "default_cache_folder",
     "entry_key",
+    "open_tier",
     "source_identity",
 ]

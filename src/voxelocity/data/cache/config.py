@@ -22,15 +22,16 @@ class CacheConfig(Config):
     """The tier that keeps prepared cases."""
 
     tier: Literal["none", "memory", "disk", "lmdb"]
-    """"none" prepares a case each time it is used; "memory" keeps it while the process lives; "disk" across runs, a
+    """"none" prepares a case each time it is used; "memory" keeps it while a process uses it; "disk" across runs, a
     file for each case; "lmdb" across runs, all cases in one file."""
     folder: str = Field(default="", validate_default=True)
-    """Folder of the tiers disk and lmdb; unused by the others."""
+    """Folder of the tiers disk and lmdb; the memory tier goes on there when memory runs out, or drops cases where this
+    is ""."""
     format: Format = "raw"
     """Of the entries in the tiers disk and lmdb: "raw" is read as it is; "blosc2" is smaller and decoded as it is
     read. Unused by the others; does not change results."""
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
-    """Budget of the memory tier, which drops what was used longest ago; unused by the others."""
+    """Budget of the memory tier, for all processes that share it; unused by the disk tier."""
 
     @field_validator("folder")
     @classmethod

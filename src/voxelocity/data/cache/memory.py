@@ -62,6 +62,27 @@ class MemoryTier:
             self._volumes[key] = kept
             self._num_bytes += size
 
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one. Volumes already handed out stay valid."""
+        with self._lock:
+            self._drop(key)
+
+    def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
+        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        evicted = []
+        with self._lock:
+            while num_bytes > 0 and self._volumes:
+                key, volume = next(iter(self._volumes.items()))
+                self._drop(key)
+                evicted.append((key, volume))
+                num_bytes -= volume.num_bytes
+        return evicted
+
+    def room_bytes(self) -> int:
+        """Bytes that can be put before others have to go."""
+        with self._lock:
+            return self._max_bytes - self._num_bytes
+
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Holds, among the threads of this process, the right to make this entry."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
-from voxelocity.data.cache import CacheConfig, DiskTier, LmdbTier, MemoryTier, entry_key, source_identity
+from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
@@ -73,7 +72,7 @@ class PreparedCases:
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
         self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
-        self._keeper = _Keeper(_tier_of(cache), warn)
+        self._keeper = _Keeper(open_tier(cache, warn), warn)
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
@@ -233,11 +232,3 @@ class _Keeper:
                 return
             self._told.add(cause)
         self._warn(text)
-
-
-def _tier_of(cache: CacheConfig) -> Tier | None:
-    if cache.tier == "memory":
-        return MemoryTier(cache.max_bytes)
-    if cache.tier == "disk":
-        return DiskTier(Path(cache.folder), format=cache.format)
-    return LmdbTier(Path(cache.folder), format=cache.format) if cache.tier == "lmdb" else None

@@ -1,0 +1,61 @@
+"""The tier that a configuration names, as this machine can give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from voxelocity.core.contracts import Tier
+from voxelocity.core.errors import OutputError
+from voxelocity.data.cache.config import CacheConfig
+from voxelocity.data.cache.disk import DiskTier
+from voxelocity.data.cache.lmdb_tier import LmdbTier
+from voxelocity.data.cache.memory import MemoryTier
+from voxelocity.data.cache.shared import SharedMemoryTier
+from voxelocity.data.cache.shared_folder import memory_folder, shared_folder_path
+from voxelocity.data.cache.tiered import FrontTier, TieredCache, memory_floor_bytes
+
+Warn = Callable[[str], None]
+
+
+def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
+    """The tier of this configuration; None where nothing is kept.
+
+    Memory is shared with all processes of this person where it can be, with the folder's disk behind it.
+
+    Args:
+        cache: which tier, where, how large.
+        warn: told in words where memory cannot be shared, and when it runs low.
+
+    Raises:
+        OutputError: the folder of the tier cannot be used.
+    """
+    if cache.tier == "none":
+        return None
+    if cache.tier == "disk":
+        return DiskTier(Path(cache.folder), format=cache.format)
+    if cache.tier == "lmdb":
+        return LmdbTier(Path(cache.folder), format=cache.format)
+    behind = partial(DiskTier, Path(cache.folder), format=cache.format) if cache.folder else None
+    return TieredCache(
+        _open_memory(cache.max_bytes, warn),
+        behind,
+        behind_name=f"the disk tier in {cache.folder}",
+        warn=warn,
+        floor_bytes=memory_floor_bytes(),
+    )
+
+
+def _open_memory(max_bytes: int, warn: Warn) -> FrontTier:
+    place, reason = memory_folder(min_free_bytes=max_bytes)
+    if place is not None:
+        try:
+            return SharedMemoryTier(shared_folder_path(place), max_bytes)
+        except OutputError as error:
+            reason = str(error)
+    warn(
+        f"cache: prepared cases cannot be shared between processes ({reason}): each training process on this machine "
+        "keeps a copy of its own; for one process nothing changes, otherwise give /dev/shm more (docker run --shm-size)"
+    )
+    return MemoryTier(max_bytes)

@@ -1,0 +1,330 @@
+"""The shared memory tier: one copy of each prepared volume for all processes of a person on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
+from voxelocity.core.volume import Volume
+from voxelocity.data.cache.entry import DamagedEntryError, pack, read_header
+from voxelocity.data.cache.mapping import map_file
+from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
+from voxelocity.data.cache.stored import mapped_volume
+
+_SUFFIX = ".safetensors"
+_TEMP_SUFFIX = ".tmp"
+_BUDGET = "budget"
+_WRITE_BYTES = 16 * 2**20
+
+
+class SharedMemoryTier:
+    """Volumes as files in main memory, mapped read-only by every process; the one used longest ago goes first.
+
+    Safe to use from several threads and processes at once, also forked ones. An entry holds the same bytes as in the
+    disk tier and appears whole or not at all. Keys are content, so processes that know nothing of each other may share.
+    An entry that was dropped stays valid for those who hold its volume; this process lets go of what it mapped when it
+    next asks for that key or puts another. The folder is removed with the last tier that uses it, and after a
+    `kill -9` by the next one to open it.
+
+    Args:
+        folder: of this tier, in a file system in main memory (`memory_folder`).
+        max_bytes: budget for the bytes of all entries, of all processes together; each counts by its own.
+
+    Raises:
+        OutputError: the folder cannot be made or written, or is somebody else's.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._mapped: dict[str, tuple[int, Volume]] = {}
+        self._num_removed_seen = 0
+        self._lock = threading.Lock()
+        try:
+            self._folder = SharedFolder(Path(folder).absolute())
+        except OSError as error:
+            raise OutputError(
+                f"cache.shared: folder {folder} cannot be used ({error.strerror or error}); remove it, or choose "
+                "the disk tier"
+            ) from error
+
+    def get(self, key: str) -> Volume | None:
+        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
+
+        Raises:
+            CacheError: the entry is there and cannot be opened.
+        """
+        path = self._path(key)
+        try:
+            inode = _touch(path)
+            with self._lock:
+                known, volume = self._mapped.get(key, (None, None))
+            if volume is not None and known == inode:
+                return volume
+            volume = _volume_of(key, path)
+        except FileNotFoundError:
+            with self._lock:
+                self._mapped.pop(key, None)
+            return None
+        except DamagedEntryError:
+            self.drop(key)
+            return None
+        except OSError as error:
+            raise CacheError(
+                f"cache.shared: entry {path} cannot be read ({error.strerror}); remove it or choose the disk tier"
+            ) from error
+        with self._lock:
+            self._mapped[key] = (inode, volume)
+        return volume
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Keeps the volume, dropping others where the budget asks for it.
+
+        Raises:
+            EntryTooLargeError: the volume alone is larger than the budget or the file system; nothing is dropped.
+            CacheFullError: the file system has less free than the budget allows; nothing is dropped for it.
+            CacheError: it cannot be written for another reason.
+        """
+        parts = pack(key, volume, format="raw")
+        size = sum(len(part) for part in parts)
+        most = min(self._max_bytes, total_bytes_of(self._folder.path))
+        if size > most:
+            raise EntryTooLargeError(
+                f"cache.shared: case '{volume.case_id}' takes {size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB fit "
+                f"into {self._folder.path}; raise data.cache.max_bytes or the size of that file system, or choose the "
+                "disk tier"
+            )
+        try:
+            self._write(key, parts, size, volume.case_id)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
+                raise self._full(volume.case_id, size) from error
+            raise CacheError(
+                f"cache.shared: case '{volume.case_id}' cannot be written to {self._folder.path} ({error.strerror}); "
+                "choose the disk tier"
+            ) from error
+
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one. Volumes already handed out stay valid."""
+        with self._ledger() as ledger:
+            ledger.remove(self._path(key))
+            self._forget_dropped(ledger)
+
+    def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
+        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        evicted = []
+        with self._ledger() as ledger:
+            for path, size in self._oldest_first():
+                if num_bytes <= 0:
+                    break
+                key = path.name.removesuffix(_SUFFIX)
+                with contextlib.suppress(DamagedEntryError):
+                    evicted.append((key, _volume_of(key, path)))
+                ledger.remove(path)
+                num_bytes -= size
+            self._forget_dropped(ledger)
+        return evicted
+
+    def room_bytes(self) -> int:
+        """Bytes that can be put before others have to go."""
+        with self._ledger() as ledger:
+            room = self._max_bytes - ledger.used_bytes
+        return max(0, min(room, free_bytes_in(self._folder.path)))
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Holds, among all threads and processes on this folder, the right to make this entry.
+
+        It saves double work and guards nothing else; where it cannot be had (no space at all) it is done without.
+        """
+        _checked(key)
+        self._folder.stay()
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                stack.enter_context(self._folder.passing_lock(key))
+            yield
+
+    def bytes_used(self) -> int:
+        """Bytes of all entries, of all processes."""
+        with self._ledger():
+            return sum(size for _, size in self._oldest_first())
+
+    def close(self) -> None:
+        """Ends the use of the folder; the last user removes it. Volumes already handed out stay valid."""
+        self._mapped.clear()
+        self._folder.leave()
+
+    def _path(self, key: str) -> Path:
+        return self._folder.path / f"{_checked(key)}{_SUFFIX}"
+
+    @contextlib.contextmanager
+    def _ledger(self) -> Iterator[_Ledger]:
+        self._folder.stay()
+        with self._folder.locked(_BUDGET) as descriptor:
+            yield _Ledger(descriptor)
+
+    def _write(self, key: str, parts: Sequence[memoryview], size: int, case_id: str) -> None:
+        path = self._path(key)
+        with self._ledger() as ledger:
+            ledger.remove(path)
+            self._make_room(ledger, size)
+            if size > free_bytes_in(self._folder.path):
+                raise self._full(case_id, size)
+            descriptor, temp = self._open_temp(key, size)
+            ledger.used_bytes += size
+            self._forget_dropped(ledger)
+        try:
+            for part in parts:
+                _write_all(descriptor, part)
+            os.replace(temp, path)
+        except BaseException:
+            with self._ledger() as ledger:
+                ledger.remove(temp)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _make_room(self, ledger: _Ledger, size: int) -> None:
+        if ledger.used_bytes + size <= self._max_bytes:
+            return
+        # Looking at every entry is also the moment to find out what writers that were killed had reserved.
+        for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"):
+            if _is_abandoned(temp):
+                temp.unlink(missing_ok=True)
+        entries = list(self._oldest_first())
+        writing = sum(_size_of(temp) for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"))
+        ledger.used_bytes = writing + sum(held for _, held in entries)
+        # A few more than needed where there are many, so that not every put has to look at all of them.
+        spare = len(entries) // 32
+        for path, _ in entries:
+            if ledger.used_bytes + size <= self._max_bytes:
+                if spare == 0:
+                    return
+                spare -= 1
+            ledger.remove(path)
+
+    def _open_temp(self, key: str, size: int) -> tuple[int, Path]:
+        temp = self._folder.path / f"{key}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # It lives as long as its writer, so that others can tell when nobody will finish the file.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.truncate(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            temp.unlink()
+            raise
+        return descriptor, temp
+
+    def _oldest_first(self) -> list[tuple[Path, int]]:
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.path) as entries:
+            for entry in entries:
+                if entry.name.endswith(_SUFFIX):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((status.st_mtime_ns, Path(entry.path), status.st_size))
+        return [(path, size) for _, path, size in sorted(found)]
+
+    def _forget_dropped(self, ledger: _Ledger) -> None:
+        """Lets go of what this process mapped and anybody dropped: until then it takes memory."""
+        with self._lock:
+            if ledger.num_removed == self._num_removed_seen:
+                return
+            self._num_removed_seen = ledger.num_removed
+            for key in [key for key in self._mapped if not self._path(key).exists()]:
+                del self._mapped[key]
+
+    def _full(self, case_id: str, size: int) -> CacheFullError:
+        free_bytes = free_bytes_in(self._folder.path)
+        return CacheFullError(
+            f"cache.shared: no space for case '{case_id}' in {self._folder.path}: it needs {size / 1e6:.1f} MB, "
+            f"{free_bytes / 1e6:.1f} MB are free; give that file system more (docker run --shm-size) or choose the "
+            "disk tier"
+        )
+
+
+class _Ledger:
+    """Two numbers in the file of the budget's lock, read and changed while it is held.
+
+    Bytes that all entries and those being written take, and how many files were removed since the folder was made.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def used_bytes(self) -> int:
+        return self._number(0)
+
+    @used_bytes.setter
+    def used_bytes(self, used_bytes: int) -> None:
+        os.pwrite(self._descriptor, max(0, used_bytes).to_bytes(8, "little"), 0)
+
+    @property
+    def num_removed(self) -> int:
+        return self._number(8)
+
+    def remove(self, path: Path) -> None:
+        """Unlinks the file, if it is there, and counts its bytes as free."""
+        with contextlib.suppress(FileNotFoundError):
+            size = path.stat().st_size
+            path.unlink()
+            self.used_bytes -= size
+            os.pwrite(self._descriptor, (self.num_removed + 1).to_bytes(8, "little"), 8)
+
+    def _number(self, offset: int) -> int:
+        return int.from_bytes(os.pread(self._descriptor, 8, offset), "little")
+
+
+def _volume_of(key: str, path: Path) -> Volume:
+    content = map_file(path)
+    return mapped_volume(read_header(key, content), content)
+
+
+def _checked(key: str) -> str:
+    if not re.fullmatch(r"[0-9A-Za-z_-]+", key):
+        raise ValueError(f"cache.shared: key {key!r} cannot name a file; use letters, digits, '-' and '_'")
+    return key
+
+
+def _touch(path: Path) -> int:
+    """Marks the file as used now; returns its inode."""
+    now_ns = time.time_ns()
+    os.utime(path, ns=(now_ns, now_ns))
+    return path.stat().st_ino
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _write_all(descriptor: int, content: memoryview) -> None:
+    written = 0
+    while written < len(content):
+        written += os.write(descriptor, content[written : written + _WRITE_BYTES])
+
+
+def _is_abandoned(temp: Path) -> bool:
+    try:
+        descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,204 @@
+"""A folder in main memory that exists while somebody uses it. Who does is known by locks that end with a process.
+
+Knows nothing of what lies in the folder. All names that begin with a dot are its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_USERS = ".users"
+_LOCK_SUFFIX = ".lock"
+_MOUNTS = Path("/proc/self/mounts")
+
+
+class SharedFolder:
+    """A folder of one person, held open for all processes of that person.
+
+    The first to come finds it empty: what processes that were killed left behind is removed. The last to go, at
+    `leave`, when this object is collected or when the interpreter ends, removes it. A process forked from one that uses
+    it is a user of its own from its first call on.
+
+    Args:
+        path: made where it is missing, for this person alone.
+
+    Raises:
+        OSError: it cannot be made or written.
+        PermissionError: it belongs to somebody else, or others may write in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._enter()
+
+    def stay(self) -> None:
+        """Makes this process a user, if it was forked from one; costs nothing otherwise."""
+        if os.getpid() != self._pid:
+            self._enter()
+
+    def leave(self) -> None:
+        """Ends the use; the last one removes the folder and all files in it."""
+        self._leave()
+
+    @contextlib.contextmanager
+    def locked(self, name: str) -> Iterator[int]:
+        """Holds the lock of this name among all threads and processes; gives the descriptor of the lock's own file.
+
+        Raises:
+            OSError: the file of the lock cannot be made.
+        """
+        descriptor = self._open_locked(f".{name}{_LOCK_SUFFIX}")
+        try:
+            yield descriptor
+        finally:
+            # Said, as closing alone would leave it to processes that were forked meanwhile.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def passing_lock(self, name: str) -> Iterator[None]:
+        """As `locked`, and the lock's file is removed after its use, so that many names leave nothing behind."""
+        with self.locked(name):
+            try:
+                yield
+            finally:
+                # Before the lock is let go: who waits for it then sees that the file is gone, and makes another.
+                (self.path / f".{name}{_LOCK_SUFFIX}").unlink(missing_ok=True)
+
+    def _enter(self) -> None:
+        while True:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_owner(self.path)
+            try:
+                descriptor = os.open(self.path / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                continue  # its last user has just removed it
+            if self._join(descriptor):
+                break
+            os.close(descriptor)
+        self._pid = os.getpid()
+        self._leave = weakref.finalize(self, _leave, descriptor, self.path, self._pid)
+
+    def _join(self, descriptor: int) -> bool:
+        """Takes a user's lock; False where the folder was removed meanwhile."""
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Nobody else is here, so whatever lies here was left behind.
+            if os.fstat(descriptor).st_nlink > 0:
+                _empty(self.path)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        return os.fstat(descriptor).st_nlink > 0
+
+    def _open_locked(self, name: str) -> int:
+        while True:
+            descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if os.fstat(descriptor).st_nlink > 0:
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+
+def memory_folder(
+    *, min_free_bytes: int, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS
+) -> tuple[Path | None, str]:
+    """A place for files in main memory with room for so many bytes, or None, and why the others would not do.
+
+    Args:
+        min_free_bytes: what must be free there, counted with what this person's shared folder holds already.
+        candidates: looked at in turn; by default where Linux has such file systems.
+        mounts: the table of mounted file systems, for tests.
+    """
+    reasons = []
+    for place in default_candidates() if candidates is None else candidates:
+        free_bytes = _held_bytes(shared_folder_path(place)) + free_bytes_in(place) if place.is_dir() else 0
+        if not place.is_dir():
+            reasons.append(f"{place} is missing")
+        elif not _is_in_memory(place, mounts):
+            reasons.append(f"{place} is not in memory")
+        elif not os.access(place, os.W_OK | os.X_OK):
+            reasons.append(f"{place} cannot be written")
+        elif free_bytes < min_free_bytes:
+            reasons.append(f"{place} has {free_bytes / 1e6:.0f} MB of the {min_free_bytes / 1e6:.0f} MB budget free")
+        else:
+            return place, "; ".join(reasons)
+    return None, "; ".join(reasons)
+
+
+def default_candidates() -> tuple[Path, ...]:
+    """Where file systems in main memory are usually mounted, the largest first."""
+    return (Path("/dev/shm"), Path(f"/run/user/{os.getuid()}"), Path(tempfile.gettempdir()))
+
+
+def shared_folder_path(place: Path) -> Path:
+    """The folder of this person in that place."""
+    return place / f"voxelocity-{os.getuid()}"
+
+
+def free_bytes_in(folder: Path) -> int:
+    """Bytes that can still be written there."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def total_bytes_of(folder: Path) -> int:
+    """Bytes that the whole file system of this folder could ever hold."""
+    status = os.statvfs(folder)
+    return status.f_blocks * status.f_frsize
+
+
+def _held_bytes(folder: Path) -> int:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
+    return 0
+
+
+def _is_in_memory(place: Path, mounts: Path) -> bool:
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return False
+    resolved = place.resolve()
+    kinds = {Path(point): kind for _, point, kind, *_ in lines}
+    holding = next((kinds[folder] for folder in (resolved, *resolved.parents) if folder in kinds), "")
+    return holding == "tmpfs"
+
+
+def _check_owner(folder: Path) -> None:
+    # In a place where everybody may make folders, a stranger could have made this one first, or a link of this name.
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} belongs to somebody else or others may write in it")
+
+
+def _empty(folder: Path) -> None:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name != _USERS]
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _leave(descriptor: int, folder: Path, pid: int) -> None:
+    # In a forked process the descriptor is the parent's: it must neither ask for more nor let go.
+    try:
+        if os.getpid() == pid:
+            # Linux gives up the shared lock when the exclusive one is refused, so of two who leave at once one is last.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink > 0:
+                _empty(folder)
+                (folder / _USERS).unlink()
+                folder.rmdir()
+    except OSError:
+        pass  # somebody else uses it, or came while it was being removed
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,209 @@
+"""Memory in front of another tier: where memory runs out, the cache goes on behind it and the run with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from voxelocity.core.contracts import StoredVolume, Tier
+from voxelocity.core.errors import CacheError, CacheFullError, OutputError
+from voxelocity.core.volume import Volume
+from voxelocity.observe import available_memory_bytes, total_memory_bytes
+
+Warn = Callable[[str], None]
+_FLOOR_SHARE = 0.05
+"""Of the memory there is: what the cache leaves free. Below it Linux reclaims pages while training waits."""
+_LOOK_EVERY_S = 1.0
+"""Asking the system takes 0.1 ms, getting a volume 0.01 ms."""
+
+
+class FrontTier(Tier, Protocol):
+    """A tier in memory that can be asked to become smaller."""
+
+    def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
+        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        ...
+
+    def room_bytes(self) -> int:
+        """Bytes that can be put before others have to go."""
+        ...
+
+
+def memory_floor_bytes() -> int:
+    """Free memory that the cache leaves to everything else."""
+    return int(_FLOOR_SHARE * total_memory_bytes())
+
+
+class TieredCache:
+    """A memory tier that stops growing when memory runs low, and another tier that takes over.
+
+    Memory is looked at before each entry that is put and, while entries are got, once a second. Below the floor a new
+    entry goes behind at once, and entries used longest ago are moved there until the floor is reached. What lies behind
+    stays there: with every case used once an epoch, bringing it back would only push out another. Without a tier behind
+    the cache stops growing, and what must go is dropped.
+
+    Memory of an evicted entry comes free when nobody holds its volume any more. Where several processes share the
+    tier in front, each may evict when memory runs low, so more may go than needed; nothing is lost but time.
+
+    Safe to use from several threads, and from several processes where both tiers are.
+
+    Args:
+        front: in memory.
+        behind: opens the other tier when it is first needed; None where there is none.
+        behind_name: how the other tier is called in what is told.
+        warn: told once for each cause, in words, what happened and what it costs.
+        floor_bytes: free memory that is left to others.
+        free_bytes: memory that can still be taken.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        front: FrontTier,
+        behind: Callable[[], Tier] | None,
+        *,
+        behind_name: str = "",
+        warn: Warn,
+        floor_bytes: int,
+        free_bytes: Callable[[], int] = available_memory_bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._front = front
+        self._open_behind = behind
+        self._behind: Tier | None = None
+        self._behind_name = behind_name
+        self._warn = warn
+        self._floor_bytes = floor_bytes
+        self._free_bytes = free_bytes
+        self._clock = clock
+        self._next_look_s = clock()
+        self._told: set[str] = set()
+        self._lock = threading.Lock()
+        self._relieving = threading.Lock()
+
+    def get(self, key: str) -> StoredVolume | None:
+        """The volume under this key, from whichever tier holds it, or None.
+
+        Raises:
+            CacheError: an entry is there and cannot be opened.
+        """
+        if self._clock() >= self._next_look_s:
+            self._relieve()
+        volume = self._front.get(key)
+        return volume if volume is not None or self._behind is None else self._behind.get(key)
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Keeps the volume in front where there is room, else behind.
+
+        Raises:
+            EntryTooLargeError: this volume can never be kept.
+            CacheFullError: there is no space in either tier, or memory runs low and nothing is behind.
+            CacheError: it cannot be written.
+        """
+        if not self._has_memory_for(volume):
+            self._put_behind(key, volume)
+            return
+        try:
+            self._front.put(key, volume)
+        except CacheFullError as error:
+            if self._open_behind is None:
+                raise
+            self._tell("full", f"{error}; {self._goes_on()}")
+            self._put_behind(key, volume)
+
+    def drop(self, key: str) -> None:
+        """Removes this entry from both tiers. Volumes already handed out stay valid."""
+        self._front.drop(key)
+        if self._behind is not None:
+            self._behind.drop(key)
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Holds, among all who share the tier in front, the right to make this entry."""
+        return self._front.lock(key)
+
+    def bytes_used(self) -> int:
+        """Bytes that the entries take in both tiers."""
+        return self._front.bytes_used() + (0 if self._behind is None else self._behind.bytes_used())
+
+    def _has_memory_for(self, volume: Volume) -> bool:
+        """Whether the tier in front is the one to ask; says why where it is not."""
+        free_bytes = self._free_bytes()
+        if free_bytes - volume.num_bytes < self._floor_bytes:
+            self._relieve()
+            low = f"cache: memory runs low: {self._low_text(free_bytes)}"
+            if self._open_behind is None:
+                raise CacheFullError(
+                    f"{low}, so case '{volume.case_id}' is not kept; free some, or name a cache folder"
+                )
+            self._tell("low", f"{low}; {self._goes_on()}")
+            return False
+        if self._open_behind is None or volume.num_bytes <= self._front.room_bytes():
+            return True
+        size = f"{volume.num_bytes / 1e6:.1f} MB"
+        self._tell(
+            "full", f"cache: the memory tier has no room for case '{volume.case_id}' ({size}); {self._goes_on()}"
+        )
+        return False
+
+    def _relieve(self) -> None:
+        """Moves entries out of memory while less than the floor is free. One thread does it, others go on."""
+        if not self._relieving.acquire(blocking=False):
+            return
+        try:
+            self._next_look_s = self._clock() + _LOOK_EVERY_S
+            free_bytes = self._free_bytes()
+            if free_bytes >= self._floor_bytes:
+                return
+            evicted = self._front.evict(self._floor_bytes - free_bytes)
+            if not evicted and self._open_behind is None:
+                return
+            self._keep_evicted(evicted, free_bytes)
+        finally:
+            self._relieving.release()
+
+    def _keep_evicted(self, evicted: list[tuple[str, Volume]], free_bytes: int) -> None:
+        num_bytes = sum(volume.num_bytes for _, volume in evicted)
+        went = f"cache: memory runs low: {self._low_text(free_bytes)}; {num_bytes / 1e6:.1f} MB of prepared cases"
+        if self._open_behind is None:
+            self._tell("evict", f"{went} were dropped and are prepared again when they are used")
+            return
+        try:
+            # Opened even when nothing was evicted here: another process may have moved entries there.
+            self._opened()
+            for key, volume in evicted:
+                self._put_behind(key, volume)
+        except CacheError as error:
+            self._tell("evict", f"{went} were dropped and are prepared again when they are used: {error}")
+        else:
+            if evicted:
+                self._tell("evict", f"{went} moved to {self._behind_name}, and more may follow")
+
+    def _put_behind(self, key: str, volume: Volume) -> None:
+        self._opened().put(key, volume)
+
+    def _opened(self) -> Tier:
+        with self._lock:
+            if self._behind is None:
+                assert self._open_behind is not None
+                try:
+                    self._behind = self._open_behind()
+                except OutputError as error:
+                    # Nobody asked for this tier yet when the run began, so it must not end the run now.
+                    raise CacheError(str(error)) from error
+            return self._behind
+
+    def _goes_on(self) -> str:
+        return f"the cache goes on in {self._behind_name}, which is slower to read"
+
+    def _low_text(self, free_bytes: int) -> str:
+        return f"{free_bytes / 1e6:.0f} MB are free and {self._floor_bytes / 1e6:.0f} MB are left to everything else"
+
+    def _tell(self, cause: str, text: str) -> None:
+        with self._lock:
+            if cause in self._told:
+                return
+            self._told.add(cause)
+        self._warn(text)

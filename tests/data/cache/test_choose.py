@@ -1,0 +1,79 @@
+import pytest
+
+from voxelocity.core.errors import OutputError
+from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, SharedMemoryTier, TieredCache, choose, open_tier
+
+
+def config(tier, tmp_path, **changes):
+    return CacheConfig.parse({"tier": tier, "folder": str(tmp_path / "disk"), "max_bytes": 2**20, **changes})
+
+
+@pytest.fixture
+def memory_at(monkeypatch):
+    def put(place, reason=""):
+        monkeypatch.setattr(choose, "memory_folder", lambda *, min_free_bytes: (place, reason))
+
+    return put
+
+
+def test_none_keeps_nothing_and_disk_is_the_folder(tmp_path):
+    assert open_tier(config("none", tmp_path), pytest.fail) is None
+    assert isinstance(open_tier(config("disk", tmp_path), pytest.fail), DiskTier)
+
+
+def test_memory_is_shared_between_processes_where_a_file_system_in_memory_has_the_room(
+    tmp_path, memory_at, sized_volume
+):
+    memory_at(tmp_path)
+    first, second = (open_tier(config("memory", tmp_path), pytest.fail) for _ in range(2))
+    assert isinstance(first, TieredCache)
+    assert isinstance(first._front, SharedMemoryTier)
+    first.put("a", sized_volume(3))
+    assert (second.get("a").load().image == 3).all()
+
+
+def test_memory_that_cannot_be_shared_is_told_with_its_price_and_used_all_the_same(tmp_path, memory_at, sized_volume):
+    memory_at(None, "/dev/shm has 64 MB of the 1000 MB budget free")
+    told = []
+    tier = open_tier(config("memory", tmp_path), told.append)
+    assert isinstance(tier._front, MemoryTier)
+    tier.put("a", sized_volume(3))
+    assert (tier.get("a").load().image == 3).all()
+    assert told == [
+        "cache: prepared cases cannot be shared between processes (/dev/shm has 64 MB of the 1000 MB budget free): "
+        "each training process on this machine keeps a copy of its own; for one process nothing changes, otherwise "
+        "give /dev/shm more (docker run --shm-size)"
+    ]
+
+
+def test_shared_folder_of_somebody_else_is_passed_over(tmp_path, memory_at, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    memory_at(tmp_path)
+    monkeypatch.setattr(choose, "shared_folder_path", lambda place: place / "open")
+    told = []
+    assert isinstance(open_tier(config("memory", tmp_path), told.append)._front, MemoryTier)
+    assert "belongs to somebody else or others may write in it" in told[0]
+
+
+def test_memory_goes_on_in_the_cache_folder_if_there_is_one(tmp_path, memory_at, sized_volume):
+    memory_at(None)
+    told = []
+    tier = open_tier(config("memory", tmp_path, max_bytes=15_000), told.append)
+    for number in range(3):
+        tier.put(f"k{number}", sized_volume(number))
+    assert all(tier.get(f"k{number}") is not None for number in range(3))
+    assert (tmp_path / "disk").is_dir()
+    alone = open_tier(config("memory", tmp_path, max_bytes=15_000, folder=""), told.append)
+    for number in range(3):
+        alone.put(f"k{number}", sized_volume(number))
+    assert [alone.get(f"k{number}") is None for number in range(3)] == [True, True, False]
+
+
+def test_folder_of_the_disk_behind_is_not_made_before_it_is_needed(tmp_path, memory_at):
+    (tmp_path / "file").touch()
+    memory_at(None)
+    unusable = str(tmp_path / "file" / "cache")
+    open_tier(config("memory", tmp_path, folder=unusable), lambda _: None)
+    with pytest.raises(OutputError, match="cannot be used"):
+        open_tier(config("disk", tmp_path, folder=unusable), pytest.fail)

@@ -181,7 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to write the entries; a temporary folder if not given")
     arguments = parser.parse_args()
-    scenario = Scenario()
+    scenario, load_average = Scenario(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         facts = measure(scenario, Path(folder))
     for name, found in facts.items():
@@ -196,6 +196,7 @@ def main() -> None:
         "command": ["python", "benchmarks/cache_read.py", *sys.argv[1:]],
         "shape": scenario.shape,
         "environment": environment(),
+        "load_average": load_average,
         "variants": facts,
     }
     (RESULTS / "cache_read.json").write_text(json.dumps(record, indent=1) + "\n")

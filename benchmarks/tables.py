@@ -84,7 +84,8 @@ def _cache_lines(record: dict[str, Any]) -> list[str]:
     num_reads = next(iter(record["variants"].values()))["warm"]["n"]
     lines = ["## A patch from a disk tier", ""]
     lines += [f"96³ voxels of a {shape} int16 CT with uint8 label, from an entry not opened before. Median and "
-              f"quartiles of {num_reads}; warm: in the page cache.", ""]  # fmt: skip
+              f"quartiles of {num_reads}; warm: in the page cache. Load average of the machine before: "
+              f"{record['load_average']:.1f}.", ""]  # fmt: skip
     lines += _table(
         ("kept as", "warm", "cold", "bytes a voxel", "written in"),
         (

@@ -284,3 +284,32 @@ def test_big_endian_voxels_come_back_as_numbers(tmp_path):
     swapped = volume.with_(image=volume.image.astype(">f4"))
     DiskTier(tmp_path).put("a", swapped)
     np.testing.assert_array_equal(DiskTier(tmp_path).get("a").image, swapped.image)
+
+
+def test_entries_of_both_formats_stand_in_one_folder_and_either_tier_reads_them(tmp_path):
+    DiskTier(tmp_path, format="raw").put("raw", make_volume(1))
+    DiskTier(tmp_path, format="blosc2").put("blosc2", make_volume(2))
+    for format in ("raw", "blosc2"):
+        tier = DiskTier(tmp_path, format=format)
+        assert_same(tier.get("raw").load(), make_volume(1))
+        assert_same(tier.get("blosc2").load(), make_volume(2))
+
+
+def test_blosc2_entry_that_does_not_decode_is_dropped_and_named(tmp_path):
+    tier = DiskTier(tmp_path, format="blosc2")
+    tier.put(KEY, make_volume().with_(foreground={}))
+    content = bytearray(entry_file(tmp_path).read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    content[start : start + 64] = bytes(64)
+    entry_file(tmp_path).write_bytes(content)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' is damaged and was dropped .*made anew"):
+        tier.get(KEY).load()
+    assert tier.get(KEY) is None
+
+
+def test_volume_of_a_dropped_blosc2_entry_can_still_be_read(tmp_path):
+    tier = DiskTier(tmp_path, format="blosc2")
+    tier.put(KEY, make_volume())
+    got = tier.get(KEY)
+    tier.drop(KEY)
+    assert_same(got.load(), make_volume())

@@ -30,13 +30,19 @@ def blob_refs(tmp_path_factory) -> tuple[VolumeRef, ...]:
 
 @pytest.fixture
 def data_config(tmp_path):
-    """A function that makes the path's configuration with one choice of tier and threads."""
+    """A function that makes the path's configuration with a choice of tier ("lmdb blosc2": and format) and threads."""
 
     def make(tier="memory", num_threads=0, **augment) -> DataConfig:
+        tier, _, format = tier.partition(" ")
         return DataConfig.parse(
             {
                 "prepare": {"intensity": {"mode": "zscore"}, "spacing_mm": [1.0, 1.0, 1.0]},
-                "cache": {"tier": tier, "folder": str(tmp_path / "cache"), "max_bytes": 2**30},
+                "cache": {
+                    "tier": tier,
+                    "folder": str(tmp_path / f"cache{format}"),
+                    "format": format or "raw",
+                    "max_bytes": 2**30,
+                },
                 "patch": {"shape_voxel": [8, 12, 20], "foreground_share": 0.5},
                 "batch_size": 3,
                 "feed": {"num_threads": num_threads, "num_batches_ahead": 2},

@@ -31,7 +31,10 @@ def assert_equal_batches(ours, theirs):
         assert torch.equal(a.label, b.label)
 
 
-@pytest.mark.parametrize(("tier", "num_threads"), [("none", 0), ("disk", 0), ("memory", 2), ("disk", 3)])
+@pytest.mark.parametrize(
+    ("tier", "num_threads"),
+    [("none", 0), ("disk", 0), ("memory", 2), ("disk", 3), ("disk blosc2", 2), ("lmdb", 2), ("lmdb blosc2", 0)],
+)
 def test_batches_are_the_same_for_any_tier_and_number_of_threads(blob_refs, data_config, tier, num_threads):
     reference = take(blob_refs, data_config("memory", 0), 6)
     assert_equal_batches(take(blob_refs, data_config(tier, num_threads), 6), reference)

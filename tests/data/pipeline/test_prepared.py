@@ -36,9 +36,10 @@ def test_filling_prepares_each_case_once_and_finds_it_afterwards(blob_refs, data
 
 
 def test_every_tier_gives_the_same_voxels(blob_refs, data_config):
-    tiers = [prepared(blob_refs, data_config(tier)) for tier in ("none", "memory", "disk")]
+    names = ("none", "memory", "disk", "disk blosc2", "lmdb", "lmdb blosc2")
+    tiers = [prepared(blob_refs, data_config(name)) for name in names]
     for index in range(5):
-        first, *others = [cases[index] for cases in tiers]
+        first, *others = [cases[index].load() for cases in tiers]
         for other in others:
             np.testing.assert_array_equal(first.image, other.image)
             np.testing.assert_array_equal(first.label, other.label)
@@ -125,7 +126,7 @@ def test_an_entry_that_cannot_be_read_is_told_and_the_case_prepared(blob_refs, d
     ]
 
 
-@pytest.mark.parametrize("tier", ["memory", "disk"])
+@pytest.mark.parametrize("tier", ["memory", "disk", "disk blosc2", "lmdb"])
 def test_many_threads_that_ask_for_one_case_prepare_it_once(blob_refs, data_config, monkeypatch, tier):
     reads = []
     read = prepared_module.read_case
@@ -134,7 +135,7 @@ def test_many_threads_that_ask_for_one_case_prepare_it_once(blob_refs, data_conf
     with ThreadPoolExecutor(8) as pool:
         volumes = list(pool.map(lambda _: cases[0], range(8)))
     assert len(reads) == 1
-    assert all(np.array_equal(volume.image, volumes[0].image) for volume in volumes)
+    assert all(np.array_equal(volume.load().image, volumes[0].load().image) for volume in volumes)
 
 
 def test_a_file_that_changes_before_it_is_read_is_not_kept_under_its_old_key(blob_refs, data_config, tmp_path):

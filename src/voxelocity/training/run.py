@@ -109,7 +109,7 @@ class Run:
         both = self._prepared(refs)
         facts: CachingFacts | None = None
         with CacheProgress(self.console, self.plan.data.cache.tier, len(refs)) as progress, self._stage("cache"):
-            if self.plan.data.cache.tier != "none":
+            if self.plan.data.cache.holds_every_case:
                 facts = both.fill(
                     num_threads=self.num_threads, on_case=progress.advance, should_stop=self.stop.__bool__
                 )

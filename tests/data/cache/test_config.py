@@ -42,3 +42,22 @@ def test_negative_budget_is_refused():
 def test_config_survives_plain_data():
     config = CacheConfig(tier="disk", folder="cache", max_bytes=7)
     assert CacheConfig.parse(config.to_plain()) == config
+
+
+def test_rotating_tier_without_cases_or_budget_is_refused():
+    with pytest.raises(ConfigError, match=r"num_cases = 0 is not valid.*raise num_cases"):
+        CacheConfig.parse({"tier": "rotating", "max_bytes": 1})
+    with pytest.raises(ConfigError, match=r"max_bytes = 0 is not valid.*the rotating tier needs a budget above 0"):
+        CacheConfig.parse({"tier": "rotating", "num_cases": 3})
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1])
+def test_replace_rate_that_replaces_nothing_or_too_much_is_refused(rate):
+    with pytest.raises(ConfigError, match=r"replace_rate"):
+        CacheConfig.parse({"tier": "rotating", "num_cases": 3, "max_bytes": 1, "replace_rate": rate})
+
+
+@pytest.mark.parametrize(("tier", "holds"), [("none", False), ("memory", True), ("disk", True), ("rotating", False)])
+def test_only_tiers_that_hold_every_case_are_filled_first(tier, holds):
+    config = CacheConfig(tier=tier, folder="cache", max_bytes=1, num_cases=2)
+    assert config.holds_every_case is holds

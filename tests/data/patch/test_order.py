@@ -78,3 +78,32 @@ def test_order_travels_to_another_process():
 def test_no_cases_is_a_clear_error():
     with pytest.raises(DatasetError, match="zero cases to draw from; add cases"):
         CaseOrder([], seed=0, batch_size=1, draws_per_case=1)
+
+
+@settings(deadline=None)
+@given(batch_size=st.integers(1, 9), draws_per_case=st.integers(1, 3))
+def test_an_epoch_with_a_window_draws_its_cases_alone_and_each_as_often(batch_size, draws_per_case):
+    def window(epoch):
+        return [(epoch + place) % 7 for place in range(3)]
+
+    made = CaseOrder(
+        [f"case{number}" for number in range(7)],
+        seed=0,
+        batch_size=batch_size,
+        draws_per_case=draws_per_case,
+        window=window,
+    )
+    per_epoch = 3 * draws_per_case
+    assert made.num_draws_per_epoch == per_epoch
+    draws = list(chain.from_iterable(made.draws(step) for step in range(-(-5 * per_epoch // batch_size))))
+    assert all(draw.case_id == f"case{draw.case}" for draw in draws)
+    assert Counter((draw.epoch, draw.case, draw.draw) for draw in draws[: 5 * per_epoch]) == Counter(
+        (epoch, case, draw) for epoch in range(5) for case in window(epoch) for draw in range(draws_per_case)
+    )
+
+
+def test_a_window_of_all_cases_changes_nothing():
+    names = [f"case{number}" for number in range(6)]
+    plain = CaseOrder(names, seed=3, batch_size=4, draws_per_case=2)
+    windowed = CaseOrder(names, seed=3, batch_size=4, draws_per_case=2, window=lambda _: range(6))
+    assert [plain.draws(step) for step in range(9)] == [windowed.draws(step) for step in range(9)]

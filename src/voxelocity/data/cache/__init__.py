@@ -10,6 +10,7 @@ from voxelocity.data.cache.entry import Format
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
 from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
+from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.tiered import TieredCache
 
@@ -20,6 +21,8 @@ __all__ = [
     "Format",
     "LmdbTier",
     "MemoryTier",
+    "RotatingCache",
+    "RotatingSchedule",
     "SharedMemoryTier",
     "TieredCache",
     "default_cache_folder",

@@ -21,9 +21,10 @@ def default_cache_folder() -> Path:
 class CacheConfig(Config):
     """The tier that keeps prepared cases."""
 
-    tier: Literal["none", "memory", "disk", "lmdb"]
+    tier: Literal["none", "memory", "disk", "lmdb", "rotating"]
     """"none" prepares a case each time it is used; "memory" keeps it while a process uses it; "disk" across runs, a
-    file for each case; "lmdb" across runs, all cases in one file."""
+    file for each case; "lmdb" across runs, all cases in one file; "rotating" keeps `num_cases` in memory, learns from
+    these alone and replaces some of them after each epoch."""
     folder: str = Field(default="", validate_default=True)
     """Folder of the tiers disk and lmdb; the memory tier goes on there when memory runs out, or drops cases where this
     is ""."""
@@ -31,7 +32,11 @@ class CacheConfig(Config):
     """Of the entries in the tiers disk and lmdb: "raw" is read as it is; "blosc2" is smaller and decoded as it is
     read. Unused by the others; does not change results."""
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
-    """Budget of the memory tier, for all processes that share it; unused by the disk tier."""
+    """Budget of the memory and rotating tiers, for all processes that share it; unused by the others."""
+    num_cases: int = Field(default=0, ge=0, validate_default=True)
+    """Cases that the rotating tier learns from in an epoch; unused by the others."""
+    replace_rate: float = Field(default=0.1, gt=0.0, le=1.0)
+    """Share of these cases that the rotating tier replaces after each epoch; unused by the others."""
 
     @field_validator("folder")
     @classmethod
@@ -44,6 +49,19 @@ class CacheConfig(Config):
     @field_validator("max_bytes")
     @classmethod
     def _check_max_bytes(cls, max_bytes: int, info: ValidationInfo) -> int:
-        if info.data.get("tier") == "memory" and max_bytes == 0:
-            raise ValueError('the memory tier needs a budget above 0; raise it, or choose tier "disk" or "none"')
+        tier = info.data.get("tier")
+        if tier in ("memory", "rotating") and max_bytes == 0:
+            raise ValueError(f'the {tier} tier needs a budget above 0; raise it, or choose tier "disk" or "none"')
         return max_bytes
+
+    @field_validator("num_cases")
+    @classmethod
+    def _check_num_cases(cls, num_cases: int, info: ValidationInfo) -> int:
+        if info.data.get("tier") == "rotating" and num_cases == 0:
+            raise ValueError('the rotating tier needs cases to hold; raise num_cases, or choose tier "disk" or "none"')
+        return num_cases
+
+    @property
+    def holds_every_case(self) -> bool:
+        """Whether filling it before the training makes sense."""
+        return self.tier in ("memory", "disk")

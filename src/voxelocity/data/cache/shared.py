@@ -184,7 +184,10 @@ class SharedMemoryTier:
         try:
             for part in parts:
                 _write_all(descriptor, part)
-            os.replace(temp, path)
+            # Under the lock, or who counts the files meanwhile could miss this one under both of its names.
+            with self._ledger() as ledger:
+                ledger.used_bytes -= _size_of(path)
+                os.replace(temp, path)
         except BaseException:
             with self._ledger() as ledger:
                 ledger.remove(temp)

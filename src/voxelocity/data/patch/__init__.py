@@ -4,5 +4,14 @@ from voxelocity.data.patch.choose import choose_region
 from voxelocity.data.patch.config import PatchConfig
 from voxelocity.data.patch.grid import grid_regions
 from voxelocity.data.patch.order import CaseOrder
+from voxelocity.data.patch.partition import PartitionedOrder, partition, share_of_rank
 
-__all__ = ["CaseOrder", "PatchConfig", "choose_region", "grid_regions"]
+__all__ = [
+    "CaseOrder",
+    "PartitionedOrder",
+    "PatchConfig",
+    "choose_region",
+    "grid_regions",
+    "partition",
+    "share_of_rank",
+]

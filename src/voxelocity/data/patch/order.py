@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,23 +13,32 @@ from voxelocity.core.rng import generator
 
 
 class CaseOrder:
-    """Draws by step. In every epoch each case comes `draws_per_case` times, in an order of that epoch's own.
+    """Draws by step. In every epoch each of its cases comes `draws_per_case` times, in an order of that epoch's own.
 
     The stream has no gaps: a batch may hold the end of one epoch and the start of the next. It depends on
-    (seed, number of cases, draws_per_case) alone, so it is the same for any number of threads and any resume point.
-    Safe to use from several threads.
+    (seed, number of cases, draws_per_case, windows) alone, so it is the same for any number of threads and any resume
+    point. Safe to use from several threads.
 
     Args:
         case_ids: in the order of the case indices.
         seed: of the run.
         batch_size: draws in a step.
         draws_per_case: draws of one case in an epoch.
+        window: the indices of an epoch's cases, as many in every epoch; by default all cases.
 
     Raises:
         DatasetError: there are no cases.
     """
 
-    def __init__(self, case_ids: Sequence[str], *, seed: int, batch_size: int, draws_per_case: int = 1) -> None:
+    def __init__(
+        self,
+        case_ids: Sequence[str],
+        *,
+        seed: int,
+        batch_size: int,
+        draws_per_case: int = 1,
+        window: Callable[[int], Sequence[int]] | None = None,
+    ) -> None:
         if not case_ids:
             raise DatasetError("patch.order: there are zero cases to draw from; add cases or change the split")
         assert batch_size >= 1
@@ -38,13 +47,15 @@ class CaseOrder:
         self._seed = seed
         self._batch_size = batch_size
         self._draws_per_case = draws_per_case
+        self._window = window
+        self._num_cases_per_epoch = len(case_ids) if window is None else len(window(0))
         # Replaced as a whole, so that threads need no lock. Two, as a batch may span two epochs.
         self._recent: tuple[tuple[int, npt.NDArray[np.int64]], ...] = ()
 
     @property
     def num_draws_per_epoch(self) -> int:
-        """Draws in one pass over the cases."""
-        return len(self._case_ids) * self._draws_per_case
+        """Draws in one pass over the cases of an epoch."""
+        return self._num_cases_per_epoch * self._draws_per_case
 
     @property
     def num_steps_per_epoch(self) -> float:
@@ -67,10 +78,14 @@ class CaseOrder:
         return Draw(case_id=self._case_ids[case], case=case, epoch=epoch, draw=draw)
 
     def _permutation(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The epoch's draws in their order, each as `case * draws_per_case + draw`."""
         recent = self._recent
         for known, permutation in recent:
             if known == epoch:
                 return permutation
         permutation = generator(self._seed, stage="order", epoch=epoch).permutation(self.num_draws_per_epoch)
+        if self._window is not None:
+            place, draw = np.divmod(permutation, self._draws_per_case)
+            permutation = np.asarray(self._window(epoch), dtype=np.int64)[place] * self._draws_per_case + draw
         self._recent = (*recent[-1:], (epoch, permutation))
         return permutation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -17,11 +17,13 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
 from voxelocity.core.rng import generator
 from voxelocity.data.augment import Source, augment, needed_box, sample
+from voxelocity.data.cache import CacheConfig, RotatingSchedule
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
 from voxelocity.data.patch import CaseOrder, choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.declare import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
+from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
 
 
 class Feed:
@@ -60,15 +62,26 @@ class Feed:
         if unlabelled is not None:
             raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
         self._device = torch.device(device)
+        window = _window_of(config.cache, len(prepared), seed=seed)
         self._order = CaseOrder(
             [ref.case_id for ref in prepared.refs],
             seed=seed,
             batch_size=config.batch_size,
             draws_per_case=config.patch.draws_per_case,
+            window=window,
         )
+        self._supply: Supply = WholeSupply(prepared)
+        if window is not None:
+            self._supply = RotatingSupply(
+                prepared,
+                window,
+                epoch_of=self._order.epoch_of,
+                start_step=start_step,
+                num_threads=max(1, config.feed.num_threads),
+            )
         # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
-            _Assembler(prepared, config, self._order, seed=seed, device=self._device),
+            _Assembler(self._supply, config, self._order, seed=seed, device=self._device),
             start=start_step,
             stop=None,
             num_threads=config.feed.num_threads,
@@ -96,6 +109,7 @@ class Feed:
 
     def close(self) -> None:
         """Stops the threads. A batch in work is finished and dropped."""
+        self._supply.close()
         self._batches.close()
 
     def __enter__(self) -> Self:
@@ -118,13 +132,21 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     )
 
 
+def _window_of(cache: CacheConfig, num_cases: int, *, seed: int) -> Callable[[int], Sequence[int]] | None:
+    """Which cases an epoch draws from; None where it draws from all."""
+    if cache.tier != "rotating":
+        return None
+    schedule = RotatingSchedule(num_cases, num_cached=cache.num_cases, replace_rate=cache.replace_rate, seed=seed)
+    return schedule.window
+
+
 class _Assembler:
     """Batch by step number, augmented and on the device: the part of the feed that runs in its threads."""
 
     def __init__(
-        self, prepared: PreparedCases, config: DataConfig, order: CaseOrder, *, seed: int, device: torch.device
+        self, supply: Supply, config: DataConfig, order: CaseOrder, *, seed: int, device: torch.device
     ) -> None:
-        self._prepared = prepared
+        self._supply = supply
         self._config = config
         self._order = order
         self._seed = seed
@@ -137,7 +159,7 @@ class _Assembler:
     def __call__(self, step: int) -> Batch:
         draws = self._order.draws(step)
         shape = self._config.patch.shape_voxel
-        volumes = [self._prepared[draw.case] for draw in draws]
+        volumes = self._supply.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         params = sample(
             draws,

@@ -86,6 +86,10 @@ class PreparedCases:
         """
         return self._take(index)[0]
 
+    def drop(self, index: int) -> None:
+        """Takes the case out of the cache. Volumes already handed out stay valid."""
+        self._keeper.drop(self._keys[index])
+
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
         part = copy.copy(self)
@@ -222,6 +226,10 @@ class _Keeper:
             )
             return False
         return True
+
+    def drop(self, key: str) -> None:
+        if self._tier is not None:
+            self._tier.drop(key)
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         return nullcontext() if self._tier is None else self._tier.lock(key)

@@ -1,0 +1,215 @@
+"""A cache of some of the cases that moves on from epoch to epoch: which cases, and their preparation beside the use.
+
+For data sets that no tier holds and that take long to prepare. Knows nothing of patches or batches: the schedule is a
+pure function of the epoch, and whoever draws cases asks it which.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Literal
+
+from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.rng import generator
+
+Prepare = Callable[[int], StoredVolume]
+
+
+class RotatingSchedule:
+    """Which cases are in use in each epoch: a window of a fixed width that moves on over the cases, round and round.
+
+    MONAI 1.6.1's `SmartCacheDataset`, number for number: `replace_num` is the smaller of `ceil(cache_num *
+    replace_rate)` and the number of cases outside the window; four of five cases at rate 0.25 give 1234, 2345, 3451,
+    4512, 5123. Where the window holds all cases, nothing moves.
+
+    Args:
+        num_cases: of the data set.
+        num_cached: cases in the window; more than there are count as all.
+        replace_rate: share of the window that is replaced after each epoch, above 0.
+        seed: shuffles the cases once, so that neighbours in a list by scanner or site do not stay together; None
+            keeps their order.
+    """
+
+    def __init__(self, num_cases: int, *, num_cached: int, replace_rate: float, seed: int | None = None) -> None:
+        assert num_cases >= 1, f"num_cases {num_cases}"
+        assert num_cached >= 1, f"num_cached {num_cached}"
+        assert replace_rate > 0, f"replace_rate {replace_rate}"
+        self._order: list[int] = list(range(num_cases))
+        if seed is not None:
+            self._order = generator(seed, stage="rotating").permutation(num_cases).tolist()
+        self.num_cached = min(num_cached, num_cases)
+        self.num_replaced = min(math.ceil(self.num_cached * replace_rate), num_cases - self.num_cached)
+
+    def window(self, epoch: int) -> tuple[int, ...]:
+        """The indices of the cases in use in this epoch, counted from 0; those that leave first come first."""
+        assert epoch >= 0, f"epoch {epoch}"
+        first = epoch * self.num_replaced
+        return tuple(self._order[(first + place) % len(self._order)] for place in range(self.num_cached))
+
+
+class RotatingCache:
+    """The cases of an epoch and, made by threads while it is in use, those of the next.
+
+    A case that is asked for before a thread came to it is prepared by the one who asks, so nobody waits for work that
+    is not begun, and a case outside the windows is served too. An error in preparing a case is raised to everyone who
+    takes this case, with a note that names it. The threads end at `close` or when this object is collected.
+
+    Safe to use from several threads.
+
+    Args:
+        window: the cases of an epoch.
+        prepare: the volume of a case; called from several threads.
+        drop: told each case that leaves; must not take cases.
+        name: of a case, for the note on an error.
+        num_threads: that prepare ahead, at least 1.
+    """
+
+    def __init__(
+        self,
+        window: Callable[[int], Collection[int]],
+        prepare: Prepare,
+        *,
+        drop: Callable[[int], None],
+        name: Callable[[int], str],
+        num_threads: int = 1,
+    ) -> None:
+        assert num_threads >= 1, f"num_threads {num_threads}"
+        self._window = window
+        self._prepare = prepare
+        self._drop = drop
+        self._name = name
+        self._epoch = -1
+        self._works: dict[int, _Work] = {}
+        self._lock = threading.Lock()
+        self._todo: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=_work, args=(self._todo,), name=f"voxelocity-rotating-{number}", daemon=True)
+            for number in range(num_threads)
+        ]
+        # Threads know the queue and not this object, so that it can be collected while they run.
+        self._end = weakref.finalize(self, _end, self._todo, num_threads)
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, epoch: int) -> None:
+        """Says that no epoch before this one will be drawn from any more: theirs leave, those of the next are begun."""
+        with self._lock:
+            if epoch <= self._epoch:
+                return
+            self._epoch = epoch
+            wanted = dict.fromkeys([*self._window(epoch), *self._window(epoch + 1)])
+            for case in [case for case in self._works if case not in wanted]:
+                self._works.pop(case).withdraw()
+                # Under the lock, so that a case that comes back cannot be begun before it left.
+                self._drop(case)
+            for case in wanted:
+                if case not in self._works:
+                    self._todo.put(self._begun(case))
+
+    def take(self, case: int) -> StoredVolume:
+        """The volume of this case, prepared now if it is not yet.
+
+        Raises:
+            Exception: whatever preparing it raised, with a note that names the case.
+        """
+        with self._lock:
+            work = self._works.get(case) or self._begun(case)
+        return work.result()
+
+    def held(self) -> set[int]:
+        """The cases that are prepared or being prepared."""
+        with self._lock:
+            return set(self._works)
+
+    def close(self) -> None:
+        """Ends the threads, each after the case it has in work."""
+        with self._lock:
+            for work in self._works.values():
+                work.withdraw()
+        self._end()
+        for thread in self._threads:
+            thread.join()
+
+    def _begun(self, case: int) -> _Work:
+        work = self._works[case] = _Work(self._prepare, case, self._name(case))
+        return work
+
+
+class _Work:
+    """The preparation of one case: done once, by whoever comes first."""
+
+    def __init__(self, prepare: Prepare, case: int, name: str) -> None:
+        self._prepare = prepare
+        self._case = case
+        self._name = name
+        self._state: Literal["new", "in work", "done"] = "new"
+        self._changed = threading.Condition()
+        self._is_withdrawn = False
+        self._error: Exception | None = None
+        self._traceback: TracebackType | None = None
+        self._volume: StoredVolume | None = None
+
+    def withdraw(self) -> None:
+        """Nobody needs it ahead any more: threads pass over it."""
+        self._is_withdrawn = True
+
+    def run_ahead(self) -> None:
+        """Does the work in a thread of the cache, unless it was begun or withdrawn."""
+        if not self._is_withdrawn and self._claimed(wait=False):
+            self._run()
+
+    def result(self) -> StoredVolume:
+        """The volume, made here and now if nobody has begun it."""
+        if self._claimed(wait=True):
+            self._run()
+        if self._error is not None:
+            # As it was raised: each raise would otherwise make the traceback longer.
+            raise self._error.with_traceback(self._traceback)
+        assert self._volume is not None
+        return self._volume
+
+    def _claimed(self, *, wait: bool) -> bool:
+        """Whether the work falls to the caller; with `wait`, if not, it is done when this returns."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._state != "in work")
+            if self._state != "new":
+                return False
+            self._state = "in work"
+            return True
+
+    def _run(self) -> None:
+        state: Literal["new", "done"] = "new"
+        try:
+            self._volume = self._prepare(self._case)
+            state = "done"
+        except Exception as error:
+            error.add_note(f"raised while case '{self._name}' was prepared for the rotating cache")
+            self._error, self._traceback = error, error.__traceback__
+            state = "done"
+        finally:
+            # After a Ctrl-C in the thread that asked it is new again: that is not the case's fault.
+            with self._changed:
+                self._state = state
+                self._changed.notify_all()
+
+
+def _work(todo: queue.SimpleQueue[_Work | None]) -> None:
+    while (work := todo.get()) is not None:
+        work.run_ahead()
+        del work
+
+
+def _end(todo: queue.SimpleQueue[_Work | None], num_threads: int) -> None:
+    while not todo.empty():
+        try:
+            todo.get_nowait()
+        except queue.Empty:
+            break
+    for _ in range(num_threads):
+        todo.put(None)

@@ -134,6 +134,15 @@ def test_three_steps_and_three_more_are_six_steps_whatever_feeds_them(
     assert_same_checkpoint(tmp_path / "run", whole_run)
 
 
+def test_a_rotating_cache_is_resumed_where_its_window_was(run_in, stop_after, tmp_path):
+    rotating = {"data.cache.tier": "rotating", "data.cache.num_cases": 2, "data.cache.replace_rate": 0.5}
+    whole = run_in(tmp_path / "whole", rotating)
+    assert whole.step == 6
+    stop_after(tmp_path / "run", 3, {**rotating, "data.feed.num_threads": 2})
+    run_in(tmp_path / "run", {**rotating, "data.feed.num_threads": 2}, resume=True)
+    assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
 def test_another_seed_trains_other_weights(whole_run, run_in, tmp_path):
     run_in(tmp_path / "run", seed=1)
     with pytest.raises(AssertionError):

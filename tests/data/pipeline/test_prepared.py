@@ -183,3 +183,30 @@ def test_volumes_of_the_cache_cannot_be_changed(blob_refs, data_config):
         volume = prepared(blob_refs, data_config(tier))[0]
         with pytest.raises(ValueError, match="read-only"):
             volume.image[0, 0, 0, 0] = 1.0
+
+
+def test_when_memory_is_low_filling_goes_on_behind_it_and_says_so_once(blob_refs, data_config, monkeypatch):
+    monkeypatch.setattr("voxelocity.data.cache.choose.memory_floor_bytes", lambda: 2**60)
+    warnings, config = [], data_config("memory")
+    cases = prepared(blob_refs, config, warnings)
+    facts, _ = fill(cases)
+    assert (facts.num_prepared, facts.num_kept) == (5, 5)
+    assert fill(cases)[0].num_found == 5
+    assert len(DiskTier(Path(config.cache.folder)).keys()) == 5
+    again = prepared(blob_refs, data_config("none"))
+    for index in range(5):
+        np.testing.assert_array_equal(cases[index].image, again[index].image)
+    assert len(warnings) == 1
+    assert f"the cache goes on in the disk tier in {config.cache.folder}" in warnings[0]
+
+
+def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(blob_refs, data_config, monkeypatch):
+    monkeypatch.setattr("voxelocity.data.cache.choose.memory_floor_bytes", lambda: 2**60)
+    config = data_config("memory")
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": ""})})
+    warnings = []
+    facts, _ = fill(prepared(blob_refs, config, warnings))
+    assert (facts.num_prepared, facts.num_kept) == (5, 0)
+    assert len(warnings) == 1
+    assert "memory runs low" in warnings[0]
+    assert "free some, or name a cache folder; going on without more: cases not in the cache are" in warnings[0]

@@ -21,8 +21,8 @@ from voxelocity.training import run as run_module
 # Half of an entry is on the disk when the process dies; the entries before it are whole.
 _DIE_WHILE_CACHING = """
 import os, signal
-from voxelocity.data.cache import disk
-write, num_parts = disk._write_all, 0
+from voxelocity.data.cache import entry_files
+write, num_parts = entry_files._write_all, 0
 def die_in_the_middle(descriptor, content):
     global num_parts
     num_parts += len(content) > 1000
@@ -30,7 +30,7 @@ def die_in_the_middle(descriptor, content):
         return write(descriptor, content)
     write(descriptor, content[: len(content) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
-disk._write_all = die_in_the_middle
+entry_files._write_all = die_in_the_middle
 from voxelocity.cli.main import main
 main()
 """

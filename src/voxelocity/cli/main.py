@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from voxelocity.cli import cache, demo, interrupt, plan, predict, report, train
+from voxelocity.cli import bench, cache, demo, interrupt, plan, predict, report, train
 from voxelocity.core.errors import InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("train")(train.train)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.add_typer(cache.app, name="cache")
+app.command("bench")(bench.bench)
 
 
 @app.callback(invoke_without_command=True)

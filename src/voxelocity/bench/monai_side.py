@@ -1,0 +1,169 @@
+"""MONAI's side: its own transforms, data sets and loaders, with the settings its documentation gives for speed.
+
+Metadata tracking is off, cached items are not copied (`copy_cache=False`), progress bars are off. Imported only where
+MONAI is to be run.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data import CacheDataset, DataLoader, LMDBDataset, PersistentDataset, ThreadDataLoader
+from monai.transforms import (
+    CastToTyped,
+    CropForegroundd,
+    EnsureChannelFirstd,
+    FgBgToIndicesd,
+    LoadImaged,
+    NormalizeIntensityd,
+    Orientationd,
+    RandAffined,
+    RandFlipd,
+    RandGaussianNoised,
+    RandScaleIntensityd,
+    RandShiftIntensityd,
+    RandSpatialCropd,
+    ScaleIntensityRanged,
+    SelectItemsd,
+    Spacingd,
+    ToTensord,
+)
+
+from voxelocity.bench.ours import CT_WINDOW_HU
+from voxelocity.bench.phantom import Kind
+from voxelocity.bench.stream import OpenStream, passes_of
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import VolumeRef
+
+KEYS = ("image", "label")
+# Plain tensors and nothing else: no affine, no list of transforms.
+_BARE = (ToTensord(keys=KEYS, track_meta=False), SelectItemsd(keys=KEYS))
+_MANY = 1_000_000
+_MAP_BYTES = 2**36
+
+
+def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
+    """File names by key, as MONAI's dictionary transforms want them."""
+    return [{"image": [str(path) for path in ref.images], "label": str(ref.label)} for ref in refs]
+
+
+def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bool = False) -> list[Any]:
+    """The deterministic chain of MONAI's spleen and BraTS tutorials: load, orient, resample, intensity, crop."""
+    low, high = CT_WINDOW_HU
+    chain: list[Any] = [
+        LoadImaged(keys=KEYS),
+        EnsureChannelFirstd(keys=KEYS),
+        Orientationd(keys=KEYS, axcodes="RAS", labels=None),
+    ]
+    if spacing_mm is not None:
+        chain.append(Spacingd(keys=KEYS, pixdim=tuple(spacing_mm), mode=("bilinear", "nearest")))
+    if kind == "ct":
+        chain.append(ScaleIntensityRanged(keys="image", a_min=low, a_max=high, b_min=0.0, b_max=1.0, clip=True))
+    else:
+        chain.append(NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True))
+    if crop:
+        chain.append(CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True))
+    return [*chain, *_BARE]
+
+
+def preparing_small(kind: Kind, dtype: str) -> list[Any]:
+    """The same with items as small as MONAI's transforms allow: labels in uint8, "int16" images as they are stored."""
+    if dtype == "int16":
+        chain: list[Any] = [
+            LoadImaged(keys=KEYS, dtype=np.int16),
+            EnsureChannelFirstd(keys=KEYS),
+            Orientationd(keys=KEYS, axcodes="RAS", labels=None),
+            *_BARE,
+        ]
+    else:
+        chain = preparing(kind)
+    return [*chain, CastToTyped(keys="label", dtype=torch.uint8)]
+
+
+def persistent(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
+    """A PersistentDataset of tensors without metadata in this folder."""
+    return PersistentDataset(items(refs), list(chain), cache_dir=folder, track_meta=False, weights_only=True)
+
+
+def lmdb(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
+    """An LMDBDataset in this folder."""
+    return LMDBDataset(items(refs), list(chain), folder, progress=False, lmdb_kwargs={"map_size": _MAP_BYTES})
+
+
+def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int:
+    """Bytes of all tensors and arrays that a CacheDataset keeps of these cases.
+
+    Args:
+        refs: the cases.
+        kind: of the phantoms.
+        indices: whether it keeps the voxels on which `RandCropByPosNegLabeld` centres patches, as MONAI's fast
+            training guide advises.
+    """
+    extra = [FgBgToIndicesd(keys="label", image_key="image")] if indices else []
+    dataset = cached(refs, kind, extra)
+    return sum(int(value.nbytes) for item in dataset for value in item.values() if hasattr(value, "nbytes"))
+
+
+def cropping(patch: Index3) -> list[Any]:
+    """A box of every item, anywhere in it."""
+    return [RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False)]
+
+
+def augmenting(patch: Index3) -> list[Any]:
+    """The chain that `ours.AS_MONAI` equals: each step made to every patch, flips to half of them."""
+    angle = math.radians(15.0)
+    return [
+        *cropping(patch),
+        RandAffined(
+            keys=KEYS,
+            prob=1.0,
+            spatial_size=patch,
+            rotate_range=(angle, angle, angle),
+            scale_range=(0.1, 0.1, 0.1),
+            mode=("bilinear", "nearest"),
+            padding_mode="zeros",
+            # The sampling grid is the same for every patch; kept, it is not made again.
+            cache_grid=True,
+        ),
+        *(RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)),
+        RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
+        RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
+        RandGaussianNoised(keys="image", prob=1.0, mean=0.0, std=0.1),
+    ]
+
+
+def cached(
+    refs: Sequence[VolumeRef], kind: Kind, random: Sequence[Any], *, num_workers: int = 1, **options: Any
+) -> Any:
+    """A CacheDataset that holds every case, prepared, and makes `random` of it."""
+    chain = [*preparing(kind, **options), *random]
+    return CacheDataset(items(refs), chain, cache_rate=1.0, num_workers=num_workers, progress=False, copy_cache=False)
+
+
+def loaders(dataset: Any, batch_size: int, workers: Sequence[int]) -> dict[str, OpenStream]:
+    """Streams of the data set's batches by the settings of their loader, for `stream.fastest` to choose from."""
+    streams: dict[str, OpenStream] = {}
+    for number in workers:
+        options: dict[str, Any] = {"batch_size": batch_size, "num_workers": number}
+        name = f"DataLoader(num_workers={number})"
+        streams[name] = functools.partial(_open, DataLoader, dataset, options)
+    streams["ThreadDataLoader(num_workers=0)"] = thread_loader(dataset, batch_size)
+    return streams
+
+
+def thread_loader(dataset: Any, batch_size: int) -> OpenStream:
+    """Batches made in one thread beside the consumer's."""
+    options = {"batch_size": batch_size, "num_workers": 0, "buffer_size": 2}
+    return functools.partial(_open, ThreadDataLoader, dataset, options)
+
+
+def _open(loader: Any, dataset: Any, options: dict[str, Any]) -> Any:
+    # One pass that does not end while it is measured: a real epoch's end would be counted against MONAI.
+    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=_MANY)
+    return passes_of(loader(dataset, sampler=sampler, **options))

@@ -1,0 +1,98 @@
+"""Voxelocity's side of each comparison, through the calls that a training uses."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from voxelocity.bench.phantom import Kind, PhantomSet
+from voxelocity.core.batch import Batch
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.cache import CacheConfig
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
+from voxelocity.data.prepare import PrepareConfig
+from voxelocity.observe import cpu_budget
+
+CT_WINDOW_HU = (-1000.0, 1000.0)
+AS_MONAI = AugmentConfig(
+    affine_probability=1.0,
+    rotation_share=1.0,
+    rotation_degrees=(15.0, 15.0, 15.0),
+    scale_share=1.0,
+    scale_range=(0.9, 1.1),
+    noise_probability=1.0,
+    noise_std_range=(0.0, 0.1),
+    blur_probability=0.0,
+    intensity_scale_probability=1.0,
+    intensity_scale_range=(0.9, 1.1),
+    intensity_shift_probability=1.0,
+    intensity_shift_range=(-0.1, 0.1),
+    contrast_probability=0.0,
+    low_resolution_probability=0.0,
+    gamma_inverted_probability=0.0,
+    gamma_probability=0.0,
+)
+"""Affine of every patch, three flips, scale, shift and noise: what the chains of `monai_side` and others do."""
+AS_NNUNET = AugmentConfig(label_interpolation="vote")
+"""nnU-Net's default augmentation; "vote" equals its argmax over interpolated classes."""
+NONE = AugmentConfig(enabled=False)
+MEMORY = {"tier": "memory", "max_bytes": 2**40}
+"""A memory tier that never has to drop anything."""
+
+
+def prepare_config(kind: Kind, *, spacing_mm: Any = "keep") -> PrepareConfig:
+    """CT by a fixed window to 0..1, MR to mean 0 and deviation 1 over what is not zero."""
+    low, high = CT_WINDOW_HU
+    intensity = (
+        {"mode": "window", "low": low, "high": high} if kind == "ct" else {"mode": "zscore", "nonzero_only": True}
+    )
+    return PrepareConfig.parse({"intensity": intensity, "spacing_mm": spacing_mm})
+
+
+def prepared_cases(
+    refs: Sequence[VolumeRef], cache: Mapping[str, Any], *, kind: Kind, num_classes: int, spacing_mm: Any = "keep"
+) -> PreparedCases:
+    """The cases behind a cache of these settings; nothing is prepared yet."""
+    return PreparedCases(
+        refs,
+        label_values=range(num_classes),
+        prepare=prepare_config(kind, spacing_mm=spacing_mm),
+        cache=CacheConfig.parse(cache),
+        warn=lambda text: warnings.warn(text, stacklevel=2),
+    )
+
+
+def phantom_cases(
+    refs: Sequence[VolumeRef], phantoms: PhantomSet, cache: Mapping[str, Any], *, spacing_mm: Any = "keep"
+) -> PreparedCases:
+    """`prepared_cases` of phantoms."""
+    return prepared_cases(refs, cache, kind=phantoms.kind, num_classes=phantoms.num_classes, spacing_mm=spacing_mm)
+
+
+def filled(cases: PreparedCases) -> PreparedCases:
+    """The same cases, all of them in their cache."""
+    cases.fill(num_threads=cpu_budget(), on_case=lambda case_id, num_bytes: None, should_stop=lambda: False)
+    return cases
+
+
+@contextlib.contextmanager
+def feed_of(
+    cases: PreparedCases, *, patch: Index3, batch_size: int, augment: AugmentConfig, num_threads: int | None = None
+) -> Iterator[Iterator[Batch]]:
+    """Batches of a feed with a thread for each core."""
+    config = DataConfig.parse(
+        {
+            "prepare": PrepareConfig(),
+            "cache": {"tier": "none"},
+            "patch": {"shape_voxel": patch},
+            "batch_size": batch_size,
+            "feed": {"num_threads": cpu_budget() if num_threads is None else num_threads},
+            "augment": augment,
+        }
+    )
+    with Feed(cases, config) as feed:
+        yield feed

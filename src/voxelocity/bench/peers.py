@@ -1,0 +1,35 @@
+"""Which peers are installed. Imports none of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+PEERS = {
+    "MONAI": ("monai",),
+    "LMDBDataset": ("monai", "lmdb"),
+    "batchgeneratorsv2": ("batchgeneratorsv2", "pandas"),
+    "TorchIO": ("torchio", "SimpleITK"),
+    "SimpleITK": ("SimpleITK",),
+    "libdeflate": ("deflate",),
+}
+"""Modules that each peer needs."""
+_DISTRIBUTIONS = ("monai", "lmdb", "batchgeneratorsv2", "torchio", "SimpleITK", "deflate", "numba", "blosc2")
+
+
+def missing(peer: str) -> str:
+    """Why this peer cannot be run, or an empty text where it can."""
+    absent = [module for module in PEERS[peer] if importlib.util.find_spec(module) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
+
+
+def versions() -> dict[str, str | None]:
+    """Versions of the peers' packages, None for those that are not installed."""
+    return {name: _version(name) for name in _DISTRIBUTIONS}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

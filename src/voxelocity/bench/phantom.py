@@ -1,0 +1,157 @@
+"""Volumes of honest size for benchmarks: smooth tissue in noise, which packs like a real scan. Shows no patient.
+
+The demo's phantoms have anatomy to learn and take a second each; these have only what costs time in a pipeline: sizes,
+classes, and bytes that are neither zeros nor pure noise.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import Array, Grid, VolumeRef
+from voxelocity.data.decode.write import write_scan
+
+Kind = Literal["ct", "mr"]
+_VERSION = 1
+"""Raised whenever the voxels of a phantom change: older files are then not used."""
+_AIR_HU, _PADDING_HU, _FAT_HU = -1000.0, -1024.0, -90.0
+# Per organ: centre and half axes as a share of the volume's sides, Hounsfield units.
+_ORGANS = (
+    ((0.36, 0.48, 0.60), (0.16, 0.17, 0.34), 110.0),
+    ((0.68, 0.58, 0.62), (0.07, 0.10, 0.22), 120.0),
+    ((0.38, 0.64, 0.35), (0.05, 0.06, 0.20), 160.0),
+    ((0.62, 0.64, 0.36), (0.05, 0.06, 0.20), 160.0),
+    ((0.50, 0.74, 0.50), (0.05, 0.06, 0.60), 350.0),
+    ((0.52, 0.60, 0.50), (0.02, 0.02, 0.60), 180.0),
+)
+_NUM_LESION_SHELLS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhantomSet:
+    """Some phantoms of one kind.
+
+    "ct": int16 in Hounsfield units, one channel, six organs, as an abdominal CT. "mr": four channels of int16 with
+    zeros outside the head and a tumour of three classes, as BraTS.
+    """
+
+    kind: Kind
+    shape: Index3
+    num_cases: int
+    spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    packed: bool = False
+
+    @property
+    def num_channels(self) -> int:
+        return 1 if self.kind == "ct" else 4
+
+    @property
+    def num_classes(self) -> int:
+        """With the background."""
+        return 1 + (len(_ORGANS) if self.kind == "ct" else _NUM_LESION_SHELLS)
+
+    @property
+    def words(self) -> str:
+        x, y, z = self.shape
+        channels = "" if self.num_channels == 1 else f", {self.num_channels} channels"
+        plural = "" if self.num_cases == 1 else "s"
+        return f"{self.num_cases} {self.kind.upper()}-like volume{plural} of {x}x{y}x{z}{channels}"
+
+
+def default_folder() -> Path:
+    """Where phantoms are kept from one benchmark to the next: a folder of this user's below the temporary one."""
+    return Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}"
+
+
+def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
+    """The cases as NIfTI files below `folder`; files that are there already are used as they are.
+
+    Case i depends on the set and on i alone. Costs about 2 s for 512x512x128 voxels, done in threads.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    side = "x".join(map(str, phantoms.shape))
+    spacing = "x".join(f"{step:g}" for step in phantoms.spacing_mm)
+    place = folder / f"v{_VERSION}-{phantoms.kind}-{side}-{spacing}"
+    place.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        return tuple(pool.map(lambda index: _case(phantoms, index, place), range(phantoms.num_cases)))
+
+
+def draw(phantoms: PhantomSet, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
+    """Image (c, x, y, z) int16 and label (x, y, z) uint8 of one case, x fastest in memory as in a NIfTI file."""
+    x, y, z = phantoms.shape
+    image = np.empty((phantoms.num_channels, z, y, x), dtype=np.int16).transpose(0, 3, 2, 1)
+    label = np.zeros((z, y, x), dtype=np.uint8).T
+    draw_slice = _draw_ct_slice if phantoms.kind == "ct" else _draw_mr_slice
+    rng = np.random.default_rng([_VERSION, index])
+    shift = rng.uniform(-0.03, 0.03, size=3)
+    # Places of the voxel centres, as a share of each side.
+    at_x, at_y, at_z = ((np.arange(n) + 0.5) / n - offset for n, offset in zip((x, y, z), shift, strict=True))
+    for plane in range(z):
+        draw_slice(image[..., plane], label[..., plane], at_x[:, None], at_y[None, :], float(at_z[plane]), rng)
+    return image, label
+
+
+def _draw_ct_slice(image: Array, label: Array, x: Array, y: Array, z: float, rng: np.random.Generator) -> None:
+    hu = np.full(label.shape, _AIR_HU, dtype=np.float32)
+    girth = 1.0 + 0.06 * np.sin(7.0 * z)
+    body = ((x - 0.5) / 0.42) ** 2 + ((y - 0.52) / 0.33) ** 2
+    hu[body < girth] = _FAT_HU
+    hu[body < 0.86 * girth] = 50.0
+    for index, (centre, half, value) in enumerate(_ORGANS, start=1):
+        inside = _ellipse(x, y, z, centre, half)
+        label[inside] = index
+        hu[inside] = value
+    # Slow changes within tissue, and noise that neighbours along x share, as reconstruction kernels leave it.
+    hu += 12.0 * np.sin(9.0 * x + 5.0 * z) * np.cos(11.0 * y)
+    noise = rng.standard_normal(hu.shape, dtype=np.float32)
+    noise[1:] += noise[:-1]
+    hu += 9.0 * noise
+    hu[(x - 0.5) ** 2 + (y - 0.5) ** 2 > 0.25] = _PADDING_HU
+    image[0] = np.rint(np.clip(hu, _PADDING_HU, 3071.0))
+
+
+def _draw_mr_slice(image: Array, label: Array, x: Array, y: Array, z: float, rng: np.random.Generator) -> None:
+    head = _ellipse(x, y, z, (0.5, 0.5, 0.5), (0.38, 0.46, 0.40))
+    for index in range(_NUM_LESION_SHELLS):
+        half = 0.16 - 0.045 * index
+        label[_ellipse(x, y, z, (0.38, 0.56, 0.58), (half, half, half))] = index + 1
+    tissue = 1.0 + 0.35 * np.sin(14.0 * x + 3.0 * z) * np.cos(12.0 * y)
+    for channel, weight in enumerate((0.9, 1.4, 1.1, 0.7)):
+        signal = 400.0 * weight * tissue * (1.0 + 0.25 * (channel - 1) * (label > 0))
+        signal = signal + 25.0 * rng.standard_normal(label.shape, dtype=np.float32)
+        image[channel] = np.where(head, np.maximum(np.rint(signal), 1.0), 0.0)
+
+
+def _ellipse(
+    x: Array, y: Array, z: float, centre: tuple[float, float, float], half: tuple[float, float, float]
+) -> npt.NDArray[np.bool_]:
+    inside: npt.NDArray[np.bool_] = (
+        ((x - centre[0]) / half[0]) ** 2 + ((y - centre[1]) / half[1]) ** 2 + ((z - centre[2]) / half[2]) ** 2
+    ) < 1.0
+    return inside
+
+
+def _case(phantoms: PhantomSet, index: int, place: Path) -> VolumeRef:
+    ending = ".nii.gz" if phantoms.packed else ".nii"
+    images = tuple(place / f"case_{index:03d}_{channel:04d}{ending}" for channel in range(phantoms.num_channels))
+    label_file = place / f"case_{index:03d}{ending}"
+    # The label is written last, and each file whole or not at all.
+    if not label_file.exists():
+        image, label = draw(phantoms, index)
+        grid = Grid.of(phantoms.shape, np.diag([*phantoms.spacing_mm, 1.0]))
+        for path, channel in zip(images, image, strict=True):
+            write_scan(path, channel, grid)
+        write_scan(label_file, label, grid)
+    return VolumeRef(case_id=f"case_{index:03d}", images=images, label=label_file)

@@ -1,0 +1,142 @@
+"""The scenarios by name: which dataclass, at full size and quickly, and how to run one into a record."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from voxelocity.bench.build import Build
+from voxelocity.bench.build import run as run_build
+from voxelocity.bench.cache import Cache
+from voxelocity.bench.cache import run as run_cache
+from voxelocity.bench.emulated import Accelerator
+from voxelocity.bench.feed import Feeds
+from voxelocity.bench.feed import run as run_feed
+from voxelocity.bench.paired import Comparison
+from voxelocity.bench.patches import Patches
+from voxelocity.bench.patches import run as run_patches
+from voxelocity.bench.peers import versions
+from voxelocity.bench.phantom import PhantomSet, default_folder
+from voxelocity.bench.places import Places, real_data
+from voxelocity.bench.record import Record
+from voxelocity.bench.transforms import Transforms
+from voxelocity.bench.transforms import run as run_transforms
+from voxelocity.bench.waiting import Training
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.observe import environment
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_SMALL_CT = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=2)
+_SMALL_MR = PhantomSet(kind="mr", shape=(48, 48, 48), num_cases=2)
+_SMALL_PACKED = PhantomSet(kind="ct", shape=(64, 64, 32), num_cases=2, spacing_mm=(1.5, 1.5, 3.0), packed=True)
+_SIDE = (24, 24, 24)
+_QUICK: dict[str, DataclassInstance] = {
+    "cache": Cache(
+        large=_SMALL_CT,
+        patch=_SIDE,
+        small=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
+        small_patch=(16, 16, 16),
+        shared=_SMALL_CT,
+        repeats=1,
+        repeats_of_epochs=1,
+        repeats_of_processes=1,
+    ),
+    "patches": Patches(
+        sets=(_SMALL_CT, _SMALL_MR), patch=_SIDE, num_batches=4, num_peer_batches=4, workers=(0,), repeats=1
+    ),
+    "transforms": Transforms(
+        sets=(_SMALL_CT, _SMALL_MR),
+        patch=_SIDE,
+        num_batches=2,
+        num_peer_batches=2,
+        nnunet_patch=_SIDE,
+        num_nnunet_samples=2,
+        workers=(0,),
+        repeats=1,
+    ),
+    "feed": Feeds(
+        cases=_SMALL_CT,
+        patch=_SIDE,
+        accelerator=Accelerator(batch_size=2, step_s=0.02),
+        num_batches=4,
+        num_peer_batches=2,
+        trial_s=0.0,
+        min_trial_batches=2,
+        training=Training(
+            cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
+            patch=(16, 16, 16),
+            widths=(4, 8, 8),
+            num_steps=1,
+            repeats=1,
+        ),
+        repeats=1,
+    ),
+    "build": Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1),
+}
+"""The same scenarios in seconds: to see that everything runs here, not to compare anything."""
+_FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], Iterator[Comparison]]]] = {
+    "cache": (Cache, run_cache),
+    "patches": (Patches, run_patches),
+    "transforms": (Transforms, run_transforms),
+    "feed": (Feeds, run_feed),
+    "build": (Build, run_build),
+}
+NAMES = tuple(_FULL)
+
+
+def run_scenario(
+    name: str,
+    *,
+    quick: bool,
+    on_comparison: Callable[[Comparison], None],
+    work: Path | None = None,
+    data: Path | None = None,
+) -> Record:
+    """Runs one scenario, ours and the peers in turn.
+
+    Args:
+        name: one of `NAMES`.
+        quick: in seconds on tiny volumes; its figures mean nothing.
+        on_comparison: told each comparison when it is done.
+        work: where phantoms are kept for the next time; below the system's temporary folder if not given.
+        data: folder of real scans; $VOXELOCITY_DATA or the checkout's neighbour `shared/data` if not given, and none
+            where that does not exist.
+
+    Raises:
+        InputError: there is no such scenario (the nearest one is named), or `data` does not exist.
+        OutputError: the work folder cannot be written.
+    """
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise InputError(f"bench: unknown scenario '{name}'{hint}; choose one of {', '.join(NAMES)}")
+    full, run = _FULL[name]
+    scenario = _QUICK[name] if quick else full()
+    places = Places(work=_made(work or default_folder()), data=None if quick else real_data(data))
+    comparisons = []
+    for comparison in run(scenario, places):
+        on_comparison(comparison)
+        comparisons.append(comparison)
+    return Record(
+        name=name,
+        command=f"voxelocity bench {name}" + (" --quick" if quick else ""),
+        date=time.strftime("%Y-%m-%d"),
+        environment={**environment(), "peers": versions()},
+        settings=scenario,
+        comparisons=tuple(comparisons),
+    )
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
+        ) from None
+    return folder

@@ -1,0 +1,61 @@
+import zlib
+
+import numpy as np
+import pytest
+
+from voxelocity.bench.phantom import PhantomSet, default_folder, draw, make_phantoms
+from voxelocity.data.decode import read_case
+
+CT = PhantomSet(kind="ct", shape=(96, 96, 40), num_cases=2, spacing_mm=(1.5, 1.5, 3.0), packed=True)
+MR = PhantomSet(kind="mr", shape=(64, 60, 56), num_cases=1)
+
+
+@pytest.mark.parametrize("phantoms", [CT, MR], ids=["ct", "mr"])
+def test_a_phantom_depends_on_its_number_alone(phantoms):
+    image, label = draw(phantoms, 1)
+    again, _ = draw(phantoms, 1)
+    other, _ = draw(phantoms, 0)
+    assert np.array_equal(image, again)
+    assert not np.array_equal(image, other)
+    assert (image.dtype, image.shape) == (np.int16, (phantoms.num_channels, *phantoms.shape))
+    assert set(np.unique(label)) == set(range(phantoms.num_classes))
+
+
+@pytest.mark.parametrize("phantoms", [CT, MR], ids=["ct", "mr"])
+def test_a_phantom_packs_like_a_scan_and_not_like_noise_or_zeros(phantoms):
+    image, _ = draw(phantoms, 0)
+    raw = image.T.tobytes()
+    assert 1.4 < len(raw) / len(zlib.compress(raw, 1)) < 6.0
+
+
+def test_files_hold_what_was_drawn_on_its_grid(tmp_path):
+    refs = make_phantoms(CT, tmp_path)
+    volume = read_case(refs[1], label_values=range(CT.num_classes))
+    image, label = draw(CT, 1)
+    assert np.array_equal(volume.image, image)
+    assert np.array_equal(volume.label, label)
+    assert volume.grid.spacing_mm == (1.5, 1.5, 3.0)
+    assert [ref.case_id for ref in refs] == ["case_000", "case_001"]
+
+
+def test_channels_stand_in_files_of_their_own(tmp_path):
+    (ref,) = make_phantoms(MR, tmp_path)
+    assert len(ref.images) == 4
+    assert read_case(ref, label_values=range(4)).image.shape == (4, *MR.shape)
+
+
+def test_files_that_are_there_are_not_made_again(tmp_path):
+    refs = make_phantoms(MR, tmp_path)
+    before = refs[0].label.stat().st_mtime_ns
+    assert make_phantoms(MR, tmp_path) == refs
+    assert refs[0].label.stat().st_mtime_ns == before
+
+
+def test_each_user_has_a_folder_of_their_own(monkeypatch):
+    monkeypatch.setattr("os.getuid", lambda: 4321)
+    assert default_folder().name == "voxelocity-bench-4321"
+
+
+def test_a_set_is_told_in_words():
+    assert CT.words == "2 CT-like volumes of 96x96x40"
+    assert MR.words == "1 MR-like volume of 64x60x56, 4 channels"

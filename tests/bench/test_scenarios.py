@@ -1,0 +1,121 @@
+"""Each scenario once, tiny: that it runs and what it records; never how fast."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from voxelocity.bench import NAMES, run_scenario
+from voxelocity.bench.cache import disk_tiers
+from voxelocity.bench.peers import PEERS
+from voxelocity.core.config import Config
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.data.cache import CacheConfig
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+TITLES = {
+    "cache": ["first patch", "first patch", "reopening", "bytes", "memory"],
+    "patches": ["ct", "mr"],
+    "transforms": ["ct", "nnunet", "mr"],
+    "feed": ["rate", "accelerators"] * 3 + ["step", "waiting"],
+    "build": ["decoders", "build"],
+}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("bench")
+
+
+def quick(name, work):
+    seen = []
+    record = run_scenario(name, quick=True, on_comparison=seen.append, work=work)
+    assert list(record.comparisons) == seen
+    return record
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scenario_records_all_its_sides(name, work):
+    record = quick(name, work)
+    kept = json.loads(json.dumps(record.to_plain(), allow_nan=False))
+    assert kept["benchmark"] == name
+    assert kept["command"] == f"voxelocity bench {name} --quick"
+    assert kept["environment"]["num_cpus"] >= 1
+    assert "monai" in kept["environment"]["peers"]
+    assert kept["settings"]
+    assert len(kept["comparisons"]) == len(TITLES[name])
+    for comparison in kept["comparisons"]:
+        ours, *peers = comparison["sides"]
+        assert ours["name"].startswith("Voxelocity")
+        assert ours["median"] >= 0
+        for side in peers:
+            assert ("median" in side) != side["note"].startswith("not installed"), side
+            assert "median" not in side or side["low"] <= side["median"] <= side["high"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, monkeypatch):
+    modules = {module for needed in PEERS.values() for module in needed}
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in modules else find_spec(name, *rest)
+    )
+    for comparison in quick(name, work).comparisons:
+        assert comparison.figures[0].values
+        for figure in comparison.figures:
+            if figure.name.startswith(("MONAI", "TorchIO", "batchgen", "SimpleITK", "libdeflate")):
+                assert figure.values == ()
+                assert figure.note.startswith("not installed: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "transfroms",
+            "unknown scenario 'transfroms'; did you mean 'transforms'[?]; choose one of cache, patches",
+        ),
+        ("xyz", "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build"),
+    ],
+)
+def test_an_unknown_scenario_is_refused_with_the_nearest_name(name, text, tmp_path):
+    with pytest.raises(InputError, match=text):
+        run_scenario(name, quick=True, on_comparison=print, work=tmp_path)
+
+
+def test_a_work_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"bench: cannot make the folder .*file/x \(Not a directory\); name another"):
+        run_scenario("patches", quick=True, on_comparison=print, work=tmp_path / "file" / "x")
+
+
+def test_disk_tiers_are_those_that_the_configuration_offers(tmp_path):
+    class Offering(Config):
+        tier: Literal["none", "memory", "disk", "lmdb"]
+        folder: str
+        format: Literal["raw", "blosc2", "auto"] = "raw"
+
+    assert disk_tiers(Offering, tmp_path) == {
+        "disk tier, format raw": {"tier": "disk", "folder": str(tmp_path / "disk-raw"), "format": "raw"},
+        "disk tier, format blosc2": {"tier": "disk", "folder": str(tmp_path / "disk-blosc2"), "format": "blosc2"},
+        "lmdb tier": {"tier": "lmdb", "folder": str(tmp_path / "lmdb")},
+    }
+    for values in disk_tiers(CacheConfig, tmp_path).values():
+        assert CacheConfig.parse(values).folder
+
+
+@pytest.mark.slow
+def test_the_script_in_benchmarks_runs_a_scenario(tmp_path):
+    arguments = ["patches", "--quick", "--work", tmp_path / "work", "-o", tmp_path]
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "bench.py", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Voxelocity Feed" in done.stdout
+    assert json.loads((tmp_path / "bench_patches.json").read_text())["benchmark"] == "patches"

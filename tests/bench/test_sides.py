@@ -1,0 +1,112 @@
+"""What is measured against each other must do the same kind of work."""
+
+import numpy as np
+import pytest
+import torch
+
+from voxelocity.bench import ours
+from voxelocity.bench.patches import copies_per_s
+from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.bench.torch_side import batched_grid_sample
+
+PATCH = (24, 20, 16)
+CT = PhantomSet(kind="ct", shape=(48, 40, 32), num_cases=2)
+MR = PhantomSet(kind="mr", shape=(40, 40, 40), num_cases=1)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("bench")
+
+
+def loaded(phantoms, work):
+    cases = ours.phantom_cases(make_phantoms(phantoms, work), phantoms, ours.MEMORY)
+    return [cases[index].load() for index in range(len(cases))]
+
+
+@pytest.mark.parametrize("phantoms", [CT, MR], ids=["ct", "mr"])
+def test_our_prepared_intensities_are_those_that_monai_caches(phantoms, work):
+    monai_side = pytest.importorskip("voxelocity.bench.monai_side")
+    refs = make_phantoms(phantoms, work)
+    item = monai_side.cached(refs, phantoms.kind, [])[0]
+    volume = loaded(phantoms, work)[0]
+    ranges = np.ptp(volume.intensities(), axis=(1, 2, 3)).max()
+    assert np.abs(item["image"].numpy() - volume.intensities()).max() < 1e-4 * ranges
+    assert np.array_equal(item["label"].numpy()[0], volume.label)
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_monai_gives_batches_of_our_shape(augmented, work):
+    from voxelocity.bench import monai_side
+
+    chain = monai_side.augmenting(PATCH) if augmented else monai_side.cropping(PATCH)
+    dataset = monai_side.cached(make_phantoms(CT, work), "ct", chain)
+    with ours.feed_of(ours.filled(ours.phantom_cases(make_phantoms(CT, work), CT, ours.MEMORY)), patch=PATCH,
+                      batch_size=2, augment=ours.AS_MONAI) as feed:  # fmt: skip
+        mine = next(feed)
+    for stream in monai_side.loaders(dataset, 2, [0]).values():
+        with stream() as batches:
+            theirs = next(batches)
+        assert theirs["image"].shape == mine.image.shape
+        assert theirs["image"].dtype == mine.image.dtype
+        assert theirs["label"].shape == (2, 1, *PATCH)
+
+
+def test_every_patch_of_the_chain_like_monais_is_changed():
+    from voxelocity.core.batch import Draw
+    from voxelocity.data.augment import sample
+
+    draws = [Draw(case_id="a", case=0, epoch=epoch) for epoch in range(20)]
+    params = sample(draws, seed=0, num_channels=1, patch_shape=PATCH, config=ours.AS_MONAI)
+    assert params.is_warped.all()
+    assert (params.noise_std > 0).all()
+    assert (params.scale != 1).all()
+    assert (params.shift != 0).all()
+    assert (params.gamma == 1).all()
+    assert 0 < params.flips.mean() < 1
+
+
+def test_plain_torch_gives_batches_of_our_shape(work):
+    with batched_grid_sample(loaded(CT, work), patch=PATCH, batch_size=3) as batches:
+        image, label = next(batches)
+    assert (image.shape, image.dtype) == ((3, 1, *PATCH), torch.float32)
+    assert (label.shape, label.dtype) == ((3, 1, *PATCH), torch.uint8)
+    assert int(label.max()) < CT.num_classes
+
+
+def test_torchio_gives_patches_of_our_shape(work):
+    pytest.importorskip("torchio")
+    from voxelocity.bench.torchio_side import AugmentedPatches
+
+    patches = AugmentedPatches(loaded(CT, work), PATCH)
+    assert len(patches) == 2
+    assert patches[1]["image"].shape == (1, *PATCH)
+    assert patches[1]["label"].shape == (1, *PATCH)
+
+
+def test_nnunet_gives_patches_of_our_shape_from_the_cube_it_reads(work):
+    pytest.importorskip("batchgeneratorsv2")
+    from voxelocity.bench import nnunet_side
+
+    patch = (16, 16, 16)
+    patches = nnunet_side.LoadedPatches(loaded(CT, work), patch, nnunet_side.default_augmentation(patch))
+    image, label = patches.read(0)
+    assert image.shape == label.shape == (1, *(nnunet_side.loaded_side(16),) * 3)
+    made = patches[0]
+    assert made["image"].shape == made["segmentation"].shape == (1, *patch)
+    # What nnU-Net itself reports for a patch of 128.
+    assert nnunet_side.loaded_side(128) == 205
+
+
+def test_cases_smaller_than_the_cube_are_padded(work):
+    pytest.importorskip("batchgeneratorsv2")
+    from voxelocity.bench import nnunet_side
+
+    image, label = nnunet_side.LoadedPatches(loaded(MR, work), (32, 32, 32), None).read(0)
+    assert image.shape == (4, 51, 51, 51)
+    assert not image[:, 0].any()
+    assert not label[:, 0].any()
+
+
+def test_the_plain_copy_has_a_rate(work):
+    assert copies_per_s(loaded(CT, work), PATCH, 3, num_threads=2) > 0

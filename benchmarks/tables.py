@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.report import bytes_text, duration_text
+from voxelocity.report.quantities import factor_text
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -71,6 +72,8 @@ def measured_page() -> str:
         lines += ["", _demo_words(record["demo"]) + ".", ""]
     for record in load("cache_read.json"):
         lines += _cache_lines(record)
+    for record in load("bench_*.json"):
+        lines += _side_by_side(record)
     lines += ["## Hardware", ""]
     lines += _table(
         ("file", "CPU", "cores", "memory", "GPU", "torch", "MONAI", "commit"),
@@ -101,6 +104,32 @@ def _spread(found: dict[str, float] | None) -> str:
     if found is None:
         return "n/a"
     return f"{found['median_ms']:.2f} ms ({found['low_ms']:.2f} to {found['high_ms']:.2f})"
+
+
+def _side_by_side(record: dict[str, Any]) -> list[str]:
+    """All comparisons of one `voxelocity bench` scenario."""
+    lines = [f"## Side by side: {record['benchmark']}", "", f"`{record['command']}`, {record['date']}", ""]
+    for comparison in record["comparisons"]:
+        lines += [f"**{comparison['title']}**", ""]
+        lines += _table(
+            ("", comparison["unit"], "least", "most", "n", "ours better by", ""),
+            (
+                (
+                    side["name"],
+                    *(_figure(side.get(key)) for key in ("median", "low", "high")),
+                    side["n"],
+                    factor_text((side.get("ours_better_by") or {}).get("median")),
+                    side["note"],
+                )
+                for side in comparison["sides"]
+            ),
+        )
+        lines += ["", *([comparison["note"] + ".", ""] if comparison["note"] else [])]
+    return lines
+
+
+def _figure(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _demo_words(demo: dict[str, Any]) -> str:

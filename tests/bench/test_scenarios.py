@@ -18,7 +18,7 @@ from voxelocity.data.cache import CacheConfig
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TITLES = {
-    "cache": ["first patch", "first patch", "reopening", "bytes", "memory"],
+    "cache": ["first patch", "first patch", "reopening", "kinds", "bytes", "memory"],
     "patches": ["ct", "mr"],
     "transforms": ["ct", "nnunet", "mr"],
     "feed": ["rate", "accelerators"] * 3 + ["step", "waiting"],

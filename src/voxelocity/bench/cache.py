@@ -8,13 +8,14 @@ import tempfile
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from voxelocity.bench import ours
+from voxelocity.bench.kinds import Kinds, patches_by_kind
 from voxelocity.bench.paired import Comparison, Side, compare
 from voxelocity.bench.peers import missing
 from voxelocity.bench.phantom import Kind, PhantomSet, make_phantoms
@@ -47,7 +48,9 @@ class Cache:
     small_patch: Index3 = (32, 32, 32)
     shared: PhantomSet = _SHARED_CTS
     num_processes: int = 2
+    kinds: Kinds = field(default_factory=Kinds)
     repeats: int = 9
+    repeats_from_disk: int = 5
     repeats_of_epochs: int = 5
     repeats_of_processes: int = 2
 
@@ -61,6 +64,8 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
         yield _reopening(scenario, small, scenario.small.kind, scenario.small.num_classes, place / "small")
         if real := places.hippocampus():
             yield _reopening(scenario, real, "mr", 3, place / "real")
+        tiers = {"memory tier": ours.MEMORY, **disk_tiers(CacheConfig, place / "kinds")}
+        yield patches_by_kind(scenario.kinds, tiers, places.work, place / "kinds")
         shared = make_phantoms(scenario.shared, places.work)
         yield _bytes_per_voxel(scenario, shared, place / "shared")
         yield _shared_memory(scenario, shared, place / "shared")
@@ -99,7 +104,10 @@ def _first_patch(scenario: Cache, refs: Sequence[VolumeRef], place: Path) -> Ite
         openers[f"Voxelocity, {name}"] = open_ours
     peers = _persistent_openers(scenario, refs, place)
     side = "x".join(map(str, scenario.patch))
-    for where, before in (("in the page cache", lambda: None), ("dropped from the page cache", lambda: _drop(place))):
+    for where, before, repeats in (
+        ("in the page cache", lambda: None, scenario.repeats),
+        ("dropped from the page cache", lambda: _drop(place), scenario.repeats_from_disk),
+    ):
         sides = [Side(name=name, once=_prepared_ms(open_, before)) for name, open_ in {**openers, **peers}.items()]
         sides += [Side(name=name, once=None, note=why) for name, why in _absent().items()]
         yield compare(
@@ -107,7 +115,7 @@ def _first_patch(scenario: Cache, refs: Sequence[VolumeRef], place: Path) -> Ite
             "ms",
             "smaller",
             sides,
-            repeats=scenario.repeats,
+            repeats=repeats,
             note="image as float32 and label; labels of the peers are kept as uint8, half of MONAI's default item",
         )
 

@@ -14,7 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from monai.data import CacheDataset, DataLoader, LMDBDataset, PersistentDataset, ThreadDataLoader
+from monai.data import (
+    CacheDataset,
+    DataLoader,
+    Dataset,
+    LMDBDataset,
+    PersistentDataset,
+    SmartCacheDataset,
+    ThreadDataLoader,
+)
 from monai.transforms import (
     CastToTyped,
     CropForegroundd,
@@ -94,6 +102,17 @@ def persistent(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) ->
 def lmdb(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
     """An LMDBDataset in this folder."""
     return LMDBDataset(items(refs), list(chain), folder, progress=False, lmdb_kwargs={"map_size": _MAP_BYTES})
+
+
+def uncached(refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
+    """A Dataset that does everything again each time."""
+    return Dataset(items(refs), list(chain))
+
+
+def smart_cached(refs: Sequence[VolumeRef], chain: Sequence[Any], *, cache_num: int, replace_rate: float) -> Any:
+    """A SmartCacheDataset, filled and not started."""
+    options: dict[str, Any] = {"num_init_workers": None, "progress": False, "shuffle": False, "copy_cache": False}
+    return SmartCacheDataset(items(refs), list(chain), replace_rate=replace_rate, cache_num=cache_num, **options)
 
 
 def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int:

@@ -15,6 +15,7 @@ from voxelocity.bench.cache import run as run_cache
 from voxelocity.bench.emulated import Accelerator
 from voxelocity.bench.feed import Feeds
 from voxelocity.bench.feed import run as run_feed
+from voxelocity.bench.kinds import Kinds
 from voxelocity.bench.paired import Comparison
 from voxelocity.bench.patches import Patches
 from voxelocity.bench.patches import run as run_patches
@@ -41,8 +42,16 @@ _QUICK: dict[str, DataclassInstance] = {
         patch=_SIDE,
         small=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
         small_patch=(16, 16, 16),
+        kinds=Kinds(
+            cases=PhantomSet(kind="ct", shape=(40, 40, 32), num_cases=4, packed=True),
+            patch=_SIDE,
+            num_patches=3,
+            cache_num=3,
+            repeats=1,
+        ),
         shared=_SMALL_CT,
         repeats=1,
+        repeats_from_disk=1,
         repeats_of_epochs=1,
         repeats_of_processes=1,
     ),

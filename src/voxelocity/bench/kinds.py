@@ -1,0 +1,108 @@
+"""An epoch of cropped patches by kind of data set: what each way of keeping cases costs once it is filled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxelocity.bench import ours
+from voxelocity.bench.paired import Comparison, Side, compare
+from voxelocity.bench.peers import missing
+from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.bench.stream import batches_per_s
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import VolumeRef
+from voxelocity.observe import Stopwatch
+
+# An organ's neighbourhood, cut out of a CT: small enough that a kind that keeps nothing ends within seconds.
+_EIGHT_CROPS = PhantomSet(kind="ct", shape=(160, 160, 96), num_cases=8, packed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """One thread that takes a patch of each case in turn: no loader, no batch, the data set alone."""
+
+    cases: PhantomSet = _EIGHT_CROPS
+    patch: Index3 = (96, 96, 64)
+    # Ours has more patches in a round, or it would last some milliseconds.
+    num_patches: int = 200
+    # Of SmartCacheDataset: what is in memory at a time, and how much of it an epoch replaces.
+    cache_num: int = 6
+    replace_rate: float = 0.25
+    repeats: int = 5
+
+
+def patches_by_kind(kinds: Kinds, tiers: Mapping[str, Mapping[str, Any]], work: Path, place: Path) -> Comparison:
+    """Patches per second of every kind, ours and MONAI's.
+
+    Args:
+        kinds: what to run.
+        tiers: settings of our caches by name.
+        work: where phantoms are.
+        place: folder for the peers' caches.
+    """
+    refs = make_phantoms(kinds.cases, work)
+    sides = []
+    for name, cache in tiers.items():
+        cases = ours.filled(ours.phantom_cases(refs, kinds.cases, cache))
+        feed = functools.partial(ours.feed_of, cases, patch=kinds.patch, batch_size=1, augment=ours.NONE, num_threads=0)
+        once = functools.partial(batches_per_s, feed, kinds.num_patches)
+        sides.append(Side(name=f"Voxelocity, {name}", once=once))
+    return compare(
+        f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {kinds.cases.words}",
+        "patches/s",
+        "larger",
+        [*sides, *_peers(kinds, refs, place)],
+        repeats=kinds.repeats,
+        note="crop only, one thread, caches filled before, files in the page cache",
+    )
+
+
+def _peers(kinds: Kinds, refs: Sequence[VolumeRef], place: Path) -> Iterator[Side]:
+    names = ("Dataset", "CacheDataset", "PersistentDataset", "LMDBDataset", "SmartCacheDataset")
+    if why := missing("MONAI"):
+        yield from (Side(name=f"MONAI {name}", once=None, note=why) for name in names)
+        return
+    from voxelocity.bench import monai_side
+
+    random = monai_side.cropping(kinds.patch)
+    chain = [*monai_side.preparing(kinds.cases.kind), *random]
+    whole: dict[str, Callable[[], Any]] = {
+        "Dataset": lambda: monai_side.uncached(refs, chain),
+        "CacheDataset": lambda: monai_side.cached(refs, kinds.cases.kind, random),
+        "PersistentDataset": lambda: monai_side.persistent(refs, chain, place / "persistent"),
+        "LMDBDataset": lambda: monai_side.lmdb(refs, chain, place / "lmdb"),
+    }
+    for name, make in whole.items():
+        why = missing("LMDBDataset") if name == "LMDBDataset" else ""
+        yield Side(name=f"MONAI {name}", once=None if why else _epoch_of(make()), note=why)
+    dataset = monai_side.smart_cached(refs, chain, cache_num=kinds.cache_num, replace_rate=kinds.replace_rate)
+    yield Side(
+        name="MONAI SmartCacheDataset",
+        once=lambda: _smart_epoch(dataset),
+        note=f"{kinds.cache_num} of {len(refs)} in memory, {kinds.replace_rate:.0%} replaced after each epoch",
+    )
+
+
+def _epoch_of(dataset: Any) -> Callable[[], float]:
+    return lambda: _patches_per_s(dataset, lambda: None)
+
+
+def _smart_epoch(dataset: Any) -> float:
+    # Replacements are prepared beside the epoch; the epoch ends when they are in place.
+    dataset.start()
+    rate = _patches_per_s(dataset, dataset.update_cache)
+    # Not in the background of the next side.
+    dataset.shutdown()
+    return rate
+
+
+def _patches_per_s(dataset: Any, end_of_epoch: Callable[[], None]) -> float:
+    watch = Stopwatch()
+    for index in range(len(dataset)):
+        dataset[index]
+    end_of_epoch()
+    return len(dataset) / watch.elapsed_s

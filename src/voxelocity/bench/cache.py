@@ -28,8 +28,6 @@ from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 
 _ON_DISK = ("disk", "lmdb")
-
-
 # A thorax and abdomen CT, one entry; a patch is a seventieth of it.
 _LARGE_CT = PhantomSet(kind="ct", shape=(512, 512, 256), num_cases=1)
 # As many small cases as MSD's hippocampus set has for training: what counts is the cost of an entry.
@@ -61,9 +59,11 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
         place = Path(name)
         yield from _first_patch(scenario, make_phantoms(scenario.large, places.work), place / "large")
         small = make_phantoms(scenario.small, places.work)
-        yield _reopening(scenario, small, scenario.small.kind, scenario.small.num_classes, place / "small")
+        words, kind, num_classes = scenario.small.words, scenario.small.kind, scenario.small.num_classes
+        yield _reopening(scenario, small, words, kind=kind, num_classes=num_classes, place=place / "small")
         if real := places.hippocampus():
-            yield _reopening(scenario, real, "mr", 3, place / "real")
+            words = f"{len(real)} cases of MSD's hippocampus"
+            yield _reopening(scenario, real, words, kind="mr", num_classes=3, place=place / "real")
         tiers = {"memory tier": ours.MEMORY, **disk_tiers(CacheConfig, place / "kinds")}
         yield patches_by_kind(scenario.kinds, tiers, places.work, place / "kinds")
         shared = make_phantoms(scenario.shared, places.work)
@@ -175,7 +175,9 @@ def _absent() -> dict[str, str]:
     return {name: why for name, peer in names.items() if (why := missing(peer))}
 
 
-def _reopening(scenario: Cache, refs: Sequence[VolumeRef], kind: Kind, num_classes: int, place: Path) -> Comparison:
+def _reopening(
+    scenario: Cache, refs: Sequence[VolumeRef], words: str, *, kind: Kind, num_classes: int, place: Path
+) -> Comparison:
     sides = []
     for name, cache in disk_tiers(CacheConfig, place).items():
         ours.filled(ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes))
@@ -199,7 +201,7 @@ def _reopening(scenario: Cache, refs: Sequence[VolumeRef], kind: Kind, num_class
             Side(name=fresh, once=lambda: _epoch_in_new_folder(scenario, refs, kind, place)),
         ]
     return compare(
-        f"a patch of each of {len(refs)} cases from a cache on disk, just opened",
+        f"a patch of each case from a cache on disk, just opened, {words}",
         "s",
         "smaller",
         sides,

@@ -54,5 +54,11 @@ def test_a_wrong_first_guess_is_mended(guessed_rate):
     assert most_kept_busy(feed, H100, batches_per_s=guessed_rate, **feed.time) == 3
 
 
+def test_a_feed_far_too_slow_for_one_is_not_tried():
+    feed = Feed(10.0)
+    assert most_kept_busy(feed, H100, batches_per_s=0.1, **feed.time) == 0
+    assert feed.clock() == 0.0
+
+
 def test_the_rule_is_that_of_mlperf_storage():
     assert (H100.batch_size, H100.step_s, H100.busy_share) == (7, 0.323, 0.9)

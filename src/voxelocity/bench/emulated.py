@@ -14,6 +14,8 @@ from voxelocity.bench.stream import OpenStream
 from voxelocity.observe import Clock, system_clock
 
 _MAX_TRIALS = 12
+_HOPELESS = 0.5
+"""Where a feed's full rate is half of what one accelerator needs, none is tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,10 @@ def most_kept_busy(
         )
         return share >= accelerator.busy_share
 
-    count = max(1, int(batches_per_s * accelerator.step_s / accelerator.busy_share))
+    could_feed = batches_per_s * accelerator.step_s / accelerator.busy_share
+    if could_feed < _HOPELESS:
+        return 0
+    count = max(1, int(could_feed))
     grows = is_enough(count)
     for _ in range(_MAX_TRIALS):
         if not grows and count == 1:

@@ -33,7 +33,8 @@ class Feeds:
     patch: Index3 = (128, 128, 128)
     accelerator: Accelerator = field(default_factory=Accelerator)
     num_batches: int = 12
-    num_peer_batches: int = 4
+    # Two workers end two batches at about the same time: an even number.
+    num_peer_batches: int = 2
     trial_s: float = 3.0
     min_trial_batches: int = 8
     training: Training = field(default_factory=Training)
@@ -69,7 +70,8 @@ def _rates_and_accelerators(
         "larger",
         [_side(name, stream, counts[name]) for name, stream in streams.items()],
         repeats=scenario.repeats,
-        warmup=1,
+        # Each stream's first batch is its warm-up.
+        warmup=0,
         note="a consumer that does nothing else",
     )
     yield rates

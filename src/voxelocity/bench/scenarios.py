@@ -50,6 +50,7 @@ _QUICK: dict[str, DataclassInstance] = {
             repeats=1,
         ),
         shared=_SMALL_CT,
+        num_processes=1,
         repeats=1,
         repeats_from_disk=1,
         repeats_of_epochs=1,

@@ -39,10 +39,15 @@ def _no_thread_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _no_memory_is_shared_with_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal files and preparation are equal content: without this a test could find what another has cached."""
-    name = f"voxelocity-test-{secrets.token_hex(6)}"
-    monkeypatch.setattr("voxelocity.data.cache.choose.shared_folder_path", lambda place: place / name)
+def _no_memory_is_shared_with_other_tests(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Equal files and preparation are equal content: without this a test could find what another has cached.
+
+    On disk, as the file system in memory of a container may be too small, which would be told.
+    """
+    place = tmp_path_factory.getbasetemp() / f"shared-{secrets.token_hex(6)}"
+    monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (place, ""))
 
 
 @pytest.hookimpl(wrapper=True)

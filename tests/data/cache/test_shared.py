@@ -1,5 +1,6 @@
 import gc
 import os
+import shutil
 import signal
 import threading
 
@@ -228,6 +229,25 @@ def test_folder_goes_with_the_last_tier_that_uses_it(memory_place, sized_volume)
     gc.collect()
     assert not (memory_place / "cache").exists()
     assert (held.image == 5).all()
+
+
+def test_folder_that_somebody_removed_is_made_again_and_shared_again(memory_place, sized_volume):
+    folder = memory_place / "cache"
+    first, second = (SharedMemoryTier(folder, 2**20) for _ in range(2))
+    first.put("a", sized_volume(1))
+    held = first.get("a")
+    shutil.rmtree(folder)
+    assert first.get("a") is None
+    assert (held.image == 1).all()
+    for number, tier in enumerate((first, second)):
+        with tier.lock("b"):
+            tier.put(f"b{number}", sized_volume(2))
+    assert (second.get("b0").image == 2).all()
+    assert (first.get("b1").image == 2).all()
+    first.close()
+    assert (second.get("b0").image == 2).all()
+    second.close()
+    assert not folder.exists()
 
 
 MEASURE = """

@@ -210,3 +210,18 @@ def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(b
     assert len(warnings) == 1
     assert "memory runs low" in warnings[0]
     assert "free some, or name a cache folder; going on without more: cases not in the cache are" in warnings[0]
+
+
+def test_an_entry_that_cannot_be_removed_does_not_end_the_run(blob_refs, data_config, monkeypatch):
+    cases = prepared(blob_refs, data_config("disk"))
+    cases[0]
+
+    def refused(self, key):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskTier, "drop", refused)
+        cases.drop(0)
+    assert fill(cases.part([0]))[0].num_found == 1
+    cases.drop(0)
+    assert fill(cases.part([0]))[0].num_found == 0

@@ -93,17 +93,15 @@ class SharedMemoryTier:
             CacheFullError: the file system has less free than the budget allows; nothing is dropped for it.
             CacheError: it cannot be written for another reason.
         """
+        path = self._path(key)
         parts = pack(key, volume, format="raw")
         size = sum(len(part) for part in parts)
-        most = min(self._max_bytes, total_bytes_of(self._folder.path))
-        if size > most:
-            raise EntryTooLargeError(
-                f"cache.shared: case '{volume.case_id}' takes {size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB fit "
-                f"into {self._folder.path}; raise data.cache.max_bytes or the size of that file system, or choose the "
-                "disk tier"
-            )
         try:
-            self._write(key, parts, size, volume.case_id)
+            self._folder.stay()
+            most = min(self._max_bytes, total_bytes_of(self._folder.path))
+            if size > most:
+                raise self._too_large(volume.case_id, size, most)
+            self._write(path, parts, size, volume.case_id)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
                 raise self._full(volume.case_id, size) from error
@@ -146,9 +144,9 @@ class SharedMemoryTier:
         It saves double work and guards nothing else; where it cannot be had (no space at all) it is done without.
         """
         _checked(key)
-        self._folder.stay()
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
+                self._folder.stay()
                 stack.enter_context(self._folder.passing_lock(key))
             yield
 
@@ -171,14 +169,13 @@ class SharedMemoryTier:
         with self._folder.locked(_BUDGET) as descriptor:
             yield _Ledger(descriptor)
 
-    def _write(self, key: str, parts: Sequence[memoryview], size: int, case_id: str) -> None:
-        path = self._path(key)
+    def _write(self, path: Path, parts: Sequence[memoryview], size: int, case_id: str) -> None:
         with self._ledger() as ledger:
             ledger.remove(path)
             self._make_room(ledger, size)
             if size > free_bytes_in(self._folder.path):
                 raise self._full(case_id, size)
-            descriptor, temp = self._open_temp(key, size)
+            descriptor, temp = self._open_temp(path, size)
             ledger.used_bytes += size
             self._forget_dropped(ledger)
         try:
@@ -214,8 +211,8 @@ class SharedMemoryTier:
                 spare -= 1
             ledger.remove(path)
 
-    def _open_temp(self, key: str, size: int) -> tuple[int, Path]:
-        temp = self._folder.path / f"{key}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+    def _open_temp(self, path: Path, size: int) -> tuple[int, Path]:
+        temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # It lives as long as its writer, so that others can tell when nobody will finish the file.
@@ -245,6 +242,12 @@ class SharedMemoryTier:
             self._num_removed_seen = ledger.num_removed
             for key in [key for key in self._mapped if not self._path(key).exists()]:
                 del self._mapped[key]
+
+    def _too_large(self, case_id: str, size: int, most: int) -> EntryTooLargeError:
+        return EntryTooLargeError(
+            f"cache.shared: case '{case_id}' takes {size / 1e6:.1f} MB, at most {most / 1e6:.1f} MB fit into "
+            f"{self._folder.path}; raise data.cache.max_bytes or the size of that file system, or choose the disk tier"
+        )
 
     def _full(self, case_id: str, size: int) -> CacheFullError:
         free_bytes = free_bytes_in(self._folder.path)

@@ -39,8 +39,15 @@ class SharedFolder:
         self._enter()
 
     def stay(self) -> None:
-        """Makes this process a user, if it was forked from one; costs nothing otherwise."""
-        if os.getpid() != self._pid:
+        """Makes this process a user again, if it was forked from one or somebody removed the folder.
+
+        Systems with RemoveIPC in logind.conf empty /dev/shm when a person logs out, whoever still computes.
+        """
+        try:
+            inode = os.stat(self.path / _USERS).st_ino
+        except FileNotFoundError:
+            inode = 0
+        if (os.getpid(), inode) != (self._pid, self._inode):
             self._enter()
 
     def leave(self) -> None:
@@ -83,7 +90,7 @@ class SharedFolder:
             if self._join(descriptor):
                 break
             os.close(descriptor)
-        self._pid = os.getpid()
+        self._pid, self._inode = os.getpid(), os.fstat(descriptor).st_ino
         self._leave = weakref.finalize(self, _leave, descriptor, self.path, self._pid)
 
     def _join(self, descriptor: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -229,7 +230,9 @@ class _Keeper:
 
     def drop(self, key: str) -> None:
         if self._tier is not None:
-            self._tier.drop(key)
+            # It only makes room; where a file cannot be removed, the run goes on all the same.
+            with contextlib.suppress(OSError):
+                self._tier.drop(key)
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         return nullcontext() if self._tier is None else self._tier.lock(key)

@@ -1,4 +1,5 @@
-"""Every GPU test and a short training on a GPU, in one call of a few minutes; prints a table and writes the figures.
+"""Every GPU test, the speed of the augmentation's gather and a short training on a GPU, in one call of a few minutes;
+prints a table and writes the figures.
 
     python benchmarks/gpu_check.py [--out FOLDER]
 
@@ -8,17 +9,27 @@ Runs straight from `PYTHONPATH=src` beside a CUDA build of torch. Writes `gpu_ch
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from voxelocity.core.batch import Draw
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Grid, Scaling, Volume
+from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, needed_box, sample
+from voxelocity.data.cache import DeviceTier, DeviceVolume
 from voxelocity.observe import environment
 from voxelocity.recipes.demo.phantom import make_phantoms
 
@@ -40,6 +51,92 @@ def run_gpu_tests() -> dict[str, Any]:
     return {"status": done.returncode, "seconds": time.perf_counter() - start, "summary": last[0]}
 
 
+GATHER_SIDE, GATHER_BATCH = 128, 4
+_STILL = AugmentConfig(
+    affine_probability=0.0,
+    noise_probability=0.0,
+    blur_probability=0.0,
+    intensity_scale_probability=0.0,
+    contrast_probability=0.0,
+    low_resolution_probability=0.0,
+    gamma_inverted_probability=0.0,
+    gamma_probability=0.0,
+)
+_AFFINE = _STILL.model_copy(update={"affine_probability": 1.0, "rotation_share": 1.0, "scale_share": 1.0})
+SCENARIOS = {
+    "crop and flip": _STILL,
+    "affine": _AFFINE,
+    "affine, voted": _AFFINE.model_copy(update={"label_interpolation": "vote"}),
+    "affine and elastic": _AFFINE.model_copy(update={"elastic_probability": 1.0}),
+    "nnU-Net's defaults": AugmentConfig(),
+}
+
+
+def time_gather(repeats: int = 20) -> list[dict[str, Any]]:
+    """Augmentation of 4 patches of 128 cubed from a resident int16 volume, against the speed of a plain copy.
+
+    Device time of everything that `augment` launches, the host's part hidden behind a queue of copies. The bytes are
+    those of the batch that is written and of the boxes that are read, each counted once.
+    """
+    volume, patch = _resident_volume(), (GATHER_SIDE,) * 3
+    start = (volume.grid.shape[0] // 4, volume.grid.shape[1] // 4, volume.grid.shape[2] // 6)
+    region = Region(start, (start[0] + GATHER_SIDE, start[1] + GATHER_SIDE, start[2] + GATHER_SIDE))
+    draws = [Draw(case_id="a", case=0, epoch=0, draw=draw) for draw in range(GATHER_BATCH)]
+    image = torch.empty((GATHER_BATCH, 1, *patch), device="cuda")
+    label = torch.empty((GATHER_BATCH, *patch), dtype=torch.uint8, device="cuda")
+    source, target = torch.empty((2, 2**28), dtype=torch.float32, device="cuda")
+    copy_s = _device_seconds(lambda: target.copy_(source), repeats, queue=lambda: None)
+    ceiling = 2 * source.nbytes / copy_s
+    rows = []
+    for name, config in SCENARIOS.items():
+        params = sample(draws, seed=0, num_channels=1, patch_shape=patch, config=config)
+        boxes = [needed_box(params, row, region, volume.grid.shape) for row in range(GATHER_BATCH)]
+        sources = [ResidentSource(box=volume.locate(b), start=b.start, scaling=volume.scaling) for b in boxes]
+        work = functools.partial(augment, sources, [region] * GATHER_BATCH, params, image, label, engine="triton")
+        seconds = _device_seconds(work, repeats, queue=lambda: [target.copy_(source) for _ in range(8)])
+        num_read = sum(math.prod(box.shape) for box in boxes) * 3
+        speed = (num_read + image.nbytes + label.nbytes) / seconds
+        rows.append(
+            {
+                "what": name,
+                "ms": seconds * 1e3,
+                "patches_per_s": GATHER_BATCH / seconds,
+                "gb_per_s": speed / 1e9,
+                "copy_gb_per_s": ceiling / 1e9,
+                "share_of_copy_speed": speed / ceiling,
+            }
+        )
+    return rows
+
+
+def _resident_volume() -> DeviceVolume:
+    """CT-like: int16 and a label, 3 bytes a voxel, of a scan's size."""
+    shape = (256, 256, 192)
+    image = np.round(np.random.default_rng(0).normal(0.0, 300.0, size=(1, *shape))).astype(np.int16)
+    label = (image[0] > 300).astype(np.uint8)
+    grid = Grid.of(image.shape, np.eye(4))
+    tier = DeviceTier(2 * image.nbytes)
+    tier.put("a", Volume(case_id="a", image=image, label=label, grid=grid, scaling=(Scaling(1.0 / 300.0, 0.0),)))
+    kept = tier.get("a")
+    assert kept is not None, "it was just put"
+    return kept
+
+
+def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable[[], object]) -> float:
+    """Median time of the work on the device; `queue` keeps it busy while the host prepares the work."""
+    times = []
+    for repeat in range(repeats + 5):
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        queue()
+        start.record()
+        work()
+        stop.record()
+        stop.synchronize()
+        if repeat >= 5:
+            times.append(float(start.elapsed_time(stop)) / 1e3)
+    return statistics.median(times)
+
+
 def train_on_phantoms(work: Path, device: str, compute: str, steps: int) -> dict[str, Any]:
     """A short training through the command line; what its own facts say."""
     dataset = make_phantoms(work / "phantoms", 8)
@@ -56,7 +153,7 @@ def train_on_phantoms(work: Path, device: str, compute: str, steps: int) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="GPU tests and a short GPU training.")
+    parser = argparse.ArgumentParser(description="GPU tests, augmentation and a short training on a GPU.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
@@ -65,12 +162,13 @@ def main() -> None:
     record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "environment": environment()}
     record["device"] = torch.cuda.get_device_name(0)
     record["tests"] = run_gpu_tests()
+    record["augmentation"] = time_gather()
     with tempfile.TemporaryDirectory() as work:
         record["trainings"] = [
             train_on_phantoms(Path(work), "cuda", compute, options.steps) for compute in ("float32", "bfloat16")
         ]
     print(f"{record['device']}: tests {record['tests']['summary']}")
-    for row in record["trainings"]:
+    for row in (*record["augmentation"], *record["trainings"]):
         print(
             "  ".join(
                 f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()

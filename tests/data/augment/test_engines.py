@@ -1,4 +1,9 @@
-"""Both engines against the float64 reference, on volumes as caches keep them."""
+"""All engines against the float64 reference, on volumes as caches keep them.
+
+"triton" needs a CUDA device; `test_triton.py` runs its part of this file once more in Triton's interpreter.
+"""
+
+import os
 
 import numpy as np
 import pytest
@@ -10,10 +15,24 @@ from voxelocity.core.batch import Draw
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
-from voxelocity.data.augment import AugmentConfig, AugmentParams, Source, augment, chosen_engine, needed_box, sample
+from voxelocity.data.augment import (
+    AugmentConfig,
+    AugmentParams,
+    ResidentSource,
+    Source,
+    augment,
+    chosen_engine,
+    filling_device,
+    needed_box,
+    sample,
+)
+from voxelocity.data.augment.noise import QUANTILES, standard_normal
+from voxelocity.data.cache import DeviceTier
 from voxelocity.testing.augment_reference import augment_one, source_places
 
-ENGINES = ("numba", "torch")
+ENGINES = ("numba", "torch", pytest.param("triton", marks=pytest.mark.gpu))
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+NUM_SAMPLES = 3 if IS_INTERPRETED else 6
 IMAGE_TOLERANCE = 2e-3
 """Largest difference from the reference for intensities of deviation 1: places are float32, off by up to 3e-5 voxels,
 neighbours of white noise differ by up to 10, and a gamma below 1 is steep at a channel's lower end."""
@@ -101,17 +120,25 @@ def some_regions(num, shape, patch, seed=0, beyond=6):
     return regions
 
 
+def device_for(engine):
+    if engine != "triton" or IS_INTERPRETED:
+        return "cpu"
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return "cuda"
+
+
 def augmented(volume, regions, params, engine):
-    sources = []
+    device, sources = device_for(engine), []
     for row, region in enumerate(regions):
         box = needed_box(params, row, region, volume.grid.shape)
         image, label = volume.read(box)
         sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
     shape = regions[0].shape
-    image = torch.full((len(regions), len(volume.image), *shape), 777.0)
-    label = torch.full((len(regions), *shape), 77, dtype=torch.uint8)
+    image = torch.full((len(regions), len(volume.image), *shape), 777.0, device=device)
+    label = torch.full((len(regions), *shape), 77, dtype=torch.uint8, device=device)
     augment(sources, regions, params, image, label, engine=engine)
-    return image.numpy(), label.numpy()
+    return image.cpu().numpy(), label.cpu().numpy()
 
 
 def assert_parity(volume, regions, params, engine):
@@ -134,9 +161,11 @@ def assert_parity(volume, regions, params, engine):
 @pytest.mark.parametrize("change", EACH)
 def test_each_change_agrees_with_the_reference(engine, change):
     config = NOTHING.model_copy(update=EACH[change])
-    volume, patch = make_volume(num_channels=2), (20, 18, 16)
-    params = sample(draws(4), seed=1, num_channels=2, patch_shape=patch, config=config, spacing_mm=(1.0, 1.0, 2.0))
-    assert_parity(volume, some_regions(4, volume.grid.shape, patch), params, engine)
+    volume, patch, num = make_volume(num_channels=2), (20, 18, 16), 4
+    if IS_INTERPRETED:
+        patch, num = (10, 18, 16), 2
+    params = sample(draws(num), seed=1, num_channels=2, patch_shape=patch, config=config, spacing_mm=(1.0, 1.0, 2.0))
+    assert_parity(volume, some_regions(num, volume.grid.shape, patch), params, engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -144,19 +173,102 @@ def test_each_change_agrees_with_the_reference(engine, change):
     ("dtype", "num_channels"), [("int16", 1), ("uint8", 3), ("float32", 8), ("float16", 2), ("float64", 1), (">i2", 1)]
 )
 def test_all_changes_together_agree_for_every_stored_dtype(engine, dtype, num_channels):
-    volume, patch = make_volume(dtype, num_channels), (17, 24, 21)
-    params = sample(draws(6), seed=2, num_channels=num_channels, patch_shape=patch, config=EVERYTHING)
-    assert_parity(volume, some_regions(6, volume.grid.shape, patch), params, engine)
+    volume, patch = make_volume(dtype, num_channels), (5, 12, 17) if IS_INTERPRETED else (17, 24, 21)
+    params = sample(draws(NUM_SAMPLES), seed=2, num_channels=num_channels, patch_shape=patch, config=EVERYTHING)
+    assert_parity(volume, some_regions(NUM_SAMPLES, volume.grid.shape, patch), params, engine)
 
 
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("keeps", ["moments", "range"])
+def test_statistics_of_a_large_patch_agree(engine, keeps):
+    # More voxels than the triton engine sums up in one program.
+    volume, patch = make_volume(shape=(40, 40, 40)), (21, 20, 23)
+    params = AugmentParams.identity(4, 1, gamma_keeps_moments=keeps == "moments")
+    params.contrast[:3], params.gamma_inverted[1:], params.gamma[2:] = 1.4, 0.8, 1.3
+    params.low_resolution[2:] = 0.7
+    assert_parity(volume, some_regions(4, volume.grid.shape, patch), params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_channel_without_any_spread_stays_as_it_is(engine):
+    volume = make_volume("float32").with_(image=np.full((1, 40, 36, 30), 3.5, np.float32))
+    params = AugmentParams.identity(1, 1)
+    params.contrast[:], params.gamma_inverted[:], params.gamma[:] = 1.5, 0.7, 1.4
+    image, _ = augmented(volume, [Region((4, 4, 4), (16, 16, 16))], params, engine)
+    np.testing.assert_allclose(image, 3.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_noise_is_that_of_its_definition_bit_for_bit(engine):
+    volume = make_volume("float32", 2).with_(image=np.zeros((2, 40, 36, 30), np.float32))
+    params = AugmentParams.identity(2, 2)
+    params.noise_std[:], params.noise_seed[:] = 1.0, (5, 2**62 + 7)
+    patch = (15, 14, 13)
+    image, _ = augmented(volume, [Region((0, 0, 0), patch)] * 2, params, engine)
+    for row, channel in np.ndindex(2, 2):
+        wanted = standard_normal(int(params.noise_seed[row]), channel, 15 * 14 * 13).reshape(patch)
+        np.testing.assert_array_equal(image[row, channel], wanted)
+    assert set(np.unique(image)) <= set(QUANTILES.tolist())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_volumes_of_any_memory_order_and_dtype_may_share_a_batch(engine):
+    volumes = [make_volume("int16"), make_volume("float32", seed=1), make_volume("uint8", seed=2)]
+    volumes[0] = volumes[0].with_(image=np.asfortranarray(volumes[0].image), label=np.asfortranarray(volumes[0].label))
+    volumes[1] = volumes[1].with_(image=np.ascontiguousarray(volumes[1].image[..., ::-1])[..., ::-1])
+    regions = some_regions(3, volumes[0].grid.shape, (9, 10, 11))
+    params = sample(draws(3), seed=3, num_channels=1, patch_shape=(9, 10, 11), config=EVERYTHING)
+    device, sources = device_for(engine), []
+    for row, (volume, region) in enumerate(zip(volumes, regions, strict=True)):
+        box = needed_box(params, row, region, volume.grid.shape)
+        image, label = volume.read(box)
+        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
+    image = torch.empty((3, 1, 9, 10, 11), device=device)
+    label = torch.empty((3, 9, 10, 11), dtype=torch.uint8, device=device)
+    augment(sources, regions, params, image, label, engine=engine)
+    for row, (volume, region) in enumerate(zip(volumes, regions, strict=True)):
+        wanted_image, _ = augment_one(volume, region, params, row)
+        tolerance = IMAGE_TOLERANCE * max(1, wanted_image.std())
+        np.testing.assert_allclose(image[row].cpu().numpy(), wanted_image, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_volumes_that_stay_on_the_device_give_the_same_as_their_boxes(engine):
+    device, patch = device_for(engine), (7, 10, 18)
+    tier = DeviceTier(2**22, device)
+    volumes = [make_volume("int16", 2), make_volume("float16", 2, seed=1), make_volume("int16", 2, seed=2)]
+    for number, volume in enumerate(volumes[:2]):
+        tier.put(str(number), volume)
+    params = sample(draws(3), seed=5, num_channels=2, patch_shape=patch, config=EVERYTHING)
+    regions = some_regions(3, volumes[0].grid.shape, patch)
+    sources, resident = [], []
+    for row, (volume, region) in enumerate(zip(volumes, regions, strict=True)):
+        box = needed_box(params, row, region, volume.grid.shape)
+        image, label = volume.read(box)
+        sources.append(Source(image=image, label=label, start=box.start, scaling=volume.scaling))
+        kept, scaling = tier.get(str(row)), volume.scaling or (Scaling(),) * 2
+        is_kept = kept is not None
+        resident.append(
+            ResidentSource(box=kept.locate(box), start=box.start, scaling=scaling) if is_kept else sources[-1]
+        )
+    results = []
+    for some in (sources, resident):
+        image, label = torch.empty((3, 2, *patch), device=device), torch.empty((3, *patch), device=device).byte()
+        augment(some, regions, params, image, label, engine=engine)
+        results.append((image, label))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=6 if IS_INTERPRETED else 30, deadline=None)
 @given(
     shape=st.tuples(*[st.integers(1, 24)] * 3),
     patch=st.tuples(*[st.integers(1, 20)] * 3),
     seed=st.integers(0, 10_000),
     votes=st.booleans(),
 )
-def test_any_shape_agrees_inside_and_beyond_the_border(shape, patch, seed, votes):
+def test_any_shape_agrees_inside_and_beyond_the_border(engine, shape, patch, seed, votes):
     spatial = EVERYTHING.model_copy(update={"label_interpolation": "vote" if votes else "nearest"})
     # What depends on a channel's spread is for patches that have one.
     plain = {name: 0.0 for name in AugmentConfig.model_fields if name.endswith("_probability")}
@@ -165,8 +277,7 @@ def test_any_shape_agrees_inside_and_beyond_the_border(shape, patch, seed, votes
     volume = make_volume("int16", 1, shape, seed)
     params = sample(draws(2), seed=seed, num_channels=1, patch_shape=patch, config=spatial.model_copy(update=plain))
     regions = some_regions(2, shape, patch, seed, beyond=12)
-    for engine in ENGINES:
-        assert_parity(volume, regions, params, engine)
+    assert_parity(volume, regions, params, engine)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -195,7 +306,7 @@ def test_turned_back_and_forth_a_patch_is_what_it_was(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_sample_does_not_depend_on_its_batch_nor_on_the_rest_of_the_volume(engine):
-    volume, patch = make_volume(num_channels=2), (18, 17, 16)
+    volume, patch = make_volume(num_channels=2), (6, 9, 16) if IS_INTERPRETED else (18, 17, 16)
     params = sample(draws(5), seed=4, num_channels=2, patch_shape=patch, config=EVERYTHING)
     regions = some_regions(5, volume.grid.shape, patch)
     image, label = augmented(volume, regions, params, engine)
@@ -217,14 +328,22 @@ def test_engine_is_chosen_by_device_and_by_what_is_installed(monkeypatch):
 
     assert chosen_engine("auto", torch.device("cpu")) == "numba"
     assert chosen_engine("torch", torch.device("cpu")) == "torch"
-    assert chosen_engine("auto", torch.device("cuda")) == "torch"
+    assert chosen_engine("auto", torch.device("cuda")) == "triton"
+    with pytest.raises(ConfigError, match="engine 'triton' fills batches on CUDA, not on cpu; choose engine: auto"):
+        chosen_engine("triton", torch.device("cpu"))
     with pytest.raises(ConfigError, match=r"engine 'numba' cannot fill a batch on cuda; choose engine: auto"):
         chosen_engine("numba", torch.device("cuda"))
+    for engine, device, filled in (("auto", "cuda", "cuda"), ("numba", "cuda", "cpu"), ("auto", "cpu", "cpu")):
+        assert filling_device(engine, torch.device(device)).type == filled
     monkeypatch.setattr(apply, "has_numba", lambda: False)
-    apply._warn_of_missing_numba.cache_clear()
-    with pytest.warns(UserWarning, match="numba is not installed, so patches are augmented in plain torch"):
-        assert chosen_engine("auto", torch.device("cpu")) == "torch"
-    with pytest.raises(
-        ConfigError, match="engine 'numba' needs the package numba; install it, or choose engine: torch"
-    ):
-        chosen_engine("numba", torch.device("cpu"))
+    monkeypatch.setattr(apply, "_has_triton", lambda: False)
+    apply._warn_of_missing.cache_clear()
+    apply._warn_of_missing_on_cuda.cache_clear()
+    for package, device in (("numba", "cpu"), ("triton", "cuda")):
+        with pytest.warns(UserWarning, match=f"{package} is not installed, so patches are augmented in plain torch"):
+            assert chosen_engine("auto", torch.device(device)) == "torch"
+        with pytest.raises(ConfigError, match=f"'{package}' needs the package {package}; install it, or choose engine"):
+            chosen_engine(package, torch.device(device))
+    monkeypatch.setattr(apply, "has_numba", lambda: True)
+    with pytest.warns(UserWarning, match="triton is not installed, so patches are augmented on the CPU and not on"):
+        assert filling_device("auto", torch.device("cuda")).type == "cpu"

@@ -1,14 +1,16 @@
 import gc
 import itertools
 import threading
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
 from voxelocity.core.cases import Cases
-from voxelocity.core.errors import DatasetError, ScanError
+from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.cache import DeviceTier
 from voxelocity.data.pipeline import Feed, PreparedCases
 
 
@@ -69,6 +71,44 @@ def test_without_augmentation_a_patch_is_the_voxels_of_its_region(blob_refs, dat
         outside[target] = False
         assert not batch.image[row, 0][outside].any()
         assert not batch.label[row][outside].any()
+
+
+def test_an_engine_that_is_not_to_be_had_here_is_refused_before_any_batch(blob_refs, data_config):
+    config = data_config(engine="triton")
+    with pytest.raises(ConfigError, match="engine 'triton' fills batches on CUDA, not on cpu; choose engine: auto"):
+        Feed(prepared(blob_refs, config), config)
+
+
+class ResidentCases(PreparedCases):
+    """Prepared cases that also lie on the device, but for the first, which found no room."""
+
+    tier = None
+
+    def __getitem__(self, index):
+        volume = super().__getitem__(index)
+        if index > 0 and self.tier.get(str(index)) is None:
+            self.tier.put(str(index), volume)
+        return self.tier.get(str(index)) or volume
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [PreparedCases, ResidentCases])
+def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, data_config, kind):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    ResidentCases.tier = DeviceTier(2**24)
+    made = []
+    for engine in ("triton", "numba"):
+        config = data_config(num_threads=2, engine=engine)
+        cases = kind(blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.warn)
+        with Feed(cases, config, seed=3, device="cuda") as feed:
+            made.append(list(itertools.islice(feed, 6)))
+    for ours, theirs in zip(*made, strict=True):
+        assert (ours.step, ours.draws, ours.regions) == (theirs.step, theirs.draws, theirs.regions)
+        assert ours.image.is_cuda
+        torch.testing.assert_close(ours.image, theirs.image, rtol=0, atol=5e-3)
+        # Places in the middle between two voxels may go either way.
+        assert (ours.label != theirs.label).float().mean() < 1e-3
 
 
 def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path):

@@ -1,8 +1,10 @@
-"""From stored voxels to an augmented batch: which engine computes it, and one loop over its samples."""
+"""From stored voxels to an augmented batch: which engine computes it."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -14,14 +16,14 @@ from voxelocity.core.jit import has_numba
 from voxelocity.core.region import Region
 from voxelocity.data.augment.config import EngineName
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import Source
+from voxelocity.data.augment.placement import ResidentSource, Source
 
-Engine = Literal["numba", "torch"]
-_Sample = Callable[[Source, Region, AugmentParams, int, torch.Tensor, torch.Tensor], None]
+Engine = Literal["numba", "triton", "torch"]
+_Sample = Callable[[Source | ResidentSource, Region, AugmentParams, int, torch.Tensor, torch.Tensor], None]
 
 
 def augment(
-    sources: Sequence[Source],
+    sources: Sequence[Source | ResidentSource],
     regions: Sequence[Region],
     params: AugmentParams,
     image: torch.Tensor,
@@ -31,14 +33,16 @@ def augment(
 ) -> None:
     """Fills a batch. A sample comes out the same, bit for bit, whatever else is in the batch; engines agree closely.
 
-    Safe to use from several threads; "numba" holds no GIL while it computes.
+    Safe to use from several threads; "numba" holds no GIL while it computes, "triton" works on the current stream of
+    the batch's device and does not wait for it.
 
     Args:
-        sources: one per sample, what it looks at by `needed_box`.
+        sources: one per sample, what it looks at by `needed_box`. Those that are resident must lie on the batch's
+            device.
         regions: one per sample, where its patch lies in the volume.
         params: of b samples and c channels.
-        image: (b, c, x, y, z) float32, written as a whole.
-        label: (b, x, y, z) uint8, written as a whole.
+        image: (b, c, x, y, z) float32 in C order, written as a whole.
+        label: (b, x, y, z) uint8 in C order, on the same device, written as a whole.
         engine: as in `AugmentConfig`.
 
     Raises:
@@ -47,7 +51,14 @@ def augment(
     assert image.dtype == torch.float32, f"image {image.dtype}"
     assert label.dtype == torch.uint8, f"label {label.dtype}"
     assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
-    fill = _sample_with(chosen_engine(engine, image.device))
+    chosen = chosen_engine(engine, image.device)
+    if chosen == "triton":
+        # Compiled kernels are loaded when they are first used: a command that needs none need not wait for them.
+        from voxelocity.data.augment.triton_engine import augment_batch
+
+        augment_batch(sources, regions, params, image, label)
+        return
+    fill = _sample_with(chosen)
     for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
         fill(source, region, params, row, image[row], label[row])
 
@@ -58,24 +69,77 @@ def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
     Raises:
         ConfigError: it is not to be had here.
     """
-    if engine == "torch" or (engine == "auto" and device.type != "cpu"):
+    if engine == "torch":
         return "torch"
+    if engine == "triton" or (engine == "auto" and device.type == "cuda"):
+        return _triton(engine, device)
+    if engine == "auto" and device.type != "cpu":
+        return "torch"
+    return _numba(engine, device)
+
+
+def filling_device(engine: EngineName, device: torch.device) -> torch.device:
+    """Where batches for this device are best filled by the engine: there, or on the CPU, to be copied afterwards.
+
+    Raises:
+        ConfigError: the engine is not to be had here.
+    """
+    cpu = torch.device("cpu")
+    if engine == "triton" or (engine == "auto" and device.type == "cuda" and _has_triton()):
+        return device if chosen_engine(engine, device) == "triton" else cpu
+    if engine == "auto" and device.type == "cuda":
+        _warn_of_missing_on_cuda()
+    chosen_engine(engine, cpu)
+    return cpu
+
+
+def _triton(engine: EngineName, device: torch.device) -> Engine:
+    if device.type != "cuda" and not _is_interpreted():
+        raise ConfigError(f"augment: engine 'triton' fills batches on CUDA, not on {device}; choose engine: auto")
+    if _has_triton():
+        return "triton"
+    if engine == "triton":
+        raise ConfigError("augment: engine 'triton' needs the package triton; install it, or choose engine: torch")
+    _warn_of_missing("triton")
+    return "torch"
+
+
+def _numba(engine: EngineName, device: torch.device) -> Engine:
     if device.type != "cpu":
         raise ConfigError(f"augment: engine 'numba' cannot fill a batch on {device}; choose engine: auto")
     if has_numba():
         return "numba"
     if engine == "numba":
         raise ConfigError("augment: engine 'numba' needs the package numba; install it, or choose engine: torch")
-    _warn_of_missing_numba()
+    _warn_of_missing("numba")
     return "torch"
 
 
+def _is_interpreted() -> bool:
+    """Whether Triton runs its kernels in Python, on the CPU, as tests without a GPU have it."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 @functools.cache
-def _warn_of_missing_numba() -> None:
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+@functools.cache
+def _warn_of_missing(package: str) -> None:
     warnings.warn(
-        "augment: numba is not installed, so patches are augmented in plain torch, about ten times slower; install "
-        "numba, or choose engine: torch to accept that",
-        stacklevel=3,
+        f"augment: {package} is not installed, so patches are augmented in plain torch, many times slower; install "
+        f"{package}, or choose engine: torch to accept that",
+        stacklevel=4,
+    )
+
+
+@functools.cache
+def _warn_of_missing_on_cuda() -> None:
+    warnings.warn(
+        "augment: triton is not installed, so patches are augmented on the CPU and not on the CUDA device; install "
+        "triton, or choose engine: numba to accept that",
+        stacklevel=4,
     )
 
 
@@ -88,9 +152,14 @@ def _sample_with(engine: Engine) -> _Sample:
 
 
 def _numba_sample(
-    source: Source, region: Region, params: AugmentParams, row: int, image: torch.Tensor, label: torch.Tensor
+    source: Source | ResidentSource,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    image: torch.Tensor,
+    label: torch.Tensor,
 ) -> None:
-    # Compiled loops are loaded when they are first used: a command that needs none need not wait for them.
     from voxelocity.data.augment.numba_engine import augment_sample
 
+    assert isinstance(source, Source), "voxels on a device are not for a CPU"
     augment_sample(source, region, params, row, image.numpy(), label.numpy())

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
+from voxelocity.core.resident import ResidentBox
 from voxelocity.core.volume import Array, Scaling
 from voxelocity.data.augment.params import AugmentParams
 
@@ -30,8 +31,30 @@ class Source:
 
     def slopes_and_inters(self) -> npt.NDArray[np.float32]:
         """(c, 2) float32."""
-        scaling = self.scaling or (Scaling(),) * len(self.image)
-        return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
+        return _pairs(self.scaling or (Scaling(),) * len(self.image))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidentSource:
+    """As `Source`, with voxels that lie on the device already.
+
+    Attributes:
+        box: where they lie.
+        start: of the box in the volume.
+        scaling: stored number to intensity, one for each channel.
+    """
+
+    box: ResidentBox
+    start: Index3
+    scaling: tuple[Scaling, ...]
+
+    def slopes_and_inters(self) -> npt.NDArray[np.float32]:
+        """(c, 2) float32."""
+        return _pairs(self.scaling)
+
+
+def _pairs(scaling: tuple[Scaling, ...]) -> npt.NDArray[np.float32]:
+    return np.array([(channel.slope, channel.inter) for channel in scaling], dtype=np.float32)
 
 
 def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -> Region:
@@ -53,21 +76,26 @@ def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -
     return Region((x0, y0, z0), (x1, y1, z1)).clip(shape)
 
 
+def middle_and_step(
+    params: AugmentParams, row: int, region: Region, start: Index3
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Where the middle of the sample is found in a box that begins at `start`, and its step along each axis.
+
+    Returns:
+        middle (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
+        `matrix @ e`.
+    """
+    step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
+    middle: npt.NDArray[np.float64] = _centre(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
+    return middle, step
+
+
 def origin_and_step(
     params: AugmentParams, row: int, region: Region, start: Index3
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Where voxel (0, 0, 0) of the sample is found in a box that begins at `start`, and its step along each axis.
-
-    Returns:
-        origin (3,), and step (3, 3) with the step along patch axis j in column j. Elastic shifts `e` come on top, as
-        `matrix @ e`.
-    """
-    direction = np.where(params.flips[row], -1.0, 1.0)
-    step = params.matrix[row].astype(np.float64) * direction[None, :]
-    origin: npt.NDArray[np.float64] = (
-        _centre(region) + params.offset_voxel[row].astype(np.float64) - step @ _half(region) - np.array(start)
-    )
-    return origin, step
+    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle's."""
+    middle, step = middle_and_step(params, row, region, start)
+    return middle - step @ _half(region), step
 
 
 def _half(region: Region) -> npt.NDArray[np.float64]:

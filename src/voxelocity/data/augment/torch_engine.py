@@ -14,14 +14,19 @@ from voxelocity.data.augment.blur import blur_weights
 from voxelocity.data.augment.lowres import low_positions
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.augment.params import AugmentParams
-from voxelocity.data.augment.placement import Source, origin_and_step
+from voxelocity.data.augment.placement import ResidentSource, Source, origin_and_step
 from voxelocity.data.augment.spline import weights
 
 Tensor = torch.Tensor
 
 
 def augment_sample(
-    source: Source, region: Region, params: AugmentParams, row: int, out_image: Tensor, out_label: Tensor
+    source: Source | ResidentSource,
+    region: Region,
+    params: AugmentParams,
+    row: int,
+    out_image: Tensor,
+    out_label: Tensor,
 ) -> None:
     """Fills a patch with sample `row`.
 
@@ -34,10 +39,9 @@ def augment_sample(
         out_label: (x, y, z) uint8 on the same device.
     """
     device = out_image.device
-    image = torch.from_numpy(np.array(source.image, dtype=np.float32)).to(device)
+    image, label = _stored(source, device)
     for channel, (slope, inter) in zip(image, source.slopes_and_inters(), strict=True):
         channel.mul_(float(slope)).add_(float(inter))
-    label = torch.from_numpy(np.array(source.label)).to(device)
     if params.is_warped[row]:
         places = _places(source, region, params, row).to(device)
         out_image.copy_(_interpolated(image, places))
@@ -48,20 +52,30 @@ def augment_sample(
         one.copy_(_changed(one, params, row, number))
 
 
+def _stored(source: Source | ResidentSource, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Stored numbers (c, x, y, z) float32, free to be changed, and label (x, y, z) uint8."""
+    if isinstance(source, Source):
+        image, label = np.array(source.image, dtype=np.float32), np.array(source.label)
+        return torch.from_numpy(image).to(device), torch.from_numpy(label).to(device)
+    box = source.box
+    voxels = box.memory.view(getattr(torch, box.dtype))
+    stored = torch.as_strided(voxels, (len(source.scaling), *box.shape), box.image_steps, box.image_offset)
+    label_xyz = torch.as_strided(box.memory, box.shape, box.label_steps, box.label_offset)
+    return stored.to(torch.float32, copy=True), label_xyz
+
+
 def _crop(
     image: Tensor,
     label: Tensor,
-    source: Source,
+    source: Source | ResidentSource,
     region: Region,
     flips: list[bool],
     out_image: Tensor,
     out_label: Tensor,
 ) -> None:
     patch_image, patch_label = torch.zeros_like(out_image), torch.zeros_like(out_label)
-    inside = tuple(
-        slice(a - b, a - b + n) for a, b, n in zip(source.start, region.start, source.label.shape, strict=True)
-    )
-    if source.label.size > 0:
+    inside = tuple(slice(a - b, a - b + n) for a, b, n in zip(source.start, region.start, label.shape, strict=True))
+    if label.numel() > 0:
         patch_image[(slice(None), *inside)] = image
         patch_label[inside] = label
     axes = [axis for axis, is_flipped in enumerate(flips) if is_flipped]
@@ -69,7 +83,7 @@ def _crop(
     out_label.copy_(patch_label.flip(axes))
 
 
-def _places(source: Source, region: Region, params: AugmentParams, row: int) -> Tensor:
+def _places(source: Source | ResidentSource, region: Region, params: AugmentParams, row: int) -> Tensor:
     """Where each voxel is found in the box: (3, x, y, z) float32."""
     origin, step = origin_and_step(params, row, region, source.start)
     axes = [np.arange(side, dtype=np.float64) for side in region.shape]

@@ -15,8 +15,18 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
+from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.rng import generator
-from voxelocity.data.augment import Source, augment, needed_box, sample
+from voxelocity.core.volume import Scaling
+from voxelocity.data.augment import (
+    AugmentParams,
+    ResidentSource,
+    Source,
+    augment,
+    filling_device,
+    needed_box,
+    sample,
+)
 from voxelocity.data.cache import CacheConfig, RotatingSchedule
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
 from voxelocity.data.patch import CaseOrder, choose_region
@@ -42,6 +52,7 @@ class Feed:
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
+        ConfigError: the augmentation's engine is not to be had here.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -151,6 +162,7 @@ class _Assembler:
         self._order = order
         self._seed = seed
         self._device = device
+        self._filled_on = filling_device(config.augment.engine, device)
         self._buffers = BufferRing(
             max_free=config.feed.num_batches_ahead + config.feed.num_threads + 1, pinned=device.type == "cuda"
         )
@@ -171,13 +183,16 @@ class _Assembler:
         )
         regions = tuple(self._region(volume, draw) for volume, draw in zip(volumes, draws, strict=True))
         sources = [
-            _read(volume, needed_box(params, row, region, volume.grid.shape))
+            self._source(volume, needed_box(params, row, region, volume.grid.shape))
             for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
         ]
-        image = self._buffers.take((len(draws), num_channels, *shape), torch.float32)
-        label = self._buffers.take((len(draws), *shape), torch.uint8)
-        augment(sources, regions, params, image, label, engine=self._config.augment.engine)
-        image, label = self._on_device(image), self._on_device(label)
+        shapes = (len(draws), num_channels, *shape), (len(draws), *shape)
+        if self._filled_on.type == "cuda":
+            image, label = self._filled_there(sources, regions, params, *shapes)
+        else:
+            image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
+            augment(sources, regions, params, image, label, engine=self._config.augment.engine)
+            image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
     def _region(self, volume: StoredVolume, draw: Draw) -> Region:
@@ -198,20 +213,44 @@ class _Assembler:
         spacing = self._config.prepare.spacing_mm
         return None if spacing == "keep" else spacing
 
+    def _source(self, volume: StoredVolume, box: Region) -> Source | ResidentSource:
+        if self._filled_on.type == "cuda" and isinstance(volume, ResidentVolume):
+            scaling = volume.scaling or (Scaling(),) * volume.spec.num_channels
+            return ResidentSource(box=volume.locate(box), start=box.start, scaling=scaling)
+        image, label = volume.read(box)
+        assert label is not None, "training cases have labels"
+        return Source(image=image, label=label, start=box.start, scaling=volume.scaling)
+
+    def _filled_there(
+        self,
+        sources: Sequence[Source | ResidentSource],
+        regions: Sequence[Region],
+        params: AugmentParams,
+        image_shape: tuple[int, ...],
+        label_shape: tuple[int, ...],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Image and label, made on the device beside what it is doing, and there when this returns."""
+        stream = self._stream()
+        with torch.cuda.stream(stream):
+            image = torch.empty(image_shape, dtype=torch.float32, device=self._device)
+            label = torch.empty(label_shape, dtype=torch.uint8, device=self._device)
+            augment(sources, regions, params, image, label, engine=self._config.augment.engine)
+        stream.synchronize()
+        return image, label
+
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, copied beside what the device is doing, and there when this returns."""
         if self._device.type != "cuda":
             return tensor.to(self._device)
-        stream = getattr(self._own, "stream", None)
-        if stream is None:
-            stream = self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream = self._stream()
         with torch.cuda.stream(stream):
             copied = tensor.to(self._device, non_blocking=True)
         stream.synchronize()
         return copied
 
-
-def _read(volume: StoredVolume, box: Region) -> Source:
-    image, label = volume.read(box)
-    assert label is not None, "training cases have labels"
-    return Source(image=image, label=label, start=box.start, scaling=volume.scaling)
+    def _stream(self) -> torch.cuda.Stream:
+        """This thread's own."""
+        stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
+        if stream is None:
+            stream = self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        return stream

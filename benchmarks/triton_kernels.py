@@ -1,0 +1,175 @@
+"""Every Triton kernel compiled ahead for sm_80 and sm_90, and what it takes of the machine; needs no GPU.
+
+    python benchmarks/triton_kernels.py [--out FILE]
+
+Registers and spills are what ptxas reports for the code that Triton would load. Writes `results/triton_kernels.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
+from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
+from voxelocity.observe import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+ARCHITECTURES = (80, 90)
+_TYPES = {
+    **dict.fromkeys(("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice"), "*i32"),
+    **dict.fromkeys(("places", "seeds"), "*i64"),
+    **dict.fromkeys(("label", "out_label"), "*u8"),
+    "sums": "*fp64",
+    **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
+    **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
+}
+"""By argument name; what is not named is a pointer to float32."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel as it is launched.
+
+    Attributes:
+        kernel: its name.
+        constants: values of its compile-time arguments.
+        ones: arguments that are 1 at run time, which Triton then compiles in.
+        image: type of what its argument `image` points to.
+        num_warps: of a program.
+    """
+
+    kernel: str
+    constants: dict[str, Any] = field(default_factory=dict)
+    ones: tuple[str, ...] = ()
+    image: str = "fp32"
+    num_warps: int = 4
+
+
+def variants() -> list[Variant]:
+    """All kernels, each as it is launched for a patch of 128 x 128 x 128, some also for a patch of one voxel."""
+    tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
+    block, parts = {"BLOCK": triton_intensity.BLOCK}, {"BLOCK": triton_intensity.BLOCK, "PARTS": 128}
+    gathers = [
+        Variant("gather", {"VOTES": votes, **tile}, image=image, num_warps=GATHER_WARPS)
+        for image in ("i16", "u8", "fp16", "fp32")
+        for votes in (False, True)
+    ]
+    blurs = [
+        Variant("blur_along", {"FROM_IMAGE": axis == 0, "TO_IMAGE": axis == 2, **block}, ones)
+        for axis, ones in enumerate(((), ("axis",), ("inner",)))
+    ]
+    bent_again = [
+        Variant("bend_again", {"KEEPS_MOMENTS": keeps, **parts}, num_warps=SUMMING_WARPS) for keeps in (False, True)
+    ]
+    summing = [
+        Variant(name, parts, num_warps=SUMMING_WARPS) for name in ("measure", "spread", "coarsen", "bend", "restore")
+    ]
+    lines = {"BLOCK": triton_warp.ELASTIC_BLOCK}
+    sides = ("num_channels", "nx", "ny", "nz")
+    one_voxel = [
+        Variant("gather", {"VOTES": True, **tile}, sides, num_warps=GATHER_WARPS),
+        Variant("elastic_lines", lines, sides[1:]),
+        Variant("change_points", {}, sides),
+        Variant("coarsen", {"BLOCK": triton_intensity.BLOCK, "PARTS": 1}, sides[1:], num_warps=SUMMING_WARPS),
+        Variant("blur_along", blurs[1].constants, ("axis", "num_taps", "side", "inner", "num_voxels")),
+        *(
+            replace(some, constants=some.constants | {"PARTS": 1}, ones=("num_voxels",))
+            for some in summing
+            if some.kernel != "coarsen"
+        ),
+    ]
+    return [
+        *gathers,
+        Variant("elastic_lines", lines),
+        Variant("change_points"),
+        *blurs,
+        *summing,
+        *bent_again,
+        *one_voxel,
+    ]
+
+
+def compiled(variant: Variant, architecture: int) -> dict[str, Any]:
+    """Registers, spills and shared memory of a kernel's machine code."""
+    modules = (triton_warp, triton_intensity, triton_tone)
+    kernel = next(vars(module)[variant.kernel] for module in modules if variant.kernel in vars(module))
+    types = {**_TYPES, "image": f"*{variant.image}"}
+    ones = tuple(name for name in variant.ones if name in kernel.arg_names)
+    constants = variant.constants | dict.fromkeys(ones, 1)
+    signature = {name: "constexpr" if name in constants else types.get(name, "*fp32") for name in kernel.arg_names}
+    # As at run time, where memory begins at multiples of 16 bytes.
+    attributes = {
+        (number,): [["tt.divisibility", 16]]
+        for number, name in enumerate(kernel.arg_names)
+        if signature[name].startswith("*")
+    }
+    made = triton.compile(
+        ASTSource(kernel, signature, constants, attributes),
+        target=GPUTarget("cuda", architecture, 32),
+        options={"num_warps": variant.num_warps},
+    )
+    return {
+        **asdict(variant),
+        "architecture": f"sm_{architecture}",
+        "shared_bytes": made.metadata.shared,
+        "machine_code_bytes": len(made.asm["cubin"]),
+        **_of_ptxas(made.asm["ptx"]),
+    }
+
+
+def _of_ptxas(ptx: str) -> dict[str, int]:
+    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
+    assert target is not None, "PTX names its target"
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [triton.knobs.nvidia.ptxas.path, "-v", f"--gpu-name={target[1]}", file.name, "-o", "/dev/null"]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    found = {
+        name: re.search(pattern, told)
+        for name, pattern in (
+            ("registers", r"Used (\d+) registers"),
+            ("stack_bytes", r"(\d+) bytes stack frame"),
+            ("spill_store_bytes", r"(\d+) bytes spill stores"),
+            ("spill_load_bytes", r"(\d+) bytes spill loads"),
+        )
+    }
+    return {name: int(match[1]) for name, match in found.items() if match is not None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compile the Triton kernels ahead and record what they take.")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "triton_kernels.json")
+    options = parser.parse_args()
+    rows = [compiled(variant, architecture) for architecture in ARCHITECTURES for variant in variants()]
+    for row in rows:
+        print(
+            f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
+            f"spilled {row['spill_store_bytes']:3} bytes  {row['constants']} {' '.join(row['ones'])}"
+        )
+    record = {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": "python " + " ".join(["benchmarks/triton_kernels.py", *sys.argv[1:]]),
+        "triton": triton.__version__,
+        "environment": environment(),
+        "kernels": rows,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

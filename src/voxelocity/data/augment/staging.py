@@ -1,0 +1,71 @@
+"""Arrays of a batch, put side by side into one piece of memory that goes to the device in a single copy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from voxelocity.core.volume import Array
+
+_ALIGN_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Where an array will lie.
+
+    Attributes:
+        offset_bytes: in the piece of memory, a multiple of 16.
+        dtype: NumPy's name, one that torch knows too.
+        shape: of the array.
+        steps: voxels between neighbours along each axis. The array's own order in memory is kept.
+    """
+
+    offset_bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def offset(self) -> int:
+        """In elements."""
+        return self.offset_bytes // np.dtype(self.dtype).itemsize
+
+    def of(self, memory: torch.Tensor) -> torch.Tensor:
+        """The array as a view of the copied memory."""
+        whole = memory.view(getattr(torch, self.dtype))
+        return torch.as_strided(whole, self.shape, self.steps, self.offset)
+
+
+class Staging:
+    """Collects arrays, without copying them, then copies all of them at once."""
+
+    def __init__(self) -> None:
+        self._arrays: list[tuple[int, Array]] = []
+        self._num_bytes = 0
+
+    def add(self, array: Array, dtype: str = "") -> Piece:
+        """Takes an array, to be stored as `dtype` if one is named; it must not change before `to`."""
+        dtype = dtype or array.dtype.name
+        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+        line = array.transpose(order)
+        steps = [0] * array.ndim
+        for place, axis in enumerate(order):
+            steps[axis] = math.prod(line.shape[place + 1 :])
+        piece = Piece(self._num_bytes, dtype, array.shape, tuple(steps))
+        self._arrays.append((self._num_bytes, line.astype(dtype, copy=False)))
+        num_bytes = array.size * np.dtype(dtype).itemsize
+        self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+        return piece
+
+    def to(self, device: torch.device) -> torch.Tensor:
+        """All arrays in (n,) uint8 on the device, copied on the current stream; the host does not wait for it."""
+        # torch keeps page-locked memory for later use, and only takes it back when the copy is done.
+        memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        target = memory.numpy()
+        for offset, array in self._arrays:
+            np.copyto(np.ndarray(array.shape, array.dtype, target.data, offset), array)
+        return memory.to(device, non_blocking=True)

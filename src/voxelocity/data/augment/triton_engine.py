@@ -1,0 +1,338 @@
+"""The augmentation of a whole batch on a CUDA device: one copy there, one gather, then a pass for what some channels
+drew. The host waits for nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array
+from voxelocity.data.augment import triton_intensity as intensity
+from voxelocity.data.augment import triton_tone as tone
+from voxelocity.data.augment import triton_warp
+from voxelocity.data.augment.bias import coefficient_cube
+from voxelocity.data.augment.blur import blur_weights
+from voxelocity.data.augment.lowres import low_positions
+from voxelocity.data.augment.noise import CHUNK_VOXELS, QUANTILES
+from voxelocity.data.augment.params import AugmentParams
+from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
+from voxelocity.data.augment.staging import Piece, Staging
+
+_KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
+GATHER_WARPS = 8
+"""Two voxels a thread: about 80 registers, where four voxels take 128 and half the threads then fit."""
+SUMMING_WARPS = 8
+"""Four voxels a thread; with eight, ptxas had to spill registers of `bend` for sm_80."""
+_VOXELS_PER_PART = 8192
+_MAX_PARTS = 128
+_Bools = npt.NDArray[np.bool_]
+
+
+def augment_batch(
+    sources: Sequence[Source | ResidentSource],
+    regions: Sequence[Region],
+    params: AugmentParams,
+    image: torch.Tensor,
+    label: torch.Tensor,
+) -> None:
+    """Fills a batch on the current stream of its device.
+
+    Args:
+        sources: one per sample, what it looks at by `placement.needed_box`, on the host or on the device.
+        regions: one per sample, of the patch in its volume.
+        params: of the batch.
+        image: (b, c, x, y, z) float32 in C order.
+        label: (b, x, y, z) uint8 in C order, on the same device.
+    """
+    assert image.is_contiguous(), f"image with strides {image.stride()}"
+    assert label.is_contiguous(), f"label with strides {label.stride()}"
+    staging = Staging()
+    gather = _Gather(staging, sources, regions, params)
+    changes = _Changes(staging, params, regions[0].shape)
+    memory = staging.to(image.device)
+    with torch.cuda.device(image.device) if image.is_cuda else contextlib.nullcontext():
+        gather.launch(memory, image, label)
+        changes.launch(memory, image)
+
+
+@dataclass(frozen=True)
+class _Boxes:
+    """Samples whose voxels lie in the same memory in the same dtype; without memory of their own, in the staged one."""
+
+    memory: torch.Tensor | None
+    dtype: str
+    rows: Piece
+
+
+class _Gather:
+    """Crop, warp, labels, decoding and, where nothing is done in between, brightness."""
+
+    def __init__(
+        self,
+        staging: Staging,
+        sources: Sequence[Source | ResidentSource],
+        regions: Sequence[Region],
+        params: AugmentParams,
+    ) -> None:
+        places = np.zeros((params.num_samples, len(triton_warp.PLACE_NAMES)), dtype=np.int64)
+        steps = np.zeros((params.num_samples, triton_warp.NUM_STEPS), dtype=np.float32)
+        slots = np.where(params.is_elastic, np.cumsum(params.is_elastic) - 1, -1)
+        rows: dict[tuple[int, str], list[int]] = defaultdict(list)
+        memories: dict[int, torch.Tensor | None] = {}
+        for row, (source, region) in enumerate(zip(sources, regions, strict=True)):
+            memory, dtype, where = _stored(staging, source)
+            memories[id(memory)] = memory
+            rows[id(memory), dtype].append(row)
+            middle, step = middle_and_step(params, row, region, source.start)
+            base = np.floor(middle)
+            places[row] = (*where, *base.astype(np.int64), params.is_warped[row], slots[row])
+            steps[row] = (*(middle - base), *step.ravel())
+        self._groups = [
+            _Boxes(memories[number], dtype, staging.add(np.array(some, dtype=np.int32)))
+            for (number, dtype), some in rows.items()
+        ]
+        self._places, self._steps = staging.add(places), staging.add(steps)
+        self._scales = staging.add(_scales(sources, params))
+        controls = np.einsum("bij,bjxyz->bixyz", params.matrix, params.elastic)[params.is_elastic]
+        self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
+        self._votes = params.votes
+
+    def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
+        num_channels, (nx, ny, nz) = image.shape[1], image.shape[2:]
+        controls = self._controls.of(memory)
+        gx, gy, gz = controls.shape[2:]
+        lines = torch.empty((len(controls), 3, nx, ny, gz), dtype=torch.float32, device=image.device)
+        if lines.numel() > 0:
+            block = triton_warp.ELASTIC_BLOCK
+            triton_warp.elastic_lines[(triton.cdiv(nx * ny * gz, block), len(controls))](
+                controls, lines, nx, ny, gx, gy, gz, BLOCK=block
+            )
+        tile_x, tile_y, tile_z = triton_warp.TILE
+        num_tiles = triton.cdiv(nx, tile_x) * triton.cdiv(ny, tile_y) * triton.cdiv(nz, tile_z)
+        for group in self._groups:
+            stored = memory if group.memory is None else group.memory
+            triton_warp.gather[(num_tiles, group.rows.shape[0])](
+                stored.view(getattr(torch, group.dtype)),
+                stored,
+                group.rows.of(memory),
+                self._places.of(memory),
+                self._steps.of(memory),
+                self._scales.of(memory),
+                lines,
+                image,
+                label,
+                num_channels,
+                nx,
+                ny,
+                nz,
+                gz,
+                VOTES=self._votes,
+                TILE_X=tile_x,
+                TILE_Y=tile_y,
+                TILE_Z=tile_z,
+                num_warps=GATHER_WARPS,
+            )
+
+
+def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Tensor | None, str, tuple[int, ...]]:
+    """The memory that holds a sample's voxels, its dtype, and where they lie there, as `gather` is told."""
+    if isinstance(source, ResidentSource):
+        box = source.box
+        where = (box.image_offset, *box.image_steps, box.label_offset, *box.label_steps, *box.shape)
+        return box.memory, box.dtype, where
+    is_known = source.image.dtype.name in _KERNEL_DTYPES and source.image.dtype.isnative
+    image = staging.add(source.image, source.image.dtype.name if is_known else "float32")
+    label = staging.add(source.label)
+    return None, image.dtype, (image.offset, *image.steps, label.offset, *label.steps, *label.shape)
+
+
+def _scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
+    """Decoding, and with it the brightness of those channels that nothing is done to in between: (b, c, 3)."""
+    is_folded = ~(_are_blurred(params) | _are_changed(params))
+    slope, inter = np.moveaxis(np.stack([source.slopes_and_inters() for source in sources]), 2, 0)
+    factor, fill = np.where(is_folded, params.scale, 1.0), np.where(is_folded, params.shift, 0.0)
+    return np.stack([slope * factor, inter * factor, fill], axis=2).astype(np.float32)
+
+
+def _are_blurred(params: AugmentParams) -> _Bools:
+    is_blurred: _Bools = np.asarray((params.blur_sigma_voxel > 0.0).any(axis=2))
+    return is_blurred
+
+
+def _are_changed(params: AugmentParams) -> _Bools:
+    """Which channels get a bias or noise: (b, c)."""
+    is_changed: _Bools = np.asarray(params.has_bias | (params.noise_std > 0.0))
+    return np.repeat(is_changed[:, None], params.num_channels, axis=1)
+
+
+class _Changes:
+    """All that is done to intensities, each only where it was drawn."""
+
+    def __init__(self, staging: Staging, params: AugmentParams, shape: Index3) -> None:
+        self._shape = shape
+        self._num_voxels = shape[0] * shape[1] * shape[2]
+        parts = triton.next_power_of_2(triton.cdiv(self._num_voxels, _VOXELS_PER_PART))
+        self._num_parts = min(parts, _MAX_PARTS)
+        self._keeps_moments = params.gamma_keeps_moments
+        contrasted, coarse = params.contrast != 1.0, params.low_resolution != 1.0
+        inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
+        bent = inverted | straight
+        self._changed, self._blurred = _listed(staging, _are_changed(params)), _listed(staging, _are_blurred(params))
+        # Only channels that are coarsened without contrast are measured then, and not before.
+        self._measured = _listed(staging, contrasted | (bent & ~coarse))
+        self._coarse = _listed(staging, coarse)
+        self._bent = _listed(staging, bent | (contrasted & ~coarse))
+        self._bent_twice = _listed(staging, inverted & straight)
+        self._restored = _listed(staging, bent & params.gamma_keeps_moments)
+        self._still_contrasted = _flags(staging, contrasted & ~coarse, of=bent | (contrasted & ~coarse))
+        self._were_bent_twice = _flags(staging, inverted & straight, of=bent & params.gamma_keeps_moments)
+        self._values = staging.add(_values(params))
+        self._seeds = staging.add(params.noise_seed)
+        self._cubes = staging.add(_cubes(params))
+        self._quantiles = staging.add(QUANTILES if self._changed.shape[0] > 0 else QUANTILES[:0])
+        taps, radii = _taps(params, shape)
+        self._taps, self._radii = staging.add(taps), staging.add(radii)
+        below, above, shares = _coarse_tables(params, shape)
+        self._below, self._above, self._shares = staging.add(below), staging.add(above), staging.add(shares)
+
+    def launch(self, memory: torch.Tensor, image: torch.Tensor) -> None:
+        if self._changed.shape[0] > 0:
+            intensity.change_points[(triton.cdiv(self._num_voxels, CHUNK_VOXELS), self._changed.shape[0])](
+                image,
+                self._changed.of(memory),
+                self._values.of(memory),
+                self._cubes.of(memory),
+                self._seeds.of(memory),
+                self._quantiles.of(memory),
+                image.shape[1],
+                *self._shape,
+            )
+        if self._blurred.shape[0] > 0:
+            self._blur(memory, image)
+        self._bend(memory, image)
+
+    def _blur(self, memory: torch.Tensor, image: torch.Tensor) -> None:
+        nx, ny, nz = self._shape
+        listed, block = self._blurred.shape[0], intensity.BLOCK
+        scratch = torch.empty((2, listed, self._num_voxels), dtype=torch.float32, device=image.device)
+        taps, radii = self._taps.of(memory), self._radii.of(memory)
+        stations = (image, scratch[0], scratch[1], image)
+        for axis, (side, inner) in enumerate(((nx, ny * nz), (ny, nz), (nz, 1))):
+            intensity.blur_along[(triton.cdiv(self._num_voxels, block), listed)](
+                stations[axis],
+                stations[axis + 1],
+                self._blurred.of(memory),
+                taps,
+                radii,
+                self._values.of(memory),
+                axis,
+                taps.shape[2],
+                side,
+                inner,
+                self._num_voxels,
+                FROM_IMAGE=axis == 0,
+                TO_IMAGE=axis == 2,
+                BLOCK=block,
+            )
+
+    def _bend(self, memory: torch.Tensor, image: torch.Tensor) -> None:
+        """Contrast, low resolution and gamma."""
+        num_channels = image.shape[0] * image.shape[1]
+        slot_size = num_channels * 4 * self._num_parts
+        sums = torch.empty(tone.NUM_SLOTS * slot_size, dtype=torch.float64, device=image.device)
+        values, size = self._values.of(memory), (slot_size, self._num_voxels)
+        constants = {"PARTS": self._num_parts, "BLOCK": intensity.BLOCK, "num_warps": SUMMING_WARPS}
+        if self._measured.shape[0] > 0:
+            tone.measure[self._grid(self._measured)](image, self._measured.of(memory), sums, *size, **constants)
+        if self._coarse.shape[0] > 0:
+            listed = self._coarse.of(memory)
+            scratch = torch.empty((len(listed), self._num_voxels), dtype=torch.float32, device=image.device)
+            tone.spread[self._grid(self._coarse)](image, scratch, listed, values, sums, *size, **constants)
+            tables = (self._below.of(memory), self._above.of(memory), self._shares.of(memory))
+            tone.coarsen[self._grid(self._coarse)](
+                scratch, image, listed, *tables, sums, slot_size, *self._shape, **constants
+            )
+        if self._bent.shape[0] > 0:
+            flags = self._still_contrasted.of(memory)
+            tone.bend[self._grid(self._bent)](image, self._bent.of(memory), values, flags, sums, *size, **constants)
+        if self._bent_twice.shape[0] > 0:
+            tone.bend_again[self._grid(self._bent_twice)](
+                image,
+                self._bent_twice.of(memory),
+                values,
+                sums,
+                *size,
+                KEEPS_MOMENTS=self._keeps_moments,
+                **constants,
+            )
+        if self._restored.shape[0] > 0:
+            flags = self._were_bent_twice.of(memory)
+            tone.restore[self._grid(self._restored)](image, self._restored.of(memory), flags, sums, *size, **constants)
+
+    def _grid(self, listed: Piece) -> tuple[int, int]:
+        return (self._num_parts, listed.shape[0])
+
+
+def _listed(staging: Staging, channels: _Bools) -> Piece:
+    return staging.add(np.flatnonzero(channels).astype(np.int32))
+
+
+def _flags(staging: Staging, channels: _Bools, *, of: _Bools) -> Piece:
+    return staging.add(channels[of].astype(np.int32))
+
+
+def _values(params: AugmentParams) -> Array:
+    per_channel = np.ones(params.gamma.shape, dtype=np.float32)
+    return np.stack(
+        [
+            per_channel * params.noise_std[:, None],
+            params.scale,
+            params.shift,
+            per_channel * params.has_bias[:, None],
+            params.contrast,
+            params.gamma_inverted,
+            params.gamma,
+            _are_blurred(params).astype(np.float32),
+        ],
+        axis=2,
+    )
+
+
+def _cubes(params: AugmentParams) -> Array:
+    cubes = np.zeros((params.num_samples, params.num_channels, 64), dtype=np.float32)
+    for row in np.flatnonzero(params.has_bias):
+        cubes[row] = [coefficient_cube(coefficients).ravel() for coefficients in params.bias[row]]
+    return cubes
+
+
+def _taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
+    """Weights (n, 3, taps) of each blurred channel, and how many there are on either side (n, 3)."""
+    kernels = [
+        [blur_weights(float(sigma), side) for sigma, side in zip(sigmas, shape, strict=True)]
+        for sigmas in params.blur_sigma_voxel[_are_blurred(params)]
+    ]
+    num_taps = max((kernel.size for three in kernels for kernel in three), default=1)
+    taps, radii = np.zeros((len(kernels), 3, num_taps), np.float32), np.zeros((len(kernels), 3), np.int32)
+    for place, three in enumerate(kernels):
+        for axis, kernel in enumerate(three):
+            taps[place, axis, : kernel.size], radii[place, axis] = kernel, kernel.size // 2
+    return taps, radii
+
+
+def _coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, Array]:
+    """`low_positions` along x, y and z of each coarse channel: three times (n, nx + ny + nz)."""
+    zooms = params.low_resolution[params.low_resolution != 1.0]
+    tables = [[low_positions(side, float(zoom)) for side in shape] for zoom in zooms]
+    below, above, shares = (
+        np.array([np.concatenate([axis[number] for axis in axes]) for axes in tables]) for number in range(3)
+    )
+    return below.astype(np.int32), above.astype(np.int32), shares.astype(np.float32)

@@ -1,0 +1,154 @@
+"""Bias, noise, brightness and blur on a CUDA device. Each kernel works on a list of channels: those that drew its
+change.
+
+Channel p of a batch is `row * c + channel`; it lies at `p * num_voxels`. What needs sums over a channel stands in
+`triton_tone`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from voxelocity.data.augment.noise import BITS_PER_LEVEL, BLOCKS_PER_CHUNK, NUM_LEVELS
+
+# What the kernels read of each channel, float32 and in this order.
+VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")
+_NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
+
+BLOCK: Final = 1024
+"""Voxels that a program has in work at once."""
+_LANES = tl.constexpr(BLOCKS_PER_CHUNK)
+_LEVEL_BITS = tl.constexpr(BITS_PER_LEVEL)
+_LEVEL_MASK = tl.constexpr(NUM_LEVELS - 1)
+
+
+@triton.jit
+def change_points(image, channels, values, cubes, seeds, quantiles, num_channels, nx, ny, nz):
+    """Bias, noise and, where no blur comes first, brightness. Programs: (chunks of 2048 voxels, channels of the list).
+
+    A program makes one Philox call a lane and has from it the bits of the eight voxels that the lane holds.
+
+    Args:
+        image: (b * c, nx * ny * nz) float32, changed in place.
+        channels: (n,) int32, the list.
+        values: (b * c, 8) float32, `VALUE_NAMES`.
+        cubes: (b * c, 64) float32, `bias.coefficient_cube`; not read where no channel of the list has a bias.
+        seeds: (b,) int64.
+        quantiles: (4096,) float32, `noise.QUANTILES`.
+        num_channels: c.
+        nx: of the patch.
+        ny: of the patch.
+        nz: of the patch.
+    """
+    channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
+    value = values + channel * _NUM_VALUES
+    std, scale, shift = tl.load(value), tl.load(value + 1), tl.load(value + 2)
+    has_bias = tl.load(value + 3) != 0.0
+    if tl.load(value + 7) != 0.0:
+        scale, shift = 1.0, 0.0
+    num_voxels = nx * ny * nz
+    image += channel * num_voxels
+    lane = tl.arange(0, _LANES)
+    chunk = tl.program_id(0)
+    call = chunk * _LANES + lane
+    seed = tl.load(seeds + channel // num_channels)
+    number = (channel % num_channels).to(tl.int32)
+    w0, w1, w2, w3 = tl.philox(seed, call, call * 0 + number, call * 0, call * 0)
+    for part in tl.static_range(8):
+        if part % 4 == 0:
+            word = w0
+        elif part % 4 == 1:
+            word = w1
+        elif part % 4 == 2:
+            word = w2
+        else:
+            word = w3
+        t = chunk * 8 * _LANES + part * _LANES + lane
+        in_patch = t < num_voxels
+        v = tl.load(image + t, mask=in_patch, other=0.0)
+        if has_bias:
+            v *= tl.exp(_field(cubes + channel * 64, t, nx, ny, nz))
+        level = (word >> (part // 4 * _LEVEL_BITS)) & _LEVEL_MASK
+        v += std * tl.load(quantiles + level.to(tl.int32), mask=in_patch, other=0.0)
+        tl.store(image + t, v * scale + shift, mask=in_patch)
+
+
+@triton.jit
+def blur_along(
+    source,
+    target,
+    channels,
+    taps,
+    radii,
+    values,
+    axis,
+    num_taps,
+    side,
+    inner,
+    num_voxels,
+    FROM_IMAGE: tl.constexpr,
+    TO_IMAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The blur of one axis, mirrored about the outermost voxels, and brightness with the last axis.
+
+    Programs: (blocks of a channel, channels of the list).
+
+    Args:
+        source: (b * c, num_voxels) float32, or (n, num_voxels) scratch.
+        target: likewise, other memory than `source`.
+        channels: (n,) int32, the list.
+        taps: (n, 3, num_taps) float32, `blur.blur_weights` of each axis.
+        radii: (n, 3) int32.
+        values: (b * c, 8) float32, `VALUE_NAMES`.
+        axis: 0, 1 or 2.
+        num_taps: of the widest kernel.
+        side: voxels along the axis.
+        inner: distance of neighbours along the axis.
+        num_voxels: of a channel.
+        FROM_IMAGE: whether `source` is the batch, and not scratch.
+        TO_IMAGE: whether `target` is; brightness is applied there.
+        BLOCK: voxels of a program.
+    """
+    place = tl.program_id(1).to(tl.int64)
+    channel = tl.load(channels + place).to(tl.int64)
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    in_patch = t < num_voxels
+    source += (channel if FROM_IMAGE else place) * num_voxels
+    radius = tl.load(radii + place * 3 + axis)
+    weights = taps + (place * 3 + axis) * num_taps
+    at = t // inner % side
+    total = tl.zeros((BLOCK,), tl.float32)
+    for tap in range(2 * radius + 1):
+        from_start = tl.abs(at + tap - radius)
+        other = tl.minimum(from_start, 2 * (side - 1) - from_start)
+        total += tl.load(weights + tap) * tl.load(source + (t + (other - at) * inner), mask=in_patch, other=0.0)
+    if TO_IMAGE:
+        value = values + channel * _NUM_VALUES
+        total = total * tl.load(value + 1) + tl.load(value + 2)
+    tl.store(target + (channel if TO_IMAGE else place) * num_voxels + t, total, mask=in_patch)
+
+
+@triton.jit
+def _field(cube, t, nx, ny, nz):
+    """The logarithm of the bias field at voxels t: products of Legendre polynomials of degree up to 3 in all."""
+    x1, x2, x3 = _legendre(t // (ny * nz), nx)
+    y1, y2, y3 = _legendre(t // nz % ny, ny)
+    z1, z2, z3 = _legendre(t % nz, nz)
+    x, y, z = (x1 * 0.0 + 1.0, x1, x2, x3), (y1 * 0.0 + 1.0, y1, y2, y3), (z1 * 0.0 + 1.0, z1, z2, z3)
+    total = x1 * 0.0
+    for a in tl.static_range(4):
+        for b in tl.static_range(4 - a):
+            for c in tl.static_range(4 - a - b):
+                total += tl.load(cube + (16 * a + 4 * b + c)) * (x[a] * y[b] * z[c])
+    return total
+
+
+@triton.jit
+def _legendre(index, side):
+    """Degrees 1 to 3 at voxels of an axis that runs from -1 to 1; its middle where it has one voxel."""
+    t = (2 * index - (side - 1)).to(tl.float32) / tl.maximum(side - 1, 1).to(tl.float32)
+    return t, (3.0 * t * t - 1.0) * 0.5, (5.0 * t * t - 3.0) * t * 0.5

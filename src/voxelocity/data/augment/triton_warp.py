@@ -1,0 +1,283 @@
+"""The gather on a CUDA device: one kernel takes the patches of a batch from flat memory, be it boxes that were just
+copied there or whole volumes that stay there.
+
+Triton is used here, in `triton_intensity`, `triton_tone` and `triton_engine`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+# What `gather` reads of each sample, int64 and in this order; steps and offsets count voxels.
+PLACE_NAMES: Final = (
+    *("image_offset", "image_step_c", "image_step_x", "image_step_y", "image_step_z"),
+    *("label_offset", "label_step_x", "label_step_y", "label_step_z"),
+    *("size_x", "size_y", "size_z", "base_x", "base_y", "base_z"),
+    *("is_warped", "elastic_slot"),
+)
+_NUM_PLACES = tl.constexpr(len(PLACE_NAMES))
+# The part of the base behind the comma (3), and the step matrix (3, 3), column j along patch axis j; float32.
+NUM_STEPS: Final = 12
+_NUM_STEPS = tl.constexpr(NUM_STEPS)
+
+TILE: Final = (4, 8, 16)
+"""Patch voxels of one program. Compact, for turned patches read neighbours of neighbours; 16 along z, so that a line of
+a tile is written in whole sectors."""
+ELASTIC_BLOCK: Final = 256
+
+
+@triton.jit
+def gather(
+    image,
+    label,
+    rows,
+    places,
+    steps,
+    scales,
+    lines,
+    out_image,
+    out_label,
+    num_channels,
+    nx,
+    ny,
+    nz,
+    points_z,
+    VOTES: tl.constexpr,
+    TILE_X: tl.constexpr,
+    TILE_Y: tl.constexpr,
+    TILE_Z: tl.constexpr,
+):
+    """Fills patches. Programs: (tiles of a patch, samples).
+
+    A place is computed in float32 from the middle of the patch, in voxels from `base`, an integer: its error grows with
+    the patch and not with the volume.
+
+    Args:
+        image: all stored voxels of these samples' images; sample r has its own at `places[r]`.
+        label: likewise uint8.
+        rows: (n,) int32, which rows of the batch these samples are.
+        places: (b, 17) int64, `PLACE_NAMES`.
+        steps: (b, 12) float32.
+        scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, and everywhere plus `[2]`.
+        lines: of `elastic_lines`.
+        out_image: (b, c, nx, ny, nz) float32.
+        out_label: (b, nx, ny, nz) uint8.
+        num_channels: c.
+        nx: of the patch.
+        ny: of the patch.
+        nz: of the patch.
+        points_z: control points along z.
+        VOTES: whether labels are voted on.
+        TILE_X: voxels of a program along x.
+        TILE_Y: along y.
+        TILE_Z: along z.
+    """
+    row = tl.load(rows + tl.program_id(1)).to(tl.int64)
+    place, step = places + row * _NUM_PLACES, steps + row * _NUM_STEPS
+    tiles_y, tiles_z = tl.cdiv(ny, TILE_Y), tl.cdiv(nz, TILE_Z)
+    tile = tl.program_id(0)
+    i = tile // (tiles_y * tiles_z) * TILE_X + tl.arange(0, TILE_X)[:, None, None]
+    j = tile // tiles_z % tiles_y * TILE_Y + tl.arange(0, TILE_Y)[None, :, None]
+    k = tile % tiles_z * TILE_Z + tl.arange(0, TILE_Z)[None, None, :]
+    in_patch = (i < nx) & (j < ny) & (k < nz)
+    target = (i * ny + j) * nz + k
+    # Offsets from the patch's middle: half-integers, exact.
+    fi, fj, fk = _from_middle(i, nx), _from_middle(j, ny), _from_middle(k, nz)
+    x = _along(step, step + 3, fi, fj, fk)
+    y = _along(step + 1, step + 6, fi, fj, fk)
+    z = _along(step + 2, step + 9, fi, fj, fk)
+    slot = tl.load(place + 16)
+    if slot >= 0:
+        first, w0, w1, w2, w3 = _spline(k, nz, points_z)
+        line = lines + slot * 3 * nx * ny * points_z + (i * ny + j) * points_z + first
+        size = nx * ny * points_z
+        x += _bent(line, w0, w1, w2, w3, in_patch)
+        y += _bent(line + size, w0, w1, w2, w3, in_patch)
+        z += _bent(line + 2 * size, w0, w1, w2, w3, in_patch)
+    size_x, size_y, size_z = _int(place + 9), _int(place + 10), _int(place + 11)
+    base_x, base_y, base_z = _int(place + 12), _int(place + 13), _int(place + 14)
+    step_x, step_y, step_z = _int(place + 2), _int(place + 3), _int(place + 4)
+    label_x, label_y, label_z = _int(place + 6), _int(place + 7), _int(place + 8)
+    image += tl.load(place)
+    label += tl.load(place + 5)
+    step_c = tl.load(place + 1)
+    num_voxels = nx * ny * nz
+    out_image += row * num_channels * num_voxels
+    out_label += row * num_voxels
+    scale = scales + row * num_channels * 3
+    if tl.load(place + 15) != 0:
+        low_x, low_y, low_z = tl.floor(x), tl.floor(y), tl.floor(z)
+        wx, wy, wz = x - low_x, y - low_y, z - low_z
+        ix, iy, iz = low_x.to(tl.int32) + base_x, low_y.to(tl.int32) + base_y, low_z.to(tl.int32) + base_z
+        in_x0, in_x1 = (ix >= 0) & (ix < size_x) & in_patch, (ix >= -1) & (ix < size_x - 1) & in_patch
+        in_y0, in_y1 = (iy >= 0) & (iy < size_y), (iy >= -1) & (iy < size_y - 1)
+        in_z0, in_z1 = (iz >= 0) & (iz < size_z), (iz >= -1) & (iz < size_z - 1)
+        in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
+        at = ix * step_x + iy * step_y + iz * step_z
+        # The share of the eight voxels that lie inside: beyond the border is intensity 0, not the stored number 0.
+        inside = _share(wx, in_x0, in_x1) * _share(wy, in_y0, in_y1) * _share(wz, in_z0, in_z1)
+        for c in range(num_channels):
+            a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
+            stored = image + c * step_c
+            v00 = _between(stored, at, step_z, wz, in_00 & in_z0, in_00 & in_z1)
+            v01 = _between(stored, at + step_y, step_z, wz, in_01 & in_z0, in_01 & in_z1)
+            v10 = _between(stored, at + step_x, step_z, wz, in_10 & in_z0, in_10 & in_z1)
+            v11 = _between(stored, at + step_x + step_y, step_z, wz, in_11 & in_z0, in_11 & in_z1)
+            v0, v1 = v00 + wy * (v01 - v00), v10 + wy * (v11 - v10)
+            value = (v0 + wx * (v1 - v0)) * a + (b * inside + fill)
+            tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
+        if VOTES:
+            at = ix * label_x + iy * label_y + iz * label_z
+            l0 = _class(label, at, in_00 & in_z0)
+            l1 = _class(label, at + label_z, in_00 & in_z1)
+            l2 = _class(label, at + label_y, in_01 & in_z0)
+            l3 = _class(label, at + label_y + label_z, in_01 & in_z1)
+            at += label_x
+            l4 = _class(label, at, in_10 & in_z0)
+            l5 = _class(label, at + label_z, in_10 & in_z1)
+            l6 = _class(label, at + label_y, in_11 & in_z0)
+            l7 = _class(label, at + label_y + label_z, in_11 & in_z1)
+            found = l0
+            differ = (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7)
+            # Most tiles lie wholly within one class.
+            if tl.max(differ) > 0:
+                found = _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz)
+        else:
+            ix = tl.floor(x + 0.5).to(tl.int32) + base_x
+            iy = tl.floor(y + 0.5).to(tl.int32) + base_y
+            iz = tl.floor(z + 0.5).to(tl.int32) + base_z
+            in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z)
+            found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box & in_patch)
+        tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
+    else:
+        ix, iy, iz = x.to(tl.int32) + base_x, y.to(tl.int32) + base_y, z.to(tl.int32) + base_z
+        in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z) & in_patch
+        at = ix * step_x + iy * step_y + iz * step_z
+        for c in range(num_channels):
+            a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
+            value = tl.load(image + c * step_c + at, mask=in_box, other=0.0).to(tl.float32) * a
+            value = tl.where(in_box, value + (b + fill), fill)
+            tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
+        found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box)
+        tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
+
+
+@triton.jit
+def elastic_lines(
+    control,
+    lines,
+    nx,
+    ny,
+    points_x,
+    points_y,
+    points_z,
+    BLOCK: tl.constexpr,
+):
+    """The spline of each deformation, summed along x and y and left in control points along z.
+
+    Programs: (blocks of nx * ny * points_z, deformations).
+
+    Args:
+        control: (n, 3, points_x, points_y, points_z) float32, shifts in the volume.
+        lines: (n, 3, nx, ny, points_z) float32, written.
+        nx: of the patch.
+        ny: of the patch.
+        points_x: control points along x.
+        points_y: along y.
+        points_z: along z.
+        BLOCK: elements of a program.
+    """
+    deformation = tl.program_id(1).to(tl.int64)
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    num = nx * ny * points_z
+    is_used = t < num
+    q, j, i = t % points_z, t // points_z % ny, t // (points_z * ny)
+    i = tl.minimum(i, nx - 1)
+    first_x, x0, x1, x2, x3 = _spline(i, nx, points_x)
+    first_y, y0, y1, y2, y3 = _spline(j, ny, points_y)
+    for axis in range(3):
+        at = control + (deformation * 3 + axis) * points_x * points_y * points_z
+        at += (first_x * points_y + first_y) * points_z + q
+        next_x = points_y * points_z
+        total = x0 * _weighted(at, points_z, y0, y1, y2, y3, is_used)
+        total += x1 * _weighted(at + next_x, points_z, y0, y1, y2, y3, is_used)
+        total += x2 * _weighted(at + 2 * next_x, points_z, y0, y1, y2, y3, is_used)
+        total += x3 * _weighted(at + 3 * next_x, points_z, y0, y1, y2, y3, is_used)
+        tl.store(lines + (deformation * 3 + axis) * num + t, total, mask=is_used)
+
+
+@triton.jit
+def _int(pointer):
+    return tl.load(pointer).to(tl.int32)
+
+
+@triton.jit
+def _from_middle(index, side):
+    return index.to(tl.float32) - (side - 1) * 0.5
+
+
+@triton.jit
+def _along(base, column, fi, fj, fk):
+    return tl.load(base) + (tl.load(column) * fi + (tl.load(column + 1) * fj + tl.load(column + 2) * fk))
+
+
+@triton.jit
+def _spline(index, side, points):
+    """`spline.four_weights`: the first of the four control points, and their shares."""
+    intervals = points - 3
+    place = index.to(tl.float32) * (intervals.to(tl.float32) / tl.maximum(side - 1, 1).to(tl.float32))
+    first = tl.minimum(place.to(tl.int32), intervals - 1)
+    t = place - first.to(tl.float32)
+    u = 1.0 - t
+    sixth = 1.0 / 6.0
+    w1 = ((3.0 * t - 6.0) * t * t + 4.0) * sixth
+    w2 = (((-3.0 * t + 3.0) * t + 3.0) * t + 1.0) * sixth
+    return first, u * u * u * sixth, w1, w2, t * t * t * sixth
+
+
+@triton.jit
+def _weighted(at, step, w0, w1, w2, w3, mask):
+    total = w0 * tl.load(at, mask=mask, other=0.0) + w1 * tl.load(at + step, mask=mask, other=0.0)
+    return total + w2 * tl.load(at + 2 * step, mask=mask, other=0.0) + w3 * tl.load(at + 3 * step, mask=mask, other=0.0)
+
+
+@triton.jit
+def _bent(line, w0, w1, w2, w3, mask):
+    return _weighted(line, 1, w0, w1, w2, w3, mask)
+
+
+@triton.jit
+def _share(w, in_first, in_second):
+    return tl.where(in_first, 1.0 - w, 0.0) + tl.where(in_second, w, 0.0)
+
+
+@triton.jit
+def _between(stored, at, step_z, wz, in_first, in_second):
+    low = tl.load(stored + at, mask=in_first, other=0.0).to(tl.float32)
+    high = tl.load(stored + (at + step_z), mask=in_second, other=0.0).to(tl.float32)
+    return low + wz * (high - low)
+
+
+@triton.jit
+def _class(label, at, mask):
+    return tl.load(label + at, mask=mask, other=0).to(tl.int32)
+
+
+@triton.jit
+def _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz):
+    """The class of the largest summed weight; the smaller index where two are equal."""
+    ux, uy, uz = 1.0 - wx, 1.0 - wy, 1.0 - wz
+    labels = (l0, l1, l2, l3, l4, l5, l6, l7)
+    uu, uw, wu, ww = ux * uy, ux * wy, wx * uy, wx * wy
+    shares = (uu * uz, uu * wz, uw * uz, uw * wz, wu * uz, wu * wz, ww * uz, ww * wz)
+    best, best_share = l0, ux * 0.0 - 1.0
+    for a in tl.static_range(8):
+        share = ux * 0.0
+        for b in tl.static_range(8):
+            share += tl.where(labels[a] == labels[b], shares[b], 0.0)
+        is_better = (share > best_share) | ((share == best_share) & (labels[a] < best))
+        best, best_share = tl.where(is_better, labels[a], best), tl.where(is_better, share, best_share)
+    return best

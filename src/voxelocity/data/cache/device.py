@@ -1,0 +1,207 @@
+"""The device tier: prepared volumes in the accelerator's memory, as they are stored, side by side in one flat piece."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
+from voxelocity.core.region import Region
+from voxelocity.core.resident import ResidentBox
+from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
+
+DTYPES = ("int16", "uint8", "float16", "float32")
+_ALIGN_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceVolume:
+    """A prepared volume on a device. A `core.contracts.StoredVolume` and a `core.resident.ResidentVolume`.
+
+    `locate` costs nothing; `read` and `load` copy to the host and wait for it. The memory stays as long as the tier or
+    any of its volumes does.
+
+    Attributes:
+        memory: (n,) uint8 on the device, of the whole tier.
+        image_start_byte: where the image begins, in C order.
+        label_start_byte: where the label begins, in C order; -1 without one.
+        trace: as in `Volume`.
+    """
+
+    case_id: str
+    spec: VolumeSpec
+    scaling: tuple[Scaling, ...]
+    memory: torch.Tensor = field(repr=False)
+    image_start_byte: int
+    label_start_byte: int
+    trace: tuple[Mapping[str, Any], ...] = ()
+    foreground: Mapping[int, Array] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> Grid:
+        return self.spec.grid
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on the device."""
+        label_bytes = self.grid.num_voxels if self.label_start_byte >= 0 else 0
+        return _aligned(self.spec.image_bytes) + _aligned(label_bytes)
+
+    def renamed(self, case_id: str) -> DeviceVolume:
+        """The same voxels under another case id."""
+        return replace(self, case_id=case_id)
+
+    def locate(self, region: Region) -> ResidentBox:
+        """Where the stored voxels of a box inside the volume lie."""
+        assert self.label_start_byte >= 0, f"case '{self.case_id}' has no label"
+        _, ny, nz = self.grid.shape
+        first = (region.start[0] * ny + region.start[1]) * nz + region.start[2]
+        return ResidentBox(
+            memory=self.memory,
+            dtype=self.spec.dtype,
+            shape=region.shape,
+            image_offset=self.image_start_byte // np.dtype(self.spec.dtype).itemsize + first,
+            image_steps=(self.grid.num_voxels, ny * nz, nz, 1),
+            label_offset=self.label_start_byte + first,
+            label_steps=(ny * nz, nz, 1),
+        )
+
+    def read(self, region: Region) -> tuple[Array, Array | None]:
+        """The stored voxels of a box inside the volume, copied to the host: image (c, *shape) and label (*shape)."""
+        image = self._view(self.image_start_byte, self.spec.dtype, (self.spec.num_channels, *self.grid.shape))
+        image = image[(slice(None), *region.slices)]
+        if self.label_start_byte < 0:
+            return image.cpu().numpy(), None
+        label = self._view(self.label_start_byte, "uint8", self.grid.shape)[region.slices]
+        return image.cpu().numpy(), label.cpu().numpy()
+
+    def load(self) -> Volume:
+        """All of it in the host's memory."""
+        image, label = self.read(Region((0, 0, 0), self.grid.shape))
+        return Volume(
+            case_id=self.case_id,
+            image=image,
+            label=label,
+            grid=self.grid,
+            scaling=self.scaling,
+            trace=self.trace,
+            foreground=self.foreground,
+        )
+
+    def _view(self, start_byte: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+        stop = start_byte + math.prod(shape) * np.dtype(dtype).itemsize
+        return self.memory[start_byte:stop].view(getattr(torch, dtype)).reshape(shape)
+
+
+class DeviceTier:
+    """Volumes in a device's memory, kept for as long as the tier is: none is dropped for another.
+
+    Safe to use from several threads of one process. The memory is taken at once, when the tier is made.
+
+    Args:
+        max_bytes: how much of the device's memory to take.
+        device: which.
+
+    Raises:
+        CacheFullError: the device has not that much memory left.
+    """
+
+    def __init__(self, max_bytes: int, device: torch.device | str = "cuda") -> None:
+        self._max_bytes = max_bytes // _ALIGN_BYTES * _ALIGN_BYTES
+        try:
+            self._memory = torch.empty(self._max_bytes, dtype=torch.uint8, device=device)
+        except torch.OutOfMemoryError as error:
+            raise CacheFullError(
+                f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.max_bytes or "
+                "choose the memory tier"
+            ) from error
+        self._num_bytes = 0
+        self._volumes: dict[str, DeviceVolume] = {}
+        self._lock = threading.Lock()
+        self._builders: dict[str, threading.Lock] = {}
+
+    def get(self, key: str) -> DeviceVolume | None:
+        """The volume under this key, or None."""
+        with self._lock:
+            return self._volumes.get(key)
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Copies the volume to the device; there when this returns. A key that is kept already stays as it is.
+
+        Raises:
+            CacheError: its dtype is none that the device's kernels read.
+            EntryTooLargeError: it is larger than the whole tier.
+            CacheFullError: there is no room left for it.
+        """
+        if volume.image.dtype.name not in DTYPES or not volume.image.dtype.isnative:
+            raise CacheError(
+                f"cache.device: case '{volume.case_id}' is stored as {volume.image.dtype.str}, a device keeps "
+                f"{', '.join(DTYPES)}; set data.prepare.dtype to one of them"
+            )
+        image_bytes = _aligned(volume.image.nbytes)
+        size = image_bytes + (0 if volume.label is None else _aligned(volume.label.nbytes))
+        with self._lock:
+            if key in self._volumes:
+                return
+            start = self._take(volume.case_id, size)
+        kept = DeviceVolume(
+            case_id=volume.case_id,
+            spec=volume.spec,
+            scaling=volume.scaling,
+            memory=self._memory,
+            image_start_byte=start,
+            label_start_byte=-1 if volume.label is None else start + image_bytes,
+            trace=volume.trace,
+            foreground=volume.foreground,
+        )
+        self._copy(volume.image, kept.image_start_byte)
+        if volume.label is not None:
+            self._copy(volume.label, kept.label_start_byte)
+        if self._memory.is_cuda:
+            # Others read it on streams of their own.
+            torch.cuda.current_stream(self._memory.device).synchronize()
+        with self._lock:
+            self._volumes[key] = kept
+
+    @contextlib.contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Holds, among the threads of this process, the right to make this entry."""
+        with self._lock:
+            builder = self._builders.setdefault(key, threading.Lock())
+        with builder:
+            yield
+
+    def bytes_used(self) -> int:
+        """Bytes of the device's memory that entries take; the tier holds `max_bytes` of it in any case."""
+        with self._lock:
+            return self._num_bytes
+
+    def _take(self, case_id: str, size: int) -> int:
+        if size > self._max_bytes:
+            raise EntryTooLargeError(
+                f"cache.device: case '{case_id}' takes {size / 1e6:.1f} MB, the whole tier is "
+                f"{self._max_bytes / 1e6:.1f} MB; raise data.cache.max_bytes or choose the memory tier"
+            )
+        if self._num_bytes + size > self._max_bytes:
+            raise CacheFullError(
+                f"cache.device: no room for case '{case_id}' of {size / 1e6:.1f} MB, "
+                f"{(self._max_bytes - self._num_bytes) / 1e6:.1f} MB of {self._max_bytes / 1e6:.1f} MB are left"
+            )
+        start = self._num_bytes
+        self._num_bytes += size
+        return start
+
+    def _copy(self, array: Array, start_byte: int) -> None:
+        line = torch.from_numpy(np.array(array, order="C").reshape(-1).view(np.uint8))
+        self._memory[start_byte : start_byte + line.numel()].copy_(line)
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES

@@ -1,0 +1,41 @@
+import numpy as np
+import torch
+
+from voxelocity.data.augment.staging import Staging
+
+
+def test_arrays_of_any_order_and_dtype_come_back_from_one_piece_of_memory():
+    base = np.random.default_rng(0).integers(0, 200, (2, 7, 5, 9)).astype(np.int16)
+    given = [
+        base,
+        np.asfortranarray(base),
+        base[:, 1:4, ::2, 3:],
+        base[..., ::-1],
+        base.astype(np.uint8)[0, :3, :1, :1],
+        base[:, :0],
+        np.zeros((0, 3, 2, 2), np.float32),
+        np.array([2**40, -1], np.int64),
+    ]
+    staging = Staging()
+    pieces = [staging.add(array) for array in given]
+    memory = staging.to(torch.device("cpu"))
+    assert memory.dtype == torch.uint8
+    assert memory.numel() % 16 == 0
+    for piece, array in zip(pieces, given, strict=True):
+        assert piece.offset_bytes % 16 == 0
+        np.testing.assert_array_equal(piece.of(memory).numpy(), array)
+        assert piece.of(memory).numpy().dtype == array.dtype
+
+
+def test_the_order_in_memory_is_kept_so_that_no_axis_is_turned_round():
+    array = np.zeros((4, 5, 6), np.float32)
+    assert Staging().add(np.asfortranarray(array)).steps == (1, 4, 20)
+    assert Staging().add(array[:2, :, 1:4]).steps == (15, 3, 1)
+
+
+def test_an_array_can_be_stored_as_another_dtype():
+    staging, array = Staging(), np.array([1.5, -2.0], dtype=">f8")
+    piece = staging.add(array, "float32")
+    stored = piece.of(staging.to(torch.device("cpu")))
+    assert stored.dtype == torch.float32
+    assert stored.tolist() == [1.5, -2.0]

@@ -1,0 +1,92 @@
+"""The device tier, on the CPU as device where there is no other."""
+
+import numpy as np
+import pytest
+import torch
+
+from voxelocity.core.contracts import StoredVolume, Tier
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
+from voxelocity.core.region import Region
+from voxelocity.core.resident import ResidentVolume
+from voxelocity.core.volume import Grid, Scaling, Volume
+from voxelocity.data.cache import DeviceTier
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+def volume(case_id="a", dtype="int16", shape=(5, 6, 7), label=True):
+    image = np.random.default_rng(0).integers(0, 200, (2, *shape)).astype(dtype)
+    return Volume(
+        case_id=case_id,
+        image=image,
+        label=(image[0] % 3).astype(np.uint8) if label else None,
+        grid=Grid.of(image.shape, np.diag([1.0, 2.0, 3.0, 1.0])),
+        scaling=(Scaling(0.5, 1.0), Scaling(2.0, -1.0)),
+        trace=({"step": "crop"},),
+        foreground={1: np.array([3, 9], np.int32)},
+    )
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "float16", "float32"])
+def test_what_is_put_comes_back_voxel_for_voxel(device, dtype):
+    tier, given = DeviceTier(10_000, device), volume(dtype=dtype)
+    assert isinstance(tier, Tier)
+    assert tier.get("k") is None
+    tier.put("k", given)
+    kept = tier.get("k")
+    assert isinstance(kept, StoredVolume)
+    assert isinstance(kept, ResidentVolume)
+    loaded = kept.load()
+    np.testing.assert_array_equal(loaded.image, given.image)
+    np.testing.assert_array_equal(loaded.label, given.label)
+    assert loaded.image.dtype == given.image.dtype
+    assert (loaded.grid, loaded.scaling, loaded.trace) == (given.grid, given.scaling, given.trace)
+    assert (kept.spec, kept.renamed("b").case_id) == (given.spec, "b")
+    box = Region((1, 2, 3), (4, 6, 5))
+    image, label = kept.read(box)
+    np.testing.assert_array_equal(image, given.image[(slice(None), *box.slices)])
+    np.testing.assert_array_equal(label, given.label[box.slices])
+
+
+def test_a_box_is_found_where_it_is_said_to_lie(device):
+    tier = DeviceTier(10_000, device)
+    tier.put("first", volume("a", "uint8", (3, 3, 3)))
+    given = volume("b", "int16").with_(image=np.asfortranarray(volume().image))
+    tier.put("second", given)
+    found = tier.get("second").locate(Region((1, 2, 3), (4, 6, 5)))
+    voxels = torch.as_strided(
+        found.memory.view(torch.int16), (2, *found.shape), found.image_steps, found.image_offset
+    ).cpu()
+    label = torch.as_strided(found.memory, found.shape, found.label_steps, found.label_offset).cpu()
+    np.testing.assert_array_equal(voxels.numpy(), given.image[:, 1:4, 2:6, 3:5])
+    np.testing.assert_array_equal(label.numpy(), given.label[1:4, 2:6, 3:5])
+
+
+def test_bytes_are_counted_and_never_exceed_the_budget(device):
+    # 2 channels x 210 voxels x 2 bytes and 210 of the label, each rounded up to 16: 848 and 224.
+    tier = DeviceTier(2500, device)
+    tier.put("a", volume())
+    tier.put("a", volume())
+    tier.put("b", volume(label=False))
+    assert tier.bytes_used() == tier.get("a").num_bytes + tier.get("b").num_bytes == 1072 + 848
+    with pytest.raises(CacheFullError, match=r"no room for case 'c' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left"):
+        tier.put("c", volume("c"))
+    with pytest.raises(EntryTooLargeError, match=r"case 'd' takes .* MB, the whole tier is .* choose the memory tier"):
+        tier.put("d", volume("d", shape=(10, 10, 20)))
+    assert tier.get("c") is None
+    assert tier.bytes_used() == 1920
+
+
+@pytest.mark.parametrize("dtype", ["float64", ">i2"])
+def test_a_dtype_that_kernels_do_not_read_is_refused_by_name(dtype):
+    tier = DeviceTier(10_000, "cpu")
+    with pytest.raises(
+        CacheError, match=r"case 'a' is stored as .*, a device keeps int16, uint8, float16, float32; set"
+    ):
+        tier.put("a", volume(dtype=dtype))
+    assert tier.bytes_used() == 0

@@ -29,7 +29,7 @@ from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
 from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, needed_box, sample
-from voxelocity.data.cache import DeviceTier, DeviceVolume
+from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.observe import environment
 from voxelocity.recipes.demo.phantom import make_phantoms
 

@@ -27,7 +27,7 @@ from voxelocity.data.augment import (
     sample,
 )
 from voxelocity.data.augment.noise import QUANTILES, standard_normal
-from voxelocity.data.cache import DeviceTier
+from voxelocity.data.cache.device import DeviceTier
 from voxelocity.testing.augment_reference import augment_one, source_places
 
 ENGINES = ("numba", "torch", pytest.param("triton", marks=pytest.mark.gpu))

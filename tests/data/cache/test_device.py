@@ -9,7 +9,7 @@ from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeErro
 from voxelocity.core.region import Region
 from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.volume import Grid, Scaling, Volume
-from voxelocity.data.cache import DeviceTier
+from voxelocity.data.cache.device import DeviceTier
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -90,3 +90,13 @@ def test_a_dtype_that_kernels_do_not_read_is_refused_by_name(dtype):
     ):
         tier.put("a", volume(dtype=dtype))
     assert tier.bytes_used() == 0
+
+
+def test_a_dropped_entry_is_gone_and_what_was_handed_out_stays():
+    tier, given = DeviceTier(10_000, "cpu"), volume()
+    tier.put("a", given)
+    held = tier.get("a")
+    tier.drop("a")
+    tier.drop("a")
+    assert tier.get("a") is None
+    np.testing.assert_array_equal(held.load().image, given.image)

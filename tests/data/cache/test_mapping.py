@@ -31,6 +31,8 @@ def test_missing_file_is_an_error(tmp_path):
 def test_mappings_hold_no_file_descriptors_and_end_with_their_last_view(tmp_path):
     file = tmp_path / "a_name_to_look_for"
     file.write_bytes(b"x" * 5000)
+    # What tests before this one left to be collected must not be closed in between.
+    gc.collect()
     num_open = len(os.listdir("/proc/self/fd"))
     views = [map_file(file)[:10] for _ in range(50)]
     assert len(os.listdir("/proc/self/fd")) == num_open

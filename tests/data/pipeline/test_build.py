@@ -10,7 +10,7 @@ import torch
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.cache import DeviceTier
+from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline import Feed, PreparedCases
 
 

@@ -1,11 +1,10 @@
 """Prepared volumes, kept: in memory that processes share, on a device, in files on disk or in one LMDB file.
 
-Knows nothing of how they are made.
+Knows nothing of how they are made. `cache.device` is imported by its own name, as it alone needs torch.
 """
 
 from voxelocity.data.cache.choose import open_tier
 from voxelocity.data.cache.config import CacheConfig, default_cache_folder
-from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.entry import Format
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
@@ -18,8 +17,6 @@ from voxelocity.data.cache.tiered import TieredCache
 __all__ = [
     "FORMAT_VERSION",
     "CacheConfig",
-    "DeviceTier",
-    "DeviceVolume",
     "DiskTier",
     "Format",
     "LmdbTier",

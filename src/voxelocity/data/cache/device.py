@@ -170,6 +170,11 @@ class DeviceTier:
         with self._lock:
             self._volumes[key] = kept
 
+    def drop(self, key: str) -> None:
+        """Forgets this entry if there is one. Volumes already handed out stay valid, so its room is not used again."""
+        with self._lock:
+            self._volumes.pop(key, None)
+
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Holds, among the threads of this process, the right to make this entry."""

@@ -103,17 +103,21 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
     shown = {
         "build_s": "build, s",
         "reopen_s": "reopen, s",
-        "resident_bytes": "resident memory, bytes",
+        "resident_bytes": "resident memory, GB",
         "patches_per_s": "patches a second",
     }
     figure, axes = plt.subplots(1, len(shown), figsize=(14, 3.4), layout="constrained")
     sizes = [record["num_cases"] for record in records]
     for axis, (name, title) in zip(axes, shown.items(), strict=True):
-        values = [record[name] for record in records]
-        axis.loglog(sizes, values, "o-")
-        if name.endswith("_s") and not name.startswith("patches"):
+        unit = 1e9 if name == "resident_bytes" else 1.0
+        values = [record[name] / unit for record in records]
+        if name in ("build_s", "reopen_s"):
+            axis.loglog(sizes, values, "o-")
             axis.loglog(sizes, [values[-1] * size / sizes[-1] for size in sizes], ":", label="linear")
             axis.legend()
+        else:
+            axis.semilogx(sizes, values, "o-")
+            axis.set_ylim(0, 1.15 * max(values))
         axis.set(title=title, xlabel="cases")
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=110)

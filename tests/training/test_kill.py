@@ -22,7 +22,7 @@ from voxelocity.training import run as run_module
 _DIE_WHILE_CACHING = """
 import os, signal
 from voxelocity.data.cache import entry_files
-write, num_parts = entry_files._write_all, 0
+write, num_parts = entry_files.write_all, 0
 def die_in_the_middle(descriptor, content):
     global num_parts
     num_parts += len(content) > 1000
@@ -30,7 +30,7 @@ def die_in_the_middle(descriptor, content):
         return write(descriptor, content)
     write(descriptor, content[: len(content) // 2])
     os.kill(os.getpid(), signal.SIGKILL)
-entry_files._write_all = die_in_the_middle
+entry_files.write_all = die_in_the_middle
 from voxelocity.cli.main import main
 main()
 """

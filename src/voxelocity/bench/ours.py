@@ -18,7 +18,8 @@ from voxelocity.data.prepare import PrepareConfig
 from voxelocity.observe import cpu_budget
 
 CT_WINDOW_HU = (-1000.0, 1000.0)
-AS_MONAI = AugmentConfig(
+AS_MONAI = AugmentConfig.only(
+    flip_probability=(0.5, 0.5, 0.5),
     affine_probability=1.0,
     rotation_share=1.0,
     rotation_degrees=(15.0, 15.0, 15.0),
@@ -26,22 +27,17 @@ AS_MONAI = AugmentConfig(
     scale_range=(0.9, 1.1),
     noise_probability=1.0,
     noise_std_range=(0.0, 0.1),
-    blur_probability=0.0,
     intensity_scale_probability=1.0,
     intensity_scale_range=(0.9, 1.1),
     intensity_shift_probability=1.0,
     intensity_shift_range=(-0.1, 0.1),
-    contrast_probability=0.0,
-    low_resolution_probability=0.0,
-    gamma_inverted_probability=0.0,
-    gamma_probability=0.0,
 )
 """Affine of every patch, three flips, scale, shift and noise: what the chains of `monai_side` and others do."""
 AS_NNUNET = AugmentConfig(label_interpolation="vote")
 """nnU-Net's default augmentation; "vote" equals its argmax over interpolated classes."""
 NONE = AugmentConfig(enabled=False)
-MEMORY = {"tier": "memory", "max_bytes": 2**40}
-"""A memory tier that never has to drop anything."""
+MEMORY = {"tier": "memory", "max_bytes": 2**32}
+"""The memory tier as a plan takes it, with room for every case of a scenario."""
 
 
 def prepare_config(kind: Kind, *, spacing_mm: Any = "keep") -> PrepareConfig:

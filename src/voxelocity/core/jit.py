@@ -23,6 +23,7 @@ def kernel(function: _Function) -> _Function:
     """The function, compiled for each kind of argument when it is first called, and then kept on disk.
 
     It holds no GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once a machine.
+    What is kept on disk is told stale by the file of the function alone: a kernel calls kernels of its own module only.
     """
     import numba
 

@@ -147,7 +147,9 @@ def settle_cache(facts: Facts) -> None:
         tier, why = "memory", f"{sizes}; the disk is too full to keep them"
     else:
         tier, why = "none", f"{sizes}; neither memory nor disk holds them, so cases are prepared each time"
-    facts.settle("data.cache.tier", tier, why, changes_results=False)
+    # A rotating tier of a person's own shows the network other cases in an epoch; the others change nothing.
+    is_rotating = facts.overrides.get("data.cache.tier") == "rotating"
+    facts.settle("data.cache.tier", tier, why, changes_results=is_rotating)
     facts.settle("data.cache.folder", facts.request.cache_folder, "one place for all runs", changes_results=False)
     facts.settle(
         "data.cache.max_bytes",

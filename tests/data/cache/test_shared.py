@@ -145,7 +145,7 @@ def test_write_that_fails_midway_leaves_nothing_behind_and_frees_its_budget(
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
-        patched.setattr(shared, "_write_all", fail)
+        patched.setattr(shared, "write_all", fail)
         with pytest.raises(CacheError, match=r"cache\.shared: .*case 'case_0'.*choose the disk tier") as caught:
             tier.put("a", sized_volume())
         assert type(caught.value) is kind
@@ -159,7 +159,7 @@ def test_interrupted_put_leaves_nothing_behind(memory_place, sized_volume, monke
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shared, "_write_all", interrupt)
+    monkeypatch.setattr(shared, "write_all", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tier.put("a", sized_volume())
     assert files_in(memory_place / "cache") == []
@@ -357,7 +357,7 @@ tier.put("whole", volume(1))
 def stop(*_):
     print("in the middle", flush=True)
     threading.Event().wait()
-shared._write_all = stop
+shared.write_all = stop
 with tier.lock("half"):
     tier.put("half", volume(2))
 """

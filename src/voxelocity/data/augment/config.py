@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
 
@@ -89,6 +89,13 @@ class AugmentConfig(Config):
     """Smallest and largest exponent; drawn per channel."""
     gamma_keeps: Literal["moments", "range"] = "moments"
     """What a bent channel keeps: its mean and deviation, or its minimum and maximum."""
+
+    @classmethod
+    def only(cls, **fields: Any) -> Self:
+        """The changes that are given and no others: every probability that is not named is 0."""
+        none: dict[str, Any] = {name: 0.0 for name in cls.model_fields if name.endswith("_probability")}
+        none |= dict.fromkeys(("flip_probability", "quarter_turn_probability"), (0.0, 0.0, 0.0))
+        return cls(**(none | fields))
 
     @field_validator(
         "scale_range",

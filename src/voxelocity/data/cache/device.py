@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeErro
 from voxelocity.core.region import Region
 from voxelocity.core.resident import ResidentBox
 from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
+from voxelocity.data.cache.locks import ThreadLocks
 
 DTYPES = ("int16", "uint8", "float16", "float32")
 _ALIGN_BYTES = 16
@@ -125,7 +126,7 @@ class DeviceTier:
         self._num_bytes = 0
         self._volumes: dict[str, DeviceVolume] = {}
         self._lock = threading.Lock()
-        self._builders: dict[str, threading.Lock] = {}
+        self._builders = ThreadLocks()
 
     def get(self, key: str) -> DeviceVolume | None:
         """The volume under this key, or None."""
@@ -175,13 +176,9 @@ class DeviceTier:
         with self._lock:
             self._volumes.pop(key, None)
 
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among the threads of this process, the right to make this entry."""
-        with self._lock:
-            builder = self._builders.setdefault(key, threading.Lock())
-        with builder:
-            yield
+        return self._builders.hold(key)
 
     def bytes_used(self) -> int:
         """Bytes of the device's memory that entries take; the tier holds `max_bytes` of it in any case."""

@@ -65,7 +65,7 @@ class EntryFiles:
         descriptor, temp = self._open_temp(key)
         try:
             for part in parts:
-                _write_all(descriptor, part)
+                write_all(descriptor, part)
             os.fsync(descriptor)
             os.replace(temp, self.path(key))
         finally:
@@ -111,7 +111,8 @@ class EntryFiles:
             os.close(descriptor)
 
 
-def _write_all(descriptor: int, content: memoryview) -> None:
+def write_all(descriptor: int, content: memoryview) -> None:
+    """Writes every byte, however little the system takes at once."""
     written = 0
     while written < len(content):
         written += os.write(descriptor, content[written : written + _WRITE_BYTES])

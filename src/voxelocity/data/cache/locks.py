@@ -1,14 +1,32 @@
-"""Who makes which entry: one file lock for each key, shared by all threads and processes on a folder."""
+"""Who makes which entry: one lock for each key, among all threads and processes on a folder, or in one process."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
 
 LOCKS_NAME = "locks"
+
+
+class ThreadLocks:
+    """Locks named by key, among the threads of this process."""
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+
+    @contextlib.contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Holds the lock of this key."""
+        with self._guard:
+            lock = self._locks[key]
+        with lock:
+            yield
 
 
 class KeyLocks:

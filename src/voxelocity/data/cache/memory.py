@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 
 from voxelocity.core.errors import EntryTooLargeError
 from voxelocity.core.volume import Array, Volume
+from voxelocity.data.cache.locks import ThreadLocks
 
 
 class MemoryTier:
@@ -28,7 +28,7 @@ class MemoryTier:
         self._num_bytes = 0
         self._volumes: OrderedDict[str, Volume] = OrderedDict()
         self._lock = threading.Lock()
-        self._builders: dict[str, threading.Lock] = {}
+        self._builders = ThreadLocks()
 
     def get(self, key: str) -> Volume | None:
         """The volume under this key, its arrays read-only, or None."""
@@ -83,13 +83,9 @@ class MemoryTier:
         with self._lock:
             return self._max_bytes - self._num_bytes
 
-    @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
+    def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among the threads of this process, the right to make this entry."""
-        with self._lock:
-            builder = self._builders.setdefault(key, threading.Lock())
-        with builder:
-            yield
+        return self._builders.hold(key)
 
     def bytes_used(self) -> int:
         """Bytes of the voxels and foreground indices of all entries."""

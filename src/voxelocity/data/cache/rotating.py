@@ -188,7 +188,7 @@ class _Work:
         try:
             self._volume = self._prepare(self._case)
             state = "done"
-        except Exception as error:
+        except Exception as error:  # raised again where the case is taken, whatever it is
             error.add_note(f"raised while case '{self._name}' was prepared for the rotating cache")
             self._error, self._traceback = error, error.__traceback__
             state = "done"

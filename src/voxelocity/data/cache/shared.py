@@ -16,6 +16,7 @@ from pathlib import Path
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
 from voxelocity.data.cache.entry import DamagedEntryError, pack, read_header
+from voxelocity.data.cache.entry_files import write_all
 from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
@@ -23,7 +24,6 @@ from voxelocity.data.cache.stored import mapped_volume
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
 _BUDGET = "budget"
-_WRITE_BYTES = 16 * 2**20
 
 
 class SharedMemoryTier:
@@ -180,7 +180,7 @@ class SharedMemoryTier:
             self._forget_dropped(ledger)
         try:
             for part in parts:
-                _write_all(descriptor, part)
+                write_all(descriptor, part)
             # Under the lock, or who counts the files meanwhile could miss this one under both of its names.
             with self._ledger() as ledger:
                 ledger.used_bytes -= _size_of(path)
@@ -314,12 +314,6 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _write_all(descriptor: int, content: memoryview) -> None:
-    written = 0
-    while written < len(content):
-        written += os.write(descriptor, content[written : written + _WRITE_BYTES])
 
 
 def _is_abandoned(temp: Path) -> bool:

@@ -17,7 +17,7 @@ Warn = Callable[[str], None]
 _FLOOR_SHARE = 0.05
 """Of the memory there is: what the cache leaves free. Below it Linux reclaims pages while training waits."""
 _LOOK_EVERY_S = 1.0
-"""Asking the system takes 0.1 ms, getting a volume 0.01 ms."""
+"""Asking the system takes 0.5 ms, getting a volume 0.01 ms."""
 
 
 class FrontTier(Tier, Protocol):

@@ -37,3 +37,38 @@ def inlined(function: _Function) -> _Function:
 
     compiled: _Function = numba.njit(nogil=True, error_model="numpy", inline="always")(function)
     return compiled
+
+
+@functools.cache
+def pair_copier() -> Any:
+    """A function for kernels: `copy(source, place, target, row, k)` copies two neighbours by one load and one store.
+
+    Elements `place` and `place + 1` of a flat `source` become elements `2 * k` and `2 * k + 1` of row `row` of
+    `target`, a C-contiguous array of two axes and the same dtype. Indices are not checked and never negative. A source
+    may begin at any element: the load is not aligned.
+    """
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.extending import intrinsic
+
+    def copy(
+        typing_context: Any, source: Any, place: Any, target: Any, row: Any, k: Any
+    ) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            from_type, _, to_type, _, _ = signature.args
+            line = context.make_array(from_type)(context, builder, arguments[0])
+            rows = context.make_array(to_type)(context, builder, arguments[2])
+            size = context.get_abi_sizeof(context.get_data_type(from_type.dtype))
+            pair = ir.IntType(16 * size).as_pointer()
+            width = cgutils.unpack_tuple(builder, rows.shape)[1]
+            to_place = builder.add(
+                builder.mul(arguments[3], width), builder.shl(arguments[4], ir.Constant(arguments[4].type, 1))
+            )
+            value = builder.load(builder.bitcast(builder.gep(line.data, [arguments[1]]), pair), align=size)
+            builder.store(value, builder.bitcast(builder.gep(rows.data, [to_place]), pair), align=size)
+            return context.get_dummy_value()
+
+        return types.void(source, types.uint64, target, types.uint64, types.uint64), generate
+
+    made: Any = intrinsic(copy)
+    return made

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array
+from voxelocity.data.augment import numba_crop, numba_warp
 from voxelocity.data.augment import numba_intensity as intensity
-from voxelocity.data.augment import numba_warp
 from voxelocity.data.augment.bias import coefficient_cube, legendre
 from voxelocity.data.augment.blur import blur_weights
 from voxelocity.data.augment.lowres import low_positions
@@ -45,9 +47,9 @@ def augment_sample(
 
 
 def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Decoding, and with it the brightness of those channels that nothing is done to in between."""
+    """Decoding, and with it the brightness of those channels to which nothing but noise comes in between."""
     is_blurred = (params.blur_sigma_voxel[row] > 0.0).any(axis=1)
-    is_folded = ~(is_blurred | params.has_bias[row] | (params.noise_std[row] > 0.0))
+    is_folded = ~(is_blurred | params.has_bias[row])
     slope, inter = source.slopes_and_inters().T
     factor = np.where(is_folded, params.scale[row], np.float32(1.0))
     fill = np.where(is_folded, params.shift[row], np.float32(0.0))
@@ -63,8 +65,7 @@ def _warp(
     out_image: Floats,
     out_label: npt.NDArray[np.uint8],
 ) -> None:
-    image, image_steps = _flat(source.image)
-    label, label_steps = _flat(source.label)
+    image, label = _compact(source.image, "image"), _compact(source.label, "label")
     origin, step = origin_and_step(params, row, region, source.start)
     nx, ny, nz = out_label.shape
     if params.is_elastic[row]:
@@ -75,10 +76,7 @@ def _warp(
     tables = _spline_tables((nx, gx), (ny, gy), (nz, gz))
     numba_warp.warp(
         image,
-        image_steps,
         label,
-        label_steps,
-        np.array(source.label.shape, dtype=np.int64),
         origin,
         step,
         control,
@@ -113,7 +111,7 @@ def _crop(
     else:
         start = np.zeros(3, dtype=np.int64)
     stop = start + np.array(source.label.shape if source.label.size > 0 else (0, 0, 0), dtype=np.int64)
-    numba_warp.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
+    numba_crop.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
 
 
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
@@ -122,7 +120,8 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
         tables = [legendre(side) for side in channel.shape]
         intensity.apply_bias(channel, coefficient_cube(params.bias[row, number]), *tables)
     if params.noise_std[row] > 0.0:
-        intensity.add_noise(flat, params.noise_std[row], params.noise_seed[row], number)
+        std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
+        intensity.add_noise(flat, std, params.noise_seed[row], number)
     if (params.blur_sigma_voxel[row, number] > 0.0).any():
         _blur(channel, params.blur_sigma_voxel[row, number])
     scale, shift = params.scale[row, number], params.shift[row, number]
@@ -131,7 +130,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
     if params.contrast[row, number] != 1.0:
         intensity.spread(flat, params.contrast[row, number])
     if params.low_resolution[row, number] != 1.0:
-        scratch = _scratch(channel)
+        scratch = _scratch("channel", channel.shape, channel.dtype)
         scratch[...] = channel
         zoom = float(params.low_resolution[row, number])
         intensity.coarsen(scratch, channel, *(table for side in channel.shape for table in low_positions(side, zoom)))
@@ -141,7 +140,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
 
 
 def _blur(channel: Floats, sigma_voxel: Floats) -> None:
-    source, target = channel, _scratch(channel)
+    source, target = channel, _scratch("channel", channel.shape, channel.dtype)
     for axis, sigma in enumerate(sigma_voxel.tolist()):
         kernel = blur_weights(sigma, channel.shape[axis])
         if kernel.size > 1:
@@ -151,12 +150,28 @@ def _blur(channel: Floats, sigma_voxel: Floats) -> None:
         channel[...] = source
 
 
-def _scratch(channel: Floats) -> Floats:
-    """An array of the channel's shape that stays with this thread; what is in it is of no meaning."""
-    flat: Floats | None = getattr(_own, "scratch", None)
-    if flat is None or flat.size < channel.size:
-        flat = _own.scratch = np.empty(channel.size, dtype=np.float32)
-    return flat[: channel.size].reshape(channel.shape)
+def _compact(array: Array, name: str) -> Array:
+    """The array itself where it is in C order, else a copy that stays with this thread; in a dtype of the loops.
+
+    The loops run faster on a copy, its copying included: a box of a large volume lies in pieces that are far apart,
+    and for sides of a power of two most of them compete for the same few places in the processor's caches.
+    """
+    dtype = array.dtype if array.dtype.name in _KERNEL_DTYPES and array.dtype.isnative else np.dtype(np.float32)
+    if array.flags.c_contiguous and array.dtype == dtype:
+        return array
+    copy = _scratch(name, array.shape, dtype)
+    np.copyto(copy, array, casting="unsafe")
+    return copy
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array that stays with this thread until it asks for one of this name again; what is in it is of no meaning."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    held: npt.NDArray[np.uint8] | None = getattr(_own, name, None)
+    if held is None or held.size < num_bytes:
+        held = np.empty(num_bytes, dtype=np.uint8)
+        setattr(_own, name, held)
+    return held[:num_bytes].view(dtype).reshape(shape)
 
 
 def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:

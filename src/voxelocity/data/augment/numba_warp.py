@@ -1,6 +1,8 @@
-"""Compiled loops that take a patch from a volume: one pass for crop, warp, label, decoding and brightness.
+"""Compiled loops that take a moved patch from a volume: one pass for warp, label, decoding and brightness.
 
-Nothing here holds the GIL.
+Nothing here holds the GIL. A patch is filled plane by plane: first where the plane's voxels are found, then its
+channels one after the other, then its label. A row of a channel takes two steps, because only one of them can use the
+processor's wide registers: the loads of all voxels' neighbours, one by one, and then their weighted sums.
 """
 
 from __future__ import annotations
@@ -10,34 +12,278 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.core.jit import inlined, kernel
+from voxelocity.core.jit import kernel, pair_copier
+
+_copy_pair = pair_copier()
 
 
-@inlined
-def _vote(label: Any, place: Any, step_x: Any, step_y: Any, wx: Any, wy: Any, wz: Any) -> Any:
-    """The class of the largest summed weight among the eight neighbours; the smaller index where two are equal."""
-    next_z = np.uint64(1)
-    l0, l1 = label[place], label[place + next_z]
-    l2, l3 = label[place + step_y], label[place + step_y + next_z]
-    place += step_x
-    l4, l5 = label[place], label[place + next_z]
-    l6, l7 = label[place + step_y], label[place + step_y + next_z]
-    if (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7) == 0:
-        return l0
+@kernel
+def warp(
+    image: Any,
+    label: Any,
+    origin: Any,
+    step: Any,
+    control: Any,
+    weights_x: Any,
+    weights_y: Any,
+    first_z: Any,
+    weights_z: Any,
+    scale: Any,
+    votes: Any,
+    out_image: Any,
+    out_label: Any,
+) -> None:
+    """Fills a patch from a box of stored voxels.
+
+    Args:
+        image: (c, bx, by, bz) stored voxels in C order, those of a channel fewer than 2**31. Beyond the box lies
+            intensity 0 and class 0.
+        label: (bx, by, bz) uint8 in C order.
+        origin: (3,) float64, where patch voxel (0, 0, 0) is found in the box.
+        step: (3, 3) float64, column j the step along patch axis j.
+        control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
+        weights_x: (nx, gx) float32, `spline.weights`.
+        weights_y: (ny, gy) float32.
+        first_z: (nz,) int32, `spline.four_weights`.
+        weights_z: (nz, 4) float32.
+        scale: (c, 3) float32: an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
+        votes: bool; False takes the nearest voxel's label.
+        out_image: (c, nx, ny, nz) float32, in C order.
+        out_label: (nx, ny, nz) uint8, in C order.
+    """
+    num_channels, nx, ny, nz = out_image.shape
+    is_elastic = control.size > 0
+    shifts = np.zeros((3, control.shape[2], control.shape[3]), np.float32)
+    points, weights = np.empty((3, ny, nz), np.float32), np.empty((3, ny, nz), np.float32)
+    place, parts = np.empty((ny, nz), np.uint32), np.empty((ny, 4), np.int64)
+    for i in range(nx):
+        _find_points(i, origin, step, points)
+        if is_elastic:
+            _sum_planes(control, weights_x[i], shifts)
+            _shift_points(shifts, weights_y, first_z, weights_z, points)
+        _find_neighbours(points, label.shape, place, weights, parts)
+        for c in range(num_channels):
+            _fill_image(image[c], points, place, weights, parts, scale[c], out_image[c, i])
+        _fill_label(label, points, place, weights, parts, votes, out_label[i])
+
+
+@kernel
+def _find_points(i: Any, origin: Any, step: Any, points: Any) -> None:
+    """Where the voxels of plane `i` lie in the box: (3, ny, nz)."""
+    for axis in range(3):
+        along_z = np.float32(step[axis, 2])
+        for j in range(points.shape[1]):
+            first = np.float32(origin[axis] + i * step[axis, 0] + j * step[axis, 1])
+            row = points[axis, j]
+            for k in range(row.size):
+                row[k] = first + np.float32(k) * along_z
+
+
+@kernel
+def _sum_planes(control: Any, weights: Any, shifts: Any) -> None:
+    """The control points' shifts at one x: (3, gx, gy, gz) to (3, gy, gz)."""
+    shifts[:] = np.float32(0.0)
+    for g in range(control.shape[1]):
+        if weights[g] != np.float32(0.0):
+            for axis in range(3):
+                for h in range(control.shape[2]):
+                    for q in range(control.shape[3]):
+                        shifts[axis, h, q] += weights[g] * control[axis, g, h, q]
+
+
+@kernel
+def _shift_points(shifts: Any, weights_y: Any, first_z: Any, weights_z: Any, points: Any) -> None:
+    """Adds the shifts at one x, (3, gy, gz), to the places of its voxels, (3, ny, nz)."""
+    line = np.empty(shifts.shape[2], np.float32)
+    for axis in range(3):
+        for j in range(points.shape[1]):
+            line[:] = np.float32(0.0)
+            for h in range(shifts.shape[1]):
+                if weights_y[j, h] != np.float32(0.0):
+                    for q in range(line.size):
+                        line[q] += weights_y[j, h] * shifts[axis, h, q]
+            row = points[axis, j]
+            for k in range(row.size):
+                q = first_z[k]
+                row[k] += weights_z[k, 0] * line[q] + weights_z[k, 1] * line[q + 1]
+                row[k] += weights_z[k, 2] * line[q + 2] + weights_z[k, 3] * line[q + 3]
+
+
+@kernel
+def _find_neighbours(points: Any, shape: Any, place: Any, weights: Any, parts: Any) -> None:
+    """Of each voxel, the first of its eight neighbours and the weights of those behind it along each axis.
+
+    Args:
+        points: (3, ny, nz) in the box.
+        shape: of the box.
+        place: (ny, nz), counted from the box's first voxel. Valid, as are the weights, where all neighbours lie inside.
+        weights: (3, ny, nz).
+        parts: (ny, 4): where in a row the voxels begin that see the box at all, where those with all neighbours inside
+            begin and end, and where those end that see it.
+    """
+    step_x, step_y = np.int32(shape[1] * shape[2]), np.int32(shape[2])
+    for j in range(points.shape[1]):
+        px, py, pz = points[0, j], points[1, j], points[2, j]
+        first, start, stop, last = _parts_of(px, py, pz, shape)
+        parts[j, 0], parts[j, 1], parts[j, 2], parts[j, 3] = first, start, stop, last
+        ax, ay, az, to = px[start:stop], py[start:stop], pz[start:stop], place[j, start:stop]
+        wx, wy, wz = weights[0, j, start:stop], weights[1, j, start:stop], weights[2, j, start:stop]
+        for k in range(to.size):
+            x, y, z = np.int32(ax[k]), np.int32(ay[k]), np.int32(az[k])
+            wx[k], wy[k], wz[k] = ax[k] - np.float32(x), ay[k] - np.float32(y), az[k] - np.float32(z)
+            to[k] = np.uint32(x * step_x + y * step_y + z)
+
+
+@kernel
+def _parts_of(px: Any, py: Any, pz: Any, shape: Any) -> Any:
+    """The four numbers of a row of `parts`."""
+    size, num_inside = px.size, np.int32(0)
+    end_x, end_y, end_z = np.float32(shape[0]), np.float32(shape[1]), np.float32(shape[2])
+    # Places are float32: this much inside the border, a rounded one never has a neighbour beyond it.
+    last_x = np.float32(shape[0] - 1.0 - 1e-3 - 1e-6 * shape[0])
+    last_y = np.float32(shape[1] - 1.0 - 1e-3 - 1e-6 * shape[1])
+    last_z = np.float32(shape[2] - 1.0 - 1e-3 - 1e-6 * shape[2])
+    for k in range(size):
+        num_inside += np.int32(_is_inside(px[k], py[k], pz[k], last_x, last_y, last_z))
+    if num_inside == size:
+        return 0, 0, size, size
+    first, last = 0, size
+    while first < last and not _sees(px[first], py[first], pz[first], end_x, end_y, end_z):
+        first += 1
+    while first < last and not _sees(px[last - 1], py[last - 1], pz[last - 1], end_x, end_y, end_z):
+        last -= 1
+    start, stop = first, last
+    while start < stop and not _is_inside(px[start], py[start], pz[start], last_x, last_y, last_z):
+        start += 1
+    while start < stop and not _is_inside(px[stop - 1], py[stop - 1], pz[stop - 1], last_x, last_y, last_z):
+        stop -= 1
+    # An elastic row that leaves the box and comes back: none of it is taken as inside.
+    return (first, start, stop, last) if num_inside == stop - start else (first, last, last, last)
+
+
+@kernel
+def _sees(x: Any, y: Any, z: Any, end_x: Any, end_y: Any, end_z: Any) -> Any:
+    """Whether any of the eight neighbours lies in the box."""
     one = np.float32(1.0)
-    ux, uy, uz = one - wx, one - wy, one - wz
-    labels = (l0, l1, l2, l3, l4, l5, l6, l7)
-    shares = (
-        ux * uy * uz,
-        ux * uy * wz,
-        ux * wy * uz,
-        ux * wy * wz,
-        wx * uy * uz,
-        wx * uy * wz,
-        wx * wy * uz,
-        wx * wy * wz,
-    )
-    return _largest(labels, shares)
+    return x > -one and y > -one and z > -one and x < end_x and y < end_y and z < end_z
+
+
+@kernel
+def _is_inside(x: Any, y: Any, z: Any, last_x: Any, last_y: Any, last_z: Any) -> Any:
+    """Whether all eight neighbours lie in the box."""
+    zero = np.float32(0.0)
+    return (x >= zero) & (y >= zero) & (z >= zero) & (x <= last_x) & (y <= last_y) & (z <= last_z)
+
+
+@kernel
+def _fill_image(channel: Any, points: Any, place: Any, weights: Any, parts: Any, scale: Any, out: Any) -> None:
+    """A plane of one channel."""
+    ny, nz = out.shape
+    line, step_x, step_y = channel.reshape(-1), channel.shape[1] * channel.shape[2], channel.shape[2]
+    corners = np.empty((4, 2 * nz), channel.dtype)
+    factor, shift, everywhere = scale[0], scale[1], scale[2]
+    for j in range(ny):
+        first, start, stop, last = parts[j, 0], parts[j, 1], parts[j, 2], parts[j, 3]
+        if start < stop:
+            _fetch(line, place[j, start:stop], step_x, step_y, corners)
+            wx, wy, wz = weights[0, j, start:stop], weights[1, j, start:stop], weights[2, j, start:stop]
+            _blend(corners, wx, wy, wz, factor, shift + everywhere, out[j, start:stop])
+        out[j, :first] = everywhere
+        out[j, last:] = everywhere
+        for part in range(2):
+            for k in range(first if part == 0 else stop, start if part == 0 else last):
+                value = _image_at(channel, points[0, j, k], points[1, j, k], points[2, j, k], factor, shift)
+                out[j, k] = value + everywhere
+
+
+@kernel
+def _fill_label(label: Any, points: Any, place: Any, weights: Any, parts: Any, votes: Any, out: Any) -> None:
+    """A plane of the label."""
+    ny, nz = out.shape
+    line, step_x, step_y = label.reshape(-1), label.shape[1] * label.shape[2], label.shape[2]
+    corners, is_mixed = np.empty((4, 2 * nz), np.uint8), np.empty(nz, np.uint8)
+    nearest = np.empty(nz, np.uint32)
+    for j in range(ny):
+        first, start, stop, last = parts[j, 0], parts[j, 1], parts[j, 2], parts[j, 3]
+        if start < stop:
+            at = place[j, start:stop]
+            wx, wy, wz = weights[0, j, start:stop], weights[1, j, start:stop], weights[2, j, start:stop]
+            if votes:
+                _fetch(line, at, step_x, step_y, corners)
+                _vote(corners, wx, wy, wz, is_mixed, out[j, start:stop])
+            else:
+                _take_nearest(line, at, wx, wy, wz, step_x, step_y, nearest, out[j, start:stop])
+        out[j, :first] = np.uint8(0)
+        out[j, last:] = np.uint8(0)
+        for part in range(2):
+            for k in range(first if part == 0 else stop, start if part == 0 else last):
+                out[j, k] = _label_at(label, points[0, j, k], points[1, j, k], points[2, j, k], votes)
+
+
+@kernel
+def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
+    """The eight neighbours of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
+    # Unsigned, so that no index is checked for being negative.
+    jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
+    for n in range(place.size):
+        k, first = np.uint64(n), np.uint64(place[n])
+        _copy_pair(line, first, corners, np.uint64(0), k)
+        _copy_pair(line, first + jump_y, corners, np.uint64(1), k)
+        _copy_pair(line, first + jump_x, corners, np.uint64(2), k)
+        _copy_pair(line, first + jump_x + jump_y, corners, np.uint64(3), k)
+
+
+@kernel
+def _blend(corners: Any, wx: Any, wy: Any, wz: Any, factor: Any, shift: Any, out: Any) -> None:
+    """The trilinear sum of the neighbours, as an intensity."""
+    c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
+    for k in range(out.size):
+        low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
+        v00 = np.float32(c00[low]) + wz[k] * (np.float32(c00[high]) - np.float32(c00[low]))
+        v01 = np.float32(c01[low]) + wz[k] * (np.float32(c01[high]) - np.float32(c01[low]))
+        v10 = np.float32(c10[low]) + wz[k] * (np.float32(c10[high]) - np.float32(c10[low]))
+        v11 = np.float32(c11[low]) + wz[k] * (np.float32(c11[high]) - np.float32(c11[low]))
+        v0 = v00 + wy[k] * (v01 - v00)
+        v1 = v10 + wy[k] * (v11 - v10)
+        out[k] = (v0 + wx[k] * (v1 - v0)) * factor + shift
+
+
+@kernel
+def _take_nearest(
+    line: Any, place: Any, wx: Any, wy: Any, wz: Any, step_x: Any, step_y: Any, nearest: Any, out: Any
+) -> None:
+    half, jump_x, jump_y = np.float32(0.5), np.uint32(step_x), np.uint32(step_y)
+    for k in range(out.size):
+        x, y, z = np.uint32(wx[k] >= half), np.uint32(wy[k] >= half), np.uint32(wz[k] >= half)
+        nearest[k] = np.uint32(place[k] + x * jump_x + y * jump_y + z)
+    for k in range(out.size):
+        out[k] = line[np.uint64(nearest[k])]
+
+
+@kernel
+def _vote(corners: Any, wx: Any, wy: Any, wz: Any, is_mixed: Any, out: Any) -> None:
+    """The class of the largest summed weight among the eight neighbours; the smaller index where two are equal."""
+    c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
+    any_mixed = np.uint8(0)
+    for k in range(out.size):
+        low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
+        own = c00[low]
+        others = (own ^ c00[high]) | (own ^ c01[low]) | (own ^ c01[high]) | (own ^ c10[low])
+        is_mixed[k] = others | (own ^ c10[high]) | (own ^ c11[low]) | (own ^ c11[high])
+        any_mixed |= is_mixed[k]
+        out[k] = own
+    if any_mixed == 0:
+        return
+    one = np.float32(1.0)
+    for k in range(out.size):
+        if is_mixed[k]:
+            low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
+            x, y, z = wx[k], wy[k], wz[k]
+            u00, u01, u10, u11 = (one - x) * (one - y), (one - x) * y, x * (one - y), x * y
+            labels = (c00[low], c00[high], c01[low], c01[high], c10[low], c10[high], c11[low], c11[high])
+            u = one - z
+            shares = (u00 * u, u00 * z, u01 * u, u01 * z, u10 * u, u10 * z, u11 * u, u11 * z)
+            out[k] = _largest(labels, shares)
 
 
 @kernel
@@ -71,203 +317,36 @@ def _largest(labels: Any, shares: Any) -> Any:
 
 
 @kernel
-def warp(
-    image: Any,
-    image_steps: Any,
-    label: Any,
-    label_steps: Any,
-    shape: Any,
-    origin: Any,
-    step: Any,
-    control: Any,
-    weights_x: Any,
-    weights_y: Any,
-    first_z: Any,
-    weights_z: Any,
-    scale: Any,
-    votes: Any,
-    out_image: Any,
-    out_label: Any,
-) -> None:
-    """Fills a patch from a box of stored voxels.
-
-    Args:
-        image: the box's stored voxels as one flat array; a voxel lies at `c * image_steps[0] + x * image_steps[1] + y *
-            image_steps[2] + z`.
-        image_steps: (3,) int64.
-        label: as `image`, flat uint8.
-        label_steps: (2,) int64, along x and y.
-        shape: (3,) int64 of the box. Beyond it lies intensity 0 and class 0.
-        origin: (3,) float64, where patch voxel (0, 0, 0) is found in the box.
-        step: (3, 3) float64, column j the step along patch axis j.
-        control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
-        weights_x: (nx, gx) float32, `spline.weights`.
-        weights_y: (ny, gy) float32.
-        first_z: (nz,) int32, `spline.four_weights`.
-        weights_z: (nz, 4) float32.
-        scale: (c, 3) float32: an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
-        votes: bool; False takes the nearest voxel's label.
-        out_image: (c, nx, ny, nz) float32, in C order.
-        out_label: (nx, ny, nz) uint8, in C order.
-    """
-    num_channels, nx, ny, nz = out_image.shape
-    size_x, size_y, size_z = shape[0], shape[1], shape[2]
-    gx, gy, gz = control.shape[1], control.shape[2], control.shape[3]
-    is_elastic = gx > 0
-    plane, line = np.empty((3, gy, gz), np.float32), np.empty((3, gz), np.float32)
-    px, py, pz = np.empty(nz, np.float32), np.empty(nz, np.float32), np.empty(nz, np.float32)
-    # Places are float32: this much inside the border, a rounded one never has a neighbour beyond it.
-    zero = np.float32(0.0)
-    inner_x = np.float32(size_x - 1.0 - 1e-3 - 1e-6 * size_x)
-    inner_y = np.float32(size_y - 1.0 - 1e-3 - 1e-6 * size_y)
-    inner_z = np.float32(size_z - 1.0 - 1e-3 - 1e-6 * size_z)
-    label_x, label_y = label_steps[0], label_steps[1]
-    one = np.uint64(1)
-    for i in range(nx):
-        if is_elastic:
-            plane[:] = zero
-            for g in range(gx):
-                if weights_x[i, g] != zero:
-                    for axis in range(3):
-                        for h in range(gy):
-                            for q in range(gz):
-                                plane[axis, h, q] += weights_x[i, g] * control[axis, g, h, q]
-        for j in range(ny):
-            x0 = np.float32(origin[0] + i * step[0, 0] + j * step[0, 1])
-            y0 = np.float32(origin[1] + i * step[1, 0] + j * step[1, 1])
-            z0 = np.float32(origin[2] + i * step[2, 0] + j * step[2, 1])
-            sx, sy, sz = np.float32(step[0, 2]), np.float32(step[1, 2]), np.float32(step[2, 2])
-            for k in range(nz):
-                along = np.float32(k)
-                px[k] = x0 + along * sx
-                py[k] = y0 + along * sy
-                pz[k] = z0 + along * sz
-            if is_elastic:
-                line[:] = zero
-                for h in range(gy):
-                    if weights_y[j, h] != zero:
-                        for axis in range(3):
-                            for q in range(gz):
-                                line[axis, q] += weights_y[j, h] * plane[axis, h, q]
-                for k in range(nz):
-                    q = first_z[k]
-                    w0, w1, w2, w3 = weights_z[k, 0], weights_z[k, 1], weights_z[k, 2], weights_z[k, 3]
-                    px[k] += w0 * line[0, q] + w1 * line[0, q + 1] + w2 * line[0, q + 2] + w3 * line[0, q + 3]
-                    py[k] += w0 * line[1, q] + w1 * line[1, q + 1] + w2 * line[1, q + 2] + w3 * line[1, q + 3]
-                    pz[k] += w0 * line[2, q] + w1 * line[2, q + 1] + w2 * line[2, q + 2] + w3 * line[2, q + 3]
-            start, stop, num_inside = nz, 0, 0
-            for k in range(nz):
-                if (
-                    px[k] >= zero
-                    and py[k] >= zero
-                    and pz[k] >= zero
-                    and px[k] <= inner_x
-                    and py[k] <= inner_y
-                    and pz[k] <= inner_z
-                ):
-                    start = min(start, k)
-                    stop = k + 1
-                    num_inside += 1
-            if num_inside < stop - start:
-                # An elastic row that leaves the box and comes back: none of it is taken as inside.
-                start = stop
-            for c in range(num_channels):
-                offset = c * image_steps[0]
-                step_x, step_y = image_steps[1], image_steps[2]
-                # Unsigned, so that no index is checked for being negative.
-                jump_c, jump_x, jump_y = np.uint64(offset), np.uint64(step_x), np.uint64(step_y)
-                a, b, fill = scale[c, 0], scale[c, 1], scale[c, 2]
-                shifted = b + fill
-                for k in range(start, stop):
-                    x, y, z = px[k], py[k], pz[k]
-                    ix, iy, iz = np.int32(x), np.int32(y), np.int32(z)
-                    wx, wy, wz = x - np.float32(ix), y - np.float32(iy), z - np.float32(iz)
-                    place = jump_c + np.uint64(ix) * jump_x + np.uint64(iy) * jump_y + np.uint64(iz)
-                    low, high = np.float32(image[place]), np.float32(image[place + one])
-                    v00 = low + wz * (high - low)
-                    low, high = np.float32(image[place + jump_y]), np.float32(image[place + jump_y + one])
-                    v01 = low + wz * (high - low)
-                    place += jump_x
-                    low, high = np.float32(image[place]), np.float32(image[place + one])
-                    v10 = low + wz * (high - low)
-                    low, high = np.float32(image[place + jump_y]), np.float32(image[place + jump_y + one])
-                    v11 = low + wz * (high - low)
-                    v0 = v00 + wy * (v01 - v00)
-                    v1 = v10 + wy * (v11 - v10)
-                    out_image[c, i, j, k] = (v0 + wx * (v1 - v0)) * a + shifted
-                for part in range(2):
-                    first, last = (0, min(start, stop)) if part == 0 else (max(min(start, stop), stop), nz)
-                    for k in range(first, last):
-                        out_image[c, i, j, k] = (
-                            _image_at(image, offset, step_x, step_y, size_x, size_y, size_z, px[k], py[k], pz[k], a, b)
-                            + fill
-                        )
-            line_label = out_label[i, j]
-            half = np.float32(0.5)
-            jump_x, jump_y = np.uint64(label_x), np.uint64(label_y)
-            if votes:
-                for k in range(start, stop):
-                    x, y, z = px[k], py[k], pz[k]
-                    ix, iy, iz = np.int32(x), np.int32(y), np.int32(z)
-                    wx, wy, wz = x - np.float32(ix), y - np.float32(iy), z - np.float32(iz)
-                    place = np.uint64(ix) * jump_x + np.uint64(iy) * jump_y + np.uint64(iz)
-                    line_label[k] = _vote(label, place, jump_x, jump_y, wx, wy, wz)
-            else:
-                for k in range(start, stop):
-                    x, y, z = np.int32(px[k] + half), np.int32(py[k] + half), np.int32(pz[k] + half)
-                    line_label[k] = label[np.uint64(x) * jump_x + np.uint64(y) * jump_y + np.uint64(z)]
-            for part in range(2):
-                first, last = (0, min(start, stop)) if part == 0 else (max(min(start, stop), stop), nz)
-                for k in range(first, last):
-                    line_label[k] = _label_at(
-                        label, label_x, label_y, size_x, size_y, size_z, px[k], py[k], pz[k], votes
-                    )
-
-
-@kernel
-def _image_at(
-    image: Any,
-    offset: Any,
-    step_x: Any,
-    step_y: Any,
-    size_x: Any,
-    size_y: Any,
-    size_z: Any,
-    x: Any,
-    y: Any,
-    z: Any,
-    a: Any,
-    b: Any,
-) -> Any:
+def _image_at(channel: Any, x: Any, y: Any, z: Any, factor: Any, shift: Any) -> Any:
     """Intensity at any place, near the border or beyond it."""
+    shape = channel.shape
     total = np.float32(0.0)
-    fx, fy, fz = math.floor(x), math.floor(y), math.floor(z)
-    ix, iy, iz = int(fx), int(fy), int(fz)
-    if ix < -1 or iy < -1 or iz < -1 or ix >= size_x or iy >= size_y or iz >= size_z:
+    ix, iy, iz = math.floor(x), math.floor(y), math.floor(z)
+    if ix < -1 or iy < -1 or iz < -1 or ix >= shape[0] or iy >= shape[1] or iz >= shape[2]:
         return total
     one = np.float32(1.0)
     wx, wy, wz = x - np.float32(ix), y - np.float32(iy), z - np.float32(iz)
     for corner in range(8):
         dx, dy, dz = corner >> 2, (corner >> 1) & 1, corner & 1
         qx, qy, qz = ix + dx, iy + dy, iz + dz
-        if qx >= 0 and qy >= 0 and qz >= 0 and qx < size_x and qy < size_y and qz < size_z:
+        if qx >= 0 and qy >= 0 and qz >= 0 and qx < shape[0] and qy < shape[1] and qz < shape[2]:
             share = (wx if dx else one - wx) * (wy if dy else one - wy) * (wz if dz else one - wz)
-            total += share * (np.float32(image[offset + qx * step_x + qy * step_y + qz]) * a + b)
+            stored = np.float32(channel[qx, qy, qz])
+            total += share * (stored * factor + shift)
     return total
 
 
 @kernel
-def _label_at(
-    label: Any, step_x: Any, step_y: Any, size_x: Any, size_y: Any, size_z: Any, x: Any, y: Any, z: Any, votes: Any
-) -> Any:
+def _label_at(label: Any, x: Any, y: Any, z: Any, votes: Any) -> Any:
     """Class at any place, near the border or beyond it, where all is of class 0."""
+    shape = label.shape
     half, nothing = np.float32(0.5 if not votes else 0.0), np.uint8(0)
     ix, iy, iz = math.floor(x + half), math.floor(y + half), math.floor(z + half)
     if not votes:
-        if ix < 0 or iy < 0 or iz < 0 or ix >= size_x or iy >= size_y or iz >= size_z:
+        if ix < 0 or iy < 0 or iz < 0 or ix >= shape[0] or iy >= shape[1] or iz >= shape[2]:
             return nothing
-        return label[ix * step_x + iy * step_y + iz]
-    if ix < -1 or iy < -1 or iz < -1 or ix >= size_x or iy >= size_y or iz >= size_z:
+        return label[ix, iy, iz]
+    if ix < -1 or iy < -1 or iz < -1 or ix >= shape[0] or iy >= shape[1] or iz >= shape[2]:
         return nothing
     one = np.float32(1.0)
     wx, wy, wz = x - np.float32(ix), y - np.float32(iy), z - np.float32(iz)
@@ -276,83 +355,6 @@ def _label_at(
         dx, dy, dz = corner >> 2, (corner >> 1) & 1, corner & 1
         qx, qy, qz = ix + dx, iy + dy, iz + dz
         shares[corner] = (wx if dx else one - wx) * (wy if dy else one - wy) * (wz if dz else one - wz)
-        if qx >= 0 and qy >= 0 and qz >= 0 and qx < size_x and qy < size_y and qz < size_z:
-            labels[corner] = label[qx * step_x + qy * step_y + qz]
+        if qx >= 0 and qy >= 0 and qz >= 0 and qx < shape[0] and qy < shape[1] and qz < shape[2]:
+            labels[corner] = label[qx, qy, qz]
     return _largest(labels, shares)
-
-
-@kernel
-def crop(
-    image: Any,
-    image_steps: Any,
-    label: Any,
-    label_steps: Any,
-    start: Any,
-    stop: Any,
-    flips: Any,
-    scale: Any,
-    out_image: Any,
-    out_label: Any,
-) -> None:
-    """Fills a patch whose voxels are those of a box, flipped or not.
-
-    Args:
-        image: as in `warp`.
-        image_steps: as in `warp`.
-        label: as in `warp`.
-        label_steps: as in `warp`.
-        start: (3,) int64, where the box begins in the patch before any flip. Beyond it lies intensity 0 and class 0.
-        stop: (3,) int64, where it ends.
-        flips: (3,) bool.
-        scale: as in `warp`.
-        out_image: as in `warp`.
-        out_label: as in `warp`.
-    """
-    num_channels, nx, ny, nz = out_image.shape
-    z0, z1 = start[2], stop[2]
-    for i in range(nx):
-        x = nx - 1 - i if flips[0] else i
-        for j in range(ny):
-            y = ny - 1 - j if flips[1] else j
-            is_inside = start[0] <= x < stop[0] and start[1] <= y < stop[1]
-            first, last = (z0, z1) if is_inside else (0, 0)
-            if flips[2]:
-                first, last = nz - last, nz - first
-            num = last - first
-            for c in range(num_channels):
-                row = out_image[c, i, j]
-                row[:first] = scale[c, 2]
-                row[last:] = scale[c, 2]
-                place = c * image_steps[0] + (x - start[0]) * image_steps[1] + (y - start[1]) * image_steps[2]
-                if num > 0:
-                    _decode_line(image[place : place + num], row[first:last], scale[c], flips[2])
-            label_row = out_label[i, j]
-            label_row[:first] = 0
-            label_row[last:] = 0
-            place = (x - start[0]) * label_steps[0] + (y - start[1]) * label_steps[1]
-            if num > 0:
-                _copy_line(label[place : place + num], label_row[first:last], flips[2])
-
-
-# Lines as slices of their own: an index counted from zero needs no check for being negative, so the loops vectorise.
-@kernel
-def _decode_line(stored: Any, line: Any, scale: Any, is_flipped: Any) -> None:
-    factor, shift = scale[0], scale[1] + scale[2]
-    if is_flipped:
-        last = np.uint64(line.size - 1)
-        for k in range(line.size):
-            line[k] = np.float32(stored[last - np.uint64(k)]) * factor + shift
-    else:
-        for k in range(line.size):
-            line[k] = np.float32(stored[k]) * factor + shift
-
-
-@kernel
-def _copy_line(stored: Any, line: Any, is_flipped: Any) -> None:
-    if is_flipped:
-        last = np.uint64(line.size - 1)
-        for k in range(line.size):
-            line[k] = stored[last - np.uint64(k)]
-    else:
-        for k in range(line.size):
-            line[k] = stored[k]

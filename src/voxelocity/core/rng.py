@@ -6,6 +6,7 @@ Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import numpy as np
@@ -27,5 +28,6 @@ def generator(seed: int, *, stage: str, epoch: int = 0, case: int = 0, draw: int
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
+@functools.cache
 def _stage_word(stage: str) -> int:
     return int.from_bytes(hashlib.blake2b(stage.encode(), digest_size=8).digest(), "little")

@@ -138,8 +138,8 @@ class Volume:
         return self.image[(slice(None), *region.slices)], label
 
     def renamed(self, case_id: str) -> Volume:
-        """The same voxels under another case id."""
-        return replace(self, case_id=case_id)
+        """The same voxels under this case id."""
+        return self if case_id == self.case_id else replace(self, case_id=case_id)
 
     def load(self) -> Volume:
         """The volume itself."""

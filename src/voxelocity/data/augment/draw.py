@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,19 +39,32 @@ def sample(
         spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimetres; without it voxels count as
             cubes.
     """
-    is_elastic = config.enabled and config.elastic_probability > 0.0
+    votes, keeps_moments = config.label_interpolation == "vote", config.gamma_keeps == "moments"
+    if not config.enabled:
+        return _nothing(len(draws), num_channels, votes=votes, gamma_keeps_moments=keeps_moments)
     params = AugmentParams.identity(
         len(draws),
         num_channels,
-        elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel) if is_elastic else (0, 0, 0),
-        votes=config.label_interpolation == "vote",
-        gamma_keeps_moments=config.gamma_keeps == "moments",
+        elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel)
+        if config.elastic_probability > 0.0
+        else (0, 0, 0),
+        votes=votes,
+        gamma_keeps_moments=keeps_moments,
     )
-    if config.enabled:
-        spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
-        for row, draw in enumerate(draws):
-            rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-            _fill_row(params, row, rng, config, spacing)
+    spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
+    for row, draw in enumerate(draws):
+        rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
+        _fill_row(params, row, rng, config, spacing)
+    return params
+
+
+@functools.lru_cache(maxsize=8)
+def _nothing(num_samples: int, num_channels: int, *, votes: bool, gamma_keeps_moments: bool) -> AugmentParams:
+    """Parameters that change nothing, made once for all batches; they may not be written."""
+    params = AugmentParams.identity(num_samples, num_channels, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
+    for value in vars(params).values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
     return params
 
 

@@ -32,8 +32,8 @@ def crop(
         image_steps: as in `numba_warp.warp`.
         label: as in `numba_warp.warp`.
         label_steps: as in `numba_warp.warp`.
-        start: (3,) int64, where the box begins in the patch before any flip. Beyond it lies intensity 0 and class 0.
-        stop: (3,) int64, where it ends.
+        start: (x, y, z), where the box begins in the patch before any flip. Beyond it lies intensity 0 and class 0.
+        stop: (x, y, z), where it ends.
         flips: (3,) bool.
         scale: as in `numba_warp.warp`.
         out_image: as in `numba_warp.warp`.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.region import Region
-from voxelocity.core.volume import Array
+from voxelocity.core.region import Index3, Region
+from voxelocity.core.volume import Array, Scaling
 from voxelocity.data.augment import numba_crop, numba_warp
 from voxelocity.data.augment import numba_intensity as intensity
 from voxelocity.data.augment.bias import coefficient_cube, legendre
@@ -20,7 +20,7 @@ from voxelocity.data.augment.params import AugmentParams, Floats
 from voxelocity.data.augment.placement import Source, origin_and_step
 from voxelocity.data.augment.spline import four_weights, weights
 
-_KERNEL_DTYPES = ("int16", "uint8", "float32")
+_KERNEL_DTYPES = frozenset(np.dtype(name) for name in ("int16", "uint8", "float32"))
 _own = threading.local()
 
 
@@ -43,17 +43,24 @@ def augment_sample(
     else:
         _crop(source, region, params, row, scale, out_image, out_label)
     for number, channel in enumerate(out_image):
-        _change_intensities(channel, params, row, number, is_folded=bool(is_folded[number]))
+        _change_intensities(channel, params, row, number, is_folded=is_folded[number])
 
 
-def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Decoding, and with it the brightness of those channels to which nothing but noise comes in between."""
-    is_blurred = (params.blur_sigma_voxel[row] > 0.0).any(axis=1)
-    is_folded = ~(is_blurred | params.has_bias[row])
-    slope, inter = source.slopes_and_inters().T
-    factor = np.where(is_folded, params.scale[row], np.float32(1.0))
-    fill = np.where(is_folded, params.shift[row], np.float32(0.0))
-    return np.stack([slope * factor, inter * factor, fill], axis=1).astype(np.float32), is_folded
+def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, list[bool]]:
+    """Decoding, and with it the brightness of those channels to which nothing but noise comes in between.
+
+    Returns:
+        (c, 3) float32 as the loops take it, and for each channel whether its brightness is in it.
+    """
+    has_bias = bool(params.has_bias[row])
+    is_folded = [not (is_blurred or has_bias) for is_blurred in params.blur_sigma_voxel[row].any(axis=1).tolist()]
+    scaling = source.scaling or (Scaling(),) * len(is_folded)
+    brightness = zip(params.scale[row].tolist(), params.shift[row].tolist(), strict=True)
+    rows = [
+        (stored.slope * scale, stored.inter * scale, shift) if is_in else (stored.slope, stored.inter, 0.0)
+        for stored, (scale, shift), is_in in zip(scaling, brightness, is_folded, strict=True)
+    ]
+    return np.array(rows, dtype=np.float32), is_folded
 
 
 def _warp(
@@ -106,12 +113,14 @@ def _crop(
 ) -> None:
     image, image_steps = _flat(source.image)
     label, label_steps = _flat(source.label)
-    if source.label.size > 0:
-        start = np.array(source.start, dtype=np.int64) - np.array(region.start, dtype=np.int64)
-    else:
-        start = np.zeros(3, dtype=np.int64)
-    stop = start + np.array(source.label.shape if source.label.size > 0 else (0, 0, 0), dtype=np.int64)
+    start = _minus(source.start, region.start) if source.label.size > 0 else (0, 0, 0)
+    x, y, z = source.label.shape if source.label.size > 0 else (0, 0, 0)
+    stop = (start[0] + x, start[1] + y, start[2] + z)
     numba_crop.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
+
+
+def _minus(one: Index3, other: Index3) -> Index3:
+    return (one[0] - other[0], one[1] - other[1], one[2] - other[2])
 
 
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
@@ -122,7 +131,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
     if params.noise_std[row] > 0.0:
         std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
         intensity.add_noise(flat, std, params.noise_seed[row], number)
-    if (params.blur_sigma_voxel[row, number] > 0.0).any():
+    if params.blur_sigma_voxel[row, number].any():
         _blur(channel, params.blur_sigma_voxel[row, number])
     scale, shift = params.scale[row, number], params.shift[row, number]
     if not is_folded and (scale != 1.0 or shift != 0.0):
@@ -156,7 +165,7 @@ def _compact(array: Array, name: str) -> Array:
     The loops run faster on a copy, its copying included: a box of a large volume lies in pieces that are far apart,
     and for sides of a power of two most of them compete for the same few places in the processor's caches.
     """
-    dtype = array.dtype if array.dtype.name in _KERNEL_DTYPES and array.dtype.isnative else np.dtype(np.float32)
+    dtype = array.dtype if array.dtype in _KERNEL_DTYPES else np.dtype(np.float32)
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
     copy = _scratch(name, array.shape, dtype)
@@ -179,7 +188,7 @@ def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:
 
     A view where the last axis is contiguous and the loops are compiled for the dtype, else of a copy.
     """
-    if array.dtype.name not in _KERNEL_DTYPES or not array.dtype.isnative:
+    if array.dtype not in _KERNEL_DTYPES:
         array = np.ascontiguousarray(array, dtype=np.float32)
     size = array.itemsize
     if array.strides[-1] != size or any(step < 0 or step % size for step in array.strides):

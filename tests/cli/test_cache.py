@@ -72,7 +72,7 @@ def test_verify_of_a_whole_cache_says_so(voxelocity, folder):
     told = voxelocity("cache", "verify", folder)
     assert told.status == 0
     assert told.out == (
-        f"2 entries in {folder}, none damaged (checked: lengths and headers; --full reads every voxel)\n"
+        f"2 entries in {folder}, none damaged (checked: lengths, headers and foreground; --full reads every voxel)\n"
     )
 
 

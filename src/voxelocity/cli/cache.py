@@ -42,7 +42,9 @@ def ls(folder: Folder = None) -> None:
 @app.command("verify")
 def verify(
     folder: Folder = None,
-    full: Annotated[bool, typer.Option("--full", help="Read every voxel too, not only lengths and headers.")] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Read every voxel too, not only lengths, headers and foreground.")
+    ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the damaged ones; runs make them again.")] = False,
 ) -> None:
     """Check the entries; status 1 where one is damaged."""
@@ -55,7 +57,7 @@ def verify(
             typer.echo(f"damaged: {who}entry {entry.key}: {entry.problem}")
     damaged = [entry for entry in entries if entry.state == "damaged"]
     if not damaged:
-        how = "every voxel" if full else "lengths and headers; --full reads every voxel"
+        how = "every voxel" if full else "lengths, headers and foreground; --full reads every voxel"
         typer.echo(f"{_counted(entries)} in {contents.folder}, none damaged (checked: {how})")
         return
     if remove:

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import filelock
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from safetensors.numpy import load_file
 
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.cache import DiskTier, disk, entry_files, locks
+from voxelocity.data.cache import DiskTier, disk, entry_files
 
 KEY = "0123abcd"
 
@@ -219,21 +218,19 @@ def test_writer_killed_in_the_middle_leaves_no_entry_and_its_file_is_cleaned_nex
     assert files_in(tmp_path) == []
 
 
-def test_lock_is_given_up_on_a_full_disk_because_it_only_saves_work(tmp_path, monkeypatch):
-    class FullDiskLock:
-        def __init__(self, _path):
-            self.released = False
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS])
+def test_lock_whose_file_cannot_be_made_is_done_without_because_it_only_saves_work(tmp_path, monkeypatch, number):
+    tier, real = DiskTier(tmp_path), os.open
 
-        def acquire(self):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def refused(path, *args, **options):
+        if os.fspath(path).endswith(".lock"):
+            raise OSError(number, os.strerror(number))
+        return real(path, *args, **options)
 
-        def release(self):
-            pass
-
-    monkeypatch.setattr(locks, "FileLock", FullDiskLock)
-    tier = DiskTier(tmp_path)
+    monkeypatch.setattr(os, "open", refused)
     with tier.lock(KEY):
-        assert tier.get(KEY) is None
+        tier.put(KEY, make_volume())
+    assert_same(tier.get(KEY), make_volume())
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files can be counted on Linux only")
@@ -246,17 +243,19 @@ def test_many_volumes_in_use_hold_no_file_open(tmp_path):
     assert_same(volumes[99], make_volume())
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EACCES, errno.EOPNOTSUPP])
-def test_a_lock_that_cannot_be_had_is_done_without(tmp_path, monkeypatch, number):
-    tier = DiskTier(tmp_path)
-
-    def refused(*args, **kwargs):
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
+def test_file_system_without_locks_is_done_without_them_and_nothing_is_left_that_could_hold_up_others(
+    tmp_path, monkeypatch, number
+):
+    def refused(*_):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", refused)
-    with tier.lock("a"):
-        tier.put("a", make_volume())
-    assert tier.get("a") is not None
+    monkeypatch.setattr(fcntl, "flock", refused)
+    tier = DiskTier(tmp_path)
+    with tier.lock(KEY), tier.lock(KEY):
+        tier.put(KEY, make_volume())
+    assert_same(tier.get(KEY), make_volume())
+    assert all(path.stat().st_size == 0 for path in (tmp_path / "locks").iterdir()), "a marker outlives its process"
 
 
 def test_a_writer_whose_new_file_is_just_being_cleaned_up_opens_another(tmp_path, monkeypatch):

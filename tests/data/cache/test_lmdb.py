@@ -84,7 +84,10 @@ def test_removed_entry_in_use_is_a_clear_error(tmp_path):
     tier.put(KEY, example_volume())
     got = tier.get(KEY)
     tier.drop(KEY)
-    with pytest.raises(CacheError, match=rf"entry {KEY} of .* was removed while it was in use; give the same command"):
+    with pytest.raises(
+        CacheError,
+        match=rf"entry {KEY} of .* was removed while it was in use; it is made anew when the case is taken again",
+    ):
         got.load()
 
 

@@ -100,7 +100,7 @@ class CacheContents:
         """Every entry, found one after the other.
 
         Args:
-            full: read every voxel and compare checksums; otherwise only lengths and headers.
+            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
 
         Raises:
             CacheError: an entry may not be read.
@@ -165,7 +165,7 @@ def _look(tier: Literal["disk", "lmdb"], key: str, content: memoryview, *, full:
             return None
         state: State = "outdated" if isinstance(error, OutdatedEntryError) else "damaged"
         return KeptEntry(tier=tier, key=key, num_bytes=len(content), state=state, problem=str(error))
-    changed = header.first_damage(content) if full else None
+    changed = header.first_damage(content, full=full)
     return _described(tier, key, header, problem="" if changed is None else f"its {changed} has changed")
 
 

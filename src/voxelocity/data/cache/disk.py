@@ -13,7 +13,7 @@ from pathlib import Path
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, pack, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
@@ -41,6 +41,7 @@ class DiskTier:
         self._folder = Path(folder).absolute()
         self._format = format
         self._files = EntryFiles(self._folder)
+        self._checked: set[str] = set()
         try:
             self._locks = KeyLocks(self._folder)
             self._files.remove_abandoned()
@@ -53,7 +54,8 @@ class DiskTier:
     def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
 
-        Finds cut-off and mangled files by their length and header; only `verify` reads every voxel.
+        Finds cut-off and mangled files by their length and header, and changed foreground indices when an entry is
+        first opened; only `verify` reads every voxel.
 
         Raises:
             CacheError: the file is there and cannot be opened.
@@ -61,6 +63,9 @@ class DiskTier:
         drop = functools.partial(self._drop_damaged, key)
         try:
             found = self._read(key)
+            if found is not None and key not in self._checked:
+                check_foreground(*found)
+                self._checked.add(key)
         except DamagedEntryError:
             drop()
             return None
@@ -114,7 +119,7 @@ class DiskTier:
         """The keys of damaged entries, found one after the other; none is removed.
 
         Args:
-            full: read every voxel and compare checksums; otherwise only lengths and headers.
+            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
         """
         for key in self.keys():
             try:
@@ -122,7 +127,7 @@ class DiskTier:
             except DamagedEntryError:
                 yield key
                 continue
-            if full and found is not None and found[0].first_damage(found[1]) is not None:
+            if found is not None and found[0].first_damage(found[1], full=full) is not None:
                 yield key
 
     def lock(self, key: str) -> AbstractContextManager[None]:

@@ -92,10 +92,18 @@ class Header:
             if name.startswith(_FOREGROUND)
         }
 
-    def first_damage(self, content: memoryview) -> str | None:
-        """The name of a tensor whose bytes do not match their checksum, or None. Reads every byte."""
-        tensors = self.tensors(content)
-        return next((name for name, array in tensors.items() if _crc32(array) != self.crc32[name]), None)
+    def first_damage(self, content: memoryview, *, full: bool) -> str | None:
+        """The name of a tensor whose bytes do not match their checksum, or None.
+
+        Args:
+            content: the entry's bytes.
+            full: reads every byte; otherwise the foreground indices alone, of which a wrong one would point outside the
+                volume (11 microseconds for 10,000 of them).
+        """
+        for name, array in self.tensors(content).items():
+            if (full or name.startswith(_FOREGROUND)) and _crc32(array) != self.crc32[name]:
+                return name
+        return None
 
 
 def pack(key: str, volume: Volume, *, format: Format) -> list[memoryview]:
@@ -171,6 +179,17 @@ def read_header(key: str, content: memoryview) -> Header:
         return header
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedEntryError(f"its header cannot be read ({error!r})") from error
+
+
+def check_foreground(header: Header, content: memoryview) -> None:
+    """Passes where the foreground indices in these bytes are those that were put.
+
+    Raises:
+        DamagedEntryError: they have changed.
+    """
+    changed = header.first_damage(content, full=False)
+    if changed is not None:
+        raise DamagedEntryError(f"its {changed} has changed")
 
 
 def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:

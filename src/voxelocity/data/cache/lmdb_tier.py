@@ -14,7 +14,7 @@ from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
 from voxelocity.data.cache import lmdb_file
-from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, pack, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
 from voxelocity.data.cache.stored import EntryVolume
@@ -40,6 +40,7 @@ class LmdbTier:
     def __init__(self, folder: Path, *, format: Format = "raw") -> None:
         self._folder = Path(folder).absolute()
         self._format = format
+        self._checked: set[str] = set()
         try:
             self._locks = KeyLocks(self._folder)
             self._file = lmdb_file.open_lmdb_file(self._folder.resolve() / LMDB_NAME)
@@ -61,6 +62,9 @@ class LmdbTier:
                 if content is None:
                     return None
                 header = read_header(key, content)
+                if key not in self._checked:
+                    check_foreground(header, content)
+                    self._checked.add(key)
                 start = bytes(content[: header.num_header_bytes])
                 # Few bytes, and needed for every patch.
                 foreground = {
@@ -114,7 +118,7 @@ class LmdbTier:
         """The keys of damaged entries, found one after the other; none is removed.
 
         Args:
-            full: read every voxel and compare checksums; otherwise only lengths and headers.
+            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
         """
         for key in self.keys():
             if self._is_damaged(key, full=full):
@@ -130,7 +134,7 @@ class LmdbTier:
                 if content is None:
                     return False
                 header = read_header(key, content)
-                return full and header.first_damage(content) is not None
+                return header.first_damage(content, full=full) is not None
         except DamagedEntryError:
             return True
 
@@ -139,8 +143,8 @@ class LmdbTier:
         with self._file.reading(key) as content:
             if content is None:
                 raise CacheError(
-                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; give the same command "
-                    "again and it is made anew"
+                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is made anew when "
+                    "the case is taken again"
                 )
             # The same voxels may have been put again meanwhile, in the other format too.
             yield header if content[: len(start)] == start else read_header(key, content), content

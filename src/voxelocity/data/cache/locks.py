@@ -52,7 +52,8 @@ class KeyLocks:
         Where it cannot be had (a full disk, a folder of somebody else's, a file system without locks) it is done
         without.
         """
-        file_lock = FileLock(self._path(key))
+        # Not by the mere existence of a file, which outlives a killed process and would hold up the others for ever.
+        file_lock = FileLock(self._path(key), fallback_to_soft=False)
         with contextlib.suppress(OSError, NotImplementedError):
             file_lock.acquire()
         try:

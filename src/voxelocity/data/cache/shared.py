@@ -15,7 +15,7 @@ from pathlib import Path
 
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, pack, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, check_foreground, pack, read_header
 from voxelocity.data.cache.entry_files import write_all
 from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
@@ -293,7 +293,9 @@ class _Ledger:
 
 def _volume_of(key: str, path: Path) -> Volume:
     content = map_file(path)
-    return mapped_volume(read_header(key, content), content)
+    header = read_header(key, content)
+    check_foreground(header, content)
+    return mapped_volume(header, content)
 
 
 def _checked(key: str) -> str:

@@ -87,8 +87,8 @@ class EntryVolume:
         except (UndecodableError, DamagedEntryError) as error:
             self.on_damage()
             raise CacheError(
-                f"cache.entry: the entry of case '{self.case_id}' is damaged and was dropped ({error}); give the same "
-                "command again and it is made anew"
+                f"cache.entry: the entry of case '{self.case_id}' is damaged and was dropped ({error}); it is made "
+                "anew when the case is taken again"
             ) from error
 
     def load(self) -> Volume:

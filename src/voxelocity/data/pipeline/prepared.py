@@ -20,6 +20,7 @@ from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.decode import read_case, read_header
+from voxelocity.data.pipeline.renew import RenewableVolume
 from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.observe import available_memory_bytes
@@ -82,10 +83,15 @@ class PreparedCases:
     def __getitem__(self, index: int) -> StoredVolume:
         """The prepared volume of case `index`: from the cache, or prepared now and then kept.
 
+        Where reading it finds the entry damaged or gone, it is taken anew, and a person is told once.
+
         Raises:
             ScanError: the case cannot be used; the text names the file and the cure.
         """
-        return self._take(index)[0]
+        volume = self._take(index)[0]
+        if isinstance(volume, Volume):
+            return volume
+        return RenewableVolume(kept=volume, renew=lambda error: self._renewed(index, error))
 
     def drop(self, index: int) -> None:
         """Takes the case out of the cache. Volumes already handed out stay valid."""
@@ -166,14 +172,28 @@ class PreparedCases:
         kept = self._keeper.get(key)
         return (prepared if kept is None else self._named(kept, index)), "kept"
 
+    def _renewed(self, index: int, error: CacheError) -> Volume:
+        """The volume in memory, after an error in reading what the cache gave."""
+        self._keeper.tell_lost(error)
+        try:
+            return self._take(index)[0].load()
+        except CacheError:
+            return self._prepare(index)
+
     def _named(self, volume: StoredVolume, index: int) -> StoredVolume:
         # The same files may stand under another name in another data set.
         return volume.renamed(self.refs[index].case_id)
 
     def _prepare(self, index: int) -> Volume:
         ref = self.refs[index]
-        with self._room.taking(self._work_bytes(ref)):
-            return self._preparation(read_case(ref, label_values=self._label_values))
+        try:
+            with self._room.taking(self._work_bytes(ref)):
+                return self._preparation(read_case(ref, label_values=self._label_values))
+        except ScanError:
+            raise  # its text names the case
+        except Exception as error:  # whatever it is, it is raised again
+            error.add_note(f"raised while case '{ref.case_id}' was prepared")
+            raise
 
     def _work_bytes(self, ref: VolumeRef) -> int:
         """An upper bound of the memory that preparing a case takes for a while."""
@@ -227,6 +247,9 @@ class _Keeper:
             )
             return False
         return True
+
+    def tell_lost(self, error: CacheError) -> None:
+        self._tell("lost", str(error))
 
     def drop(self, key: str) -> None:
         if self._tier is not None:

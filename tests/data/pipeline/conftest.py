@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pytest
 
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data import pipeline
 from voxelocity.data.pipeline import DataConfig
 
 
@@ -42,6 +49,8 @@ def data_config(tmp_path):
                     "folder": str(tmp_path / f"cache{format}"),
                     "format": format or "raw",
                     "max_bytes": 2**30,
+                    "num_cases": 3,
+                    "replace_rate": 0.3,
                 },
                 "patch": {"shape_voxel": [8, 12, 20], "foreground_share": 0.5},
                 "batch_size": 3,
@@ -51,3 +60,116 @@ def data_config(tmp_path):
         )
 
     return make
+
+
+# A process that does as it is told, line by line, and answers in lines. It writes down each case that it prepares.
+_WORKER = """
+import itertools, json, os, sys
+from pathlib import Path
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.cache import choose
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
+from voxelocity.testing.digest import batch_digest
+
+def tell(**answer):
+    print(json.dumps(answer), flush=True)
+
+class NotedCases(PreparedCases):
+    stop_at = None
+
+    def _prepare(self, index):
+        prepared.append(self.refs[index].case_id)
+        if self.refs[index].case_id == self.stop_at:
+            tell(stopped_at=self.stop_at)
+            sys.stdin.readline()
+        return super()._prepare(index)
+
+tell(ready=True)
+for line in sys.stdin:
+    order, prepared, warnings = json.loads(line), [], []
+    choose.memory_folder = lambda *, min_free_bytes: (Path(order["place"]), "")
+    if "remove" in order:
+        os.unlink(order["remove"])
+    if order.get("memory_is_low"):
+        choose.memory_floor_bytes = lambda: 2**60
+    config = DataConfig.parse(order["config"])
+    refs = [
+        VolumeRef(case_id=ref["case_id"], images=tuple(map(Path, ref["images"])), label=Path(ref["label"]))
+        for ref in order["refs"]
+    ]
+    cases = NotedCases(
+        refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.append
+    )
+    cases.stop_at = order.get("stop_at")
+    answer = {}
+    if "num_steps" in order:
+        with Feed(cases, config, seed=3) as feed:
+            answer["digests"] = [batch_digest(batch) for batch in itertools.islice(feed, order["num_steps"])]
+    else:
+        facts = cases.fill(
+            num_threads=order["num_threads"], on_case=lambda *_: None, should_stop=lambda: False
+        )
+        answer.update(num_found=facts.num_found, num_kept=facts.num_kept)
+    tell(prepared=prepared, warnings=warnings, **answer)
+"""
+
+
+class Worker:
+    """The other end of `_WORKER`."""
+
+    def __init__(self, *prefix: str) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-c", _WORKER],
+            env={**os.environ, "PYTHONPATH": str(Path(pipeline.__file__).parents[3])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, config: DataConfig, refs: Sequence[VolumeRef], place: Path, **order: Any) -> None:
+        """Tells it to fill a cache with `num_threads`, or with `num_steps` to draw batches; `hear` gives the answer."""
+        plain = [
+            {"case_id": ref.case_id, "images": list(map(str, ref.images)), "label": str(ref.label)} for ref in refs
+        ]
+        self.say(json.dumps({"config": config.to_plain(), "refs": plain, "place": str(place), **order}))
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the process ended by itself"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[list[Worker]]:
+    """Two processes that take orders, for all tests of a module."""
+    workers = [Worker(), Worker()]
+    assert [worker.hear() for worker in workers] == [{"ready": True}] * 2
+    yield workers
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture
+def start_worker() -> Iterator[Callable[..., Worker]]:
+    """Starts a process of this test's own, behind a prefix of the command line where one is given."""
+    started: list[Worker] = []
+
+    def start(*prefix: str) -> Worker:
+        started.append(Worker(*prefix))
+        assert started[-1].hear() == {"ready": True}
+        return started[-1]
+
+    yield start
+    for worker in started:
+        worker.end()

@@ -97,11 +97,11 @@ class SharedMemoryTier:
         parts = pack(key, volume, format="raw")
         size = sum(len(part) for part in parts)
         try:
-            self._folder.stay()
-            most = min(self._max_bytes, total_bytes_of(self._folder.path))
-            if size > most:
-                raise self._too_large(volume.case_id, size, most)
-            self._write(path, parts, size, volume.case_id)
+            try:
+                self._put(path, parts, size, volume.case_id)
+            except FileNotFoundError:
+                # Somebody removed the folder meanwhile; it is made again.
+                self._put(path, parts, size, volume.case_id)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
                 raise self._full(volume.case_id, size) from error
@@ -113,7 +113,7 @@ class SharedMemoryTier:
     def drop(self, key: str) -> None:
         """Removes this entry if there is one. Volumes already handed out stay valid."""
         with self._ledger() as ledger:
-            ledger.remove(self._path(key))
+            self._remove(ledger, self._path(key))
             self._forget_dropped(ledger)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
@@ -126,7 +126,7 @@ class SharedMemoryTier:
                 key = path.name.removesuffix(_SUFFIX)
                 with contextlib.suppress(DamagedEntryError):
                     evicted.append((key, _volume_of(key, path)))
-                ledger.remove(path)
+                self._remove(ledger, path)
                 num_bytes -= size
             self._forget_dropped(ledger)
         return evicted
@@ -134,8 +134,7 @@ class SharedMemoryTier:
     def room_bytes(self) -> int:
         """Bytes that can be put before others have to go."""
         with self._ledger() as ledger:
-            room = self._max_bytes - ledger.used_bytes
-        return max(0, min(room, free_bytes_in(self._folder.path)))
+            return max(0, min(self._max_bytes - ledger.used_bytes, ledger.free_bytes))
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -165,15 +164,28 @@ class SharedMemoryTier:
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[_Ledger]:
-        self._folder.stay()
-        with self._folder.locked(_BUDGET) as descriptor:
+        with contextlib.ExitStack() as stack:
+            try:
+                self._folder.stay()
+                descriptor = stack.enter_context(self._folder.locked(_BUDGET))
+            except FileNotFoundError:
+                # Somebody removed the folder between the two.
+                self._folder.stay()
+                descriptor = stack.enter_context(self._folder.locked(_BUDGET))
             yield _Ledger(descriptor)
+
+    def _put(self, path: Path, parts: Sequence[memoryview], size: int, case_id: str) -> None:
+        self._folder.stay()
+        most = min(self._max_bytes, total_bytes_of(self._folder.path))
+        if size > most:
+            raise self._too_large(case_id, size, most)
+        self._write(path, parts, size, case_id)
 
     def _write(self, path: Path, parts: Sequence[memoryview], size: int, case_id: str) -> None:
         with self._ledger() as ledger:
-            ledger.remove(path)
+            self._remove(ledger, path)
             self._make_room(ledger, size)
-            if size > free_bytes_in(self._folder.path):
+            if size > ledger.free_bytes:
                 raise self._full(case_id, size)
             descriptor, temp = self._open_temp(path, size)
             ledger.used_bytes += size
@@ -209,7 +221,7 @@ class SharedMemoryTier:
                 if spare == 0:
                     return
                 spare -= 1
-            ledger.remove(path)
+            self._remove(ledger, path)
 
     def _open_temp(self, path: Path, size: int) -> tuple[int, Path]:
         temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
@@ -234,10 +246,20 @@ class SharedMemoryTier:
                         found.append((status.st_mtime_ns, Path(entry.path), status.st_size))
         return [(path, size) for _, path, size in sorted(found)]
 
-    def _forget_dropped(self, ledger: _Ledger) -> None:
-        """Lets go of what this process mapped and anybody dropped: until then it takes memory."""
+    def _remove(self, ledger: _Ledger, path: Path) -> None:
+        """Removes an entry and lets go of what this process mapped of it. Other processes see it by the count."""
         with self._lock:
-            if ledger.num_removed == self._num_removed_seen:
+            has_seen_all = self._num_removed_seen == ledger.num_removed
+            ledger.remove(path)
+            self._mapped.pop(path.name.removesuffix(_SUFFIX), None)
+            if has_seen_all:
+                self._num_removed_seen = ledger.num_removed
+
+    def _forget_dropped(self, ledger: _Ledger) -> None:
+        """Lets go of what this process mapped and others dropped: until then it takes memory."""
+        with self._lock:
+            # Looking at each takes a while, so a thirty-second of them may stay a little longer.
+            if ledger.num_removed - self._num_removed_seen <= len(self._mapped) // 32:
                 return
             self._num_removed_seen = ledger.num_removed
             for key in [key for key in self._mapped if not self._path(key).exists()]:
@@ -274,6 +296,11 @@ class _Ledger:
     @used_bytes.setter
     def used_bytes(self, used_bytes: int) -> None:
         os.pwrite(self._descriptor, max(0, used_bytes).to_bytes(8, "little"), 0)
+
+    @property
+    def free_bytes(self) -> int:
+        """Of the file system, also where the folder is gone by now."""
+        return free_bytes_in(self._descriptor)
 
     @property
     def num_removed(self) -> int:

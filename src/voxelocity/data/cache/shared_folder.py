@@ -152,8 +152,8 @@ def shared_folder_path(place: Path) -> Path:
     return place / f"voxelocity-{os.getuid()}"
 
 
-def free_bytes_in(folder: Path) -> int:
-    """Bytes that can still be written there."""
+def free_bytes_in(folder: Path | int) -> int:
+    """Bytes that can still be written there, or to the file system of this descriptor."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 

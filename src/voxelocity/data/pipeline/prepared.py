@@ -253,8 +253,8 @@ class _Keeper:
 
     def drop(self, key: str) -> None:
         if self._tier is not None:
-            # It only makes room; where a file cannot be removed, the run goes on all the same.
-            with contextlib.suppress(OSError):
+            # It only makes room; where an entry cannot be removed, the run goes on all the same.
+            with contextlib.suppress(OSError, CacheError):
                 self._tier.drop(key)
 
     def lock(self, key: str) -> AbstractContextManager[None]:

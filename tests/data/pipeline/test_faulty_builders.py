@@ -1,0 +1,177 @@
+"""Builders of a cache that die, meet each other or find no space: for every tier, each ends as the design says."""
+
+import itertools
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.testing.digest import batch_digest
+
+ON_DISK = ("disk", "disk blosc2", "lmdb", "lmdb blosc2")
+SHARED = ("memory", *ON_DISK)
+
+
+class NotedCases(PreparedCases):
+    """Prepared cases that write down what is prepared and what is told."""
+
+    def __init__(self, refs, config):
+        self.prepared, self.warnings = [], []
+        super().__init__(
+            refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=self.warnings.append
+        )
+
+    def _prepare(self, index):
+        self.prepared.append(self.refs[index].case_id)
+        return super()._prepare(index)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """Where the memory tiers of this test and of its processes meet."""
+    monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (tmp_path / "shm", ""))
+    return tmp_path / "shm"
+
+
+@pytest.fixture
+def wanted(blob_refs, data_config):
+    """The volumes of all cases, prepared without a cache."""
+    cases = NotedCases(blob_refs, data_config("none"))
+    return [cases[index].load() for index in range(5)]
+
+
+def fill(cases, num_threads=2):
+    return cases.fill(num_threads=num_threads, on_case=lambda *_: None, should_stop=lambda: False)
+
+
+def assert_whole(cases, wanted):
+    for index, volume in enumerate(wanted):
+        got = cases[index].load()
+        np.testing.assert_array_equal(got.image, volume.image)
+        np.testing.assert_array_equal(got.label, volume.label)
+        np.testing.assert_array_equal(got.foreground[1], volume.foreground[1])
+
+
+def drawn(cases, config, num_steps=6):
+    with Feed(cases, config, seed=3) as feed:
+        return [batch_digest(batch) for batch in itertools.islice(feed, num_steps)]
+
+
+# A builder dies, or two build at once
+
+
+@pytest.mark.parametrize("tier", SHARED)
+def test_a_builder_killed_in_the_middle_of_a_case_leaves_whole_entries_and_the_next_goes_on(
+    blob_refs, data_config, wanted, place, start_worker, tier
+):
+    config = data_config(tier)
+    held = NotedCases(blob_refs, config)
+    killed = start_worker()
+    killed.ask(config, blob_refs, place, num_threads=1, stop_at="case_3")
+    assert killed.hear() == {"stopped_at": "case_3"}
+    killed.process.send_signal(signal.SIGKILL)
+    assert killed.process.wait() == -signal.SIGKILL
+    cases = NotedCases(blob_refs, config)
+    facts = fill(cases)
+    assert (facts.num_found, sorted(cases.prepared)) == (3, ["case_3", "case_4"])
+    assert_whole(held, wanted)
+
+
+@pytest.mark.parametrize("tier", SHARED)
+def test_of_two_builders_one_is_killed_while_the_other_waits_for_its_case(
+    blob_refs, data_config, wanted, place, start_worker, tier
+):
+    config = data_config(tier)
+    held = NotedCases(blob_refs, config)
+    killed = start_worker()
+    killed.ask(config, blob_refs, place, num_threads=1, stop_at="case_2")
+    assert killed.hear() == {"stopped_at": "case_2"}
+    cases = NotedCases(blob_refs, config)
+    with ThreadPoolExecutor(1) as pool:
+        facts = pool.submit(fill, cases)
+        # Two threads: one waits for the killed one's case, the other has made the rest.
+        while len(cases.prepared) < 2:
+            assert not facts.done()
+        assert sorted(cases.prepared) == ["case_3", "case_4"]
+        killed.process.send_signal(signal.SIGKILL)
+        assert facts.result(timeout=60).num_found == 2
+    assert sorted(cases.prepared) == ["case_2", "case_3", "case_4"]
+    assert_whole(held, wanted)
+
+
+@pytest.mark.parametrize("tier", SHARED)
+def test_two_builders_at_once_prepare_each_case_once(blob_refs, data_config, wanted, place, two_workers, tier):
+    config = data_config(tier)
+    held = NotedCases(blob_refs, config)
+    for worker in two_workers:
+        worker.ask(config, blob_refs, place, num_threads=2)
+    answers = [worker.hear() for worker in two_workers]
+    assert sorted(answers[0]["prepared"] + answers[1]["prepared"]) == [f"case_{n}" for n in range(5)]
+    assert [answer["num_kept"] for answer in answers] == [5, 5]
+    assert_whole(held, wanted)
+    assert held.prepared == []
+
+
+# No space
+
+
+_IN_A_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+
+
+@pytest.fixture
+def tiny_disk(start_worker, tmp_path):
+    """A folder on a file system of 100 KB that only the worker beside it sees, 40 KB of it in the file `ballast`."""
+    disk = tmp_path / "tiny"
+    disk.mkdir()
+    mount = 'mount -t tmpfs -o size=100k tiny "$0" && head -c 40960 /dev/zero > "$0"/ballast && exec "$@"'
+    tried = subprocess.run([*_IN_A_NAMESPACE, mount, disk, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {tried.stderr.strip()}")
+    return disk, start_worker(*_IN_A_NAMESPACE, mount, str(disk))
+
+
+@pytest.mark.parametrize("tier", ON_DISK)
+def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_holds(
+    blob_refs, data_config, tiny_disk, place, tier
+):
+    disk, worker = tiny_disk
+    config = data_config(tier)
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": str(disk / "cache")})})
+    worker.ask(config, blob_refs, place, num_threads=1)
+    first = worker.hear()
+    assert 0 < first["num_kept"] < 5
+    (warning,) = first["warnings"]
+    assert "no space" in warning
+    assert "free some space or set data.cache.folder to another disk; going on without more" in warning
+    worker.ask(config, blob_refs, place, num_threads=1)
+    again = worker.hear()
+    assert again["num_found"] == first["num_kept"], "what was kept is whole"
+    worker.ask(config, blob_refs, place, num_steps=6)
+    assert worker.hear()["digests"] == drawn(NotedCases(blob_refs, data_config("none")), config)
+    worker.ask(config, blob_refs[3:], place, num_threads=1, remove=str(disk / "ballast"))
+    assert worker.hear()["num_kept"] > 0, "the cache goes on where space is free again"
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_file_system_in_memory_that_gets_full_goes_on_behind_or_without_more(
+    blob_refs, data_config, tiny_disk, has_folder
+):
+    disk, worker = tiny_disk
+    config = data_config("memory")
+    folder = config.cache.folder if has_folder else ""
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": folder})})
+    worker.ask(config, blob_refs, disk, num_threads=1)
+    answer = worker.hear()
+    (warning,) = answer["warnings"]
+    if has_folder:
+        assert answer["num_kept"] == 5
+        assert f"the cache goes on in the disk tier in {folder}" in warning
+    else:
+        assert 0 < answer["num_kept"] < 5
+        assert "cache.shared: no space for case" in warning
+        assert "going on without more" in warning
+    worker.ask(config, blob_refs, disk, num_steps=6)
+    assert worker.hear()["digests"] == drawn(NotedCases(blob_refs, data_config("none")), config)

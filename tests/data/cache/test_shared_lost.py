@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from voxelocity.data.cache import SharedMemoryTier
+from voxelocity.data.cache import SharedMemoryTier, shared
 from voxelocity.data.cache.shared_folder import SharedFolder
 
 
@@ -43,3 +43,17 @@ def test_dropping_many_entries_does_not_look_at_each_of_those_that_stay(memory_p
         tier.drop(f"k{number}")
     assert looked == []
     assert sorted(tier._mapped) == sorted(f"k{number}" for number in range(30, 60)), "what is dropped is let go"
+
+
+def test_only_so_many_entries_stay_mapped_as_a_process_may_have_so_many_mappings(
+    memory_place, sized_volume, monkeypatch
+):
+    monkeypatch.setattr(shared, "_MAX_MAPPED", 4)
+    tier = SharedMemoryTier(memory_place / "cache", 2**20)
+    for number in range(10):
+        tier.put(f"k{number}", sized_volume(number))
+    held = [tier.get(f"k{number}") for number in range(10)]
+    assert list(tier._mapped) == ["k6", "k7", "k8", "k9"]
+    for number in range(10):
+        assert (held[number].image == number).all()
+        assert (tier.get(f"k{number}").image == number).all()

@@ -24,6 +24,8 @@ from voxelocity.data.cache.stored import mapped_volume
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
 _BUDGET = "budget"
+_MAX_MAPPED = 16_384
+"""Entries kept mapped by a process. Linux allows it 65,530 mappings, and beyond these every allocation may fail."""
 
 
 class SharedMemoryTier:
@@ -83,6 +85,8 @@ class SharedMemoryTier:
             ) from error
         with self._lock:
             self._mapped[key] = (inode, volume)
+            while len(self._mapped) > _MAX_MAPPED:
+                del self._mapped[next(iter(self._mapped))]
         return volume
 
     def put(self, key: str, volume: Volume) -> None:

@@ -28,8 +28,9 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
 
     Raises:
         ScanError: a file is missing, damaged, truncated or not a 3-D NIfTI image; the files differ in shape or affine;
-            the image holds NaN or infinite voxels; the label holds values that are not declared; the spacing or the
-            affine is not valid. The text names the case, the file, the value and the cure.
+            the image holds voxels that are NaN, infinite or larger than float32 can hold; the label holds values that
+            are not declared; the spacing or the affine is not valid. The text names the case, the file, the value and
+            the cure.
     """
     image, grid = _stack(ref)
     label = None if ref.label is None else _read_label(ref, ref.label, grid, label_values)
@@ -92,15 +93,23 @@ def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, 
 
 
 def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
-    # The extremes of an array with NaN are NaN: two quick passes instead of a mask of the whole volume.
-    if image.dtype.kind != "f" or np.isfinite([image.min(), image.max()]).all():
+    if image.dtype.kind != "f":
         return
-    bad = ~np.isfinite(image)
-    channel, x, y, z = (int(n) for n in np.argwhere(bad)[0])
+    # The extremes of an array with NaN are NaN: two quick passes instead of a mask of the whole volume.
+    largest = np.finfo(np.float32).max
+    if np.abs([image.min(), image.max()]).max() <= largest:
+        return
+    finite = np.isfinite(image)
+    if finite.all():
+        finite = np.abs(image) <= largest
+        what, cure = "larger than float32 can hold", "rescale the image"
+    else:
+        what, cure = "NaN or infinite", "replace them, for example with numpy.nan_to_num,"
+    channel, x, y, z = (int(n) for n in np.argwhere(~finite)[0])
     raise ScanError(
-        f"decode: case '{ref.case_id}': {path}: {int(bad.sum()):,} voxels are NaN or infinite, the first is "
+        f"decode: case '{ref.case_id}': {path}: {int((~finite).sum()):,} voxels are {what}, the first is "
         f"{image[channel, x, y, z]} at (x, y, z) = ({x}, {y}, {z}), channel {channel}; "
-        "replace them, for example with numpy.nan_to_num, or leave the case out"
+        f"{cure} or leave the case out"
     )
 
 

@@ -74,14 +74,40 @@ def test_plain_torch_gives_batches_of_our_shape(work):
     assert int(label.max()) < CT.num_classes
 
 
-def test_torchio_gives_patches_of_our_shape(work):
+def test_torchio_gives_patches_of_our_shape_and_changes_them(work):
     pytest.importorskip("torchio")
     from voxelocity.bench.torchio_side import AugmentedPatches
 
     patches = AugmentedPatches(loaded(CT, work), PATCH)
     assert len(patches) == 2
-    assert patches[1]["image"].shape == (1, *PATCH)
-    assert patches[1]["label"].shape == (1, *PATCH)
+    for _ in range(3):
+        made = patches[1]
+        assert (made["image"].shape, made["image"].dtype) == ((1, *PATCH), torch.float32)
+        assert made["label"].shape == (1, *PATCH)
+        assert set(made["label"].unique().tolist()) <= set(range(CT.num_classes))
+    # Cut as it is, a phantom holds few values; noise makes each voxel's its own.
+    assert len(made["image"].unique()) > 2 * len(patches.cut(1)[0].unique())
+
+
+def test_torchio_2_changes_each_patch_of_a_batch_in_its_own_way(work):
+    torchio = pytest.importorskip("torchio")
+    from voxelocity.bench import torchio_side
+
+    if not torchio_side.TAKES_BATCHES:
+        pytest.skip(f"TorchIO {torchio.__version__} takes one patch at a time; batches came with 2.0.0a1")
+
+    class SamePatch(torchio_side.AugmentedPatches):
+        def cut(self, index):
+            return self._images[0][:, :24, :20, :16], self._labels[0][:, :24, :20, :16]
+
+    patches = SamePatch(loaded(CT, work), PATCH)
+    before = patches.cut(0)[0].clone()
+    with torchio_side.batched(patches, 3) as batches:
+        made = next(batches)
+    assert (made["image"].shape, made["image"].dtype) == ((3, 1, *PATCH), torch.float32)
+    assert (made["label"].shape, made["label"].dtype) == ((3, 1, *PATCH), torch.uint8)
+    assert not torch.equal(made["image"][0], made["image"][1])
+    assert torch.equal(patches.cut(0)[0], before), "the case in memory was changed"
 
 
 def test_nnunet_gives_patches_of_our_shape_from_the_cube_it_reads(work):
@@ -106,6 +132,32 @@ def test_cases_smaller_than_the_cube_are_padded(work):
     assert image.shape == (4, 51, 51, 51)
     assert not image[:, 0].any()
     assert not label[:, 0].any()
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_nnunets_own_feed_gives_batches_of_our_shape_and_ends_its_workers(augmented, work, tmp_path):
+    pytest.importorskip("nnunetv2", exc_type=ImportError)
+    import multiprocessing
+
+    import blosc2
+
+    from voxelocity.bench import nnunet_feed
+
+    patch, before = (16, 16, 16), blosc2.nthreads
+    volumes = loaded(CT, work)
+    nnunet_feed.write_cases(volumes, tmp_path, patch)
+    stored = blosc2.open(str(tmp_path / f"{volumes[1].case_id}.b2nd"), mode="r")
+    assert np.array_equal(stored[...], volumes[1].intensities())
+    options = {"batch_size": 3, "num_classes": CT.num_classes, "augmented": augmented, "num_workers": 1}
+    with nnunet_feed.opened(tmp_path, patch, **options) as batches:
+        made = next(batches)
+    assert (made["data"].shape, made["data"].dtype) == ((3, 1, *patch), torch.float32)
+    assert (made["target"].shape, made["target"].dtype) == ((3, 1, *patch), torch.int16)
+    assert set(made["target"].unique().tolist()) <= set(range(CT.num_classes))
+    # The last third of a batch is centred on foreground.
+    assert made["target"][2].max() > 0
+    assert not multiprocessing.active_children()
+    assert blosc2.nthreads == before
 
 
 def test_the_plain_copy_has_a_rate(work):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from voxelocity.bench import ours
 from voxelocity.bench.emulated import Accelerator, most_kept_busy
@@ -15,7 +17,7 @@ from voxelocity.bench.places import Places
 from voxelocity.bench.stream import OpenStream, batches_per_s
 from voxelocity.bench.waiting import Training, waiting_shares
 from voxelocity.core.region import Index3
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import cpu_budget
@@ -45,14 +47,26 @@ def run(scenario: Feeds, places: Places) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other."""
     refs = make_phantoms(scenario.cases, places.work)
     cases = ours.filled(ours.phantom_cases(refs, scenario.cases, ours.MEMORY))
-    chains = (
-        ("crop only", ours.NONE, _monai_streams(scenario, refs, augmented=False)),
-        ("affine, flips, scale, shift, noise", ours.AS_MONAI, _monai_streams(scenario, refs, augmented=True)),
-        ("nnU-Net's default augmentation", ours.AS_NNUNET, _nnunet_streams(scenario, cases)),
-    )
-    for words, augment, peers in chains:
-        yield from _rates_and_accelerators(scenario, cases, words, augment, peers)
+    with tempfile.TemporaryDirectory(prefix="feed-", dir=places.work) as name:
+        yield from _chains(scenario, refs, cases, Path(name))
     yield from waiting_shares(scenario.training, places.work)
+
+
+def _chains(scenario: Feeds, refs: Sequence[VolumeRef], cases: PreparedCases, place: Path) -> Iterator[Comparison]:
+    volumes = [cases[index].load() for index in range(len(cases))]
+    nnunet = functools.partial(_nnunet_streams, scenario, volumes, place)
+    monai = functools.partial(_monai_streams, scenario, refs)
+    by_hand = _batchgenerators_streams(scenario, volumes)
+    # Made chain by chain, so that what a peer keeps is let go before the next.
+    yield from _rates_and_accelerators(
+        scenario, cases, "crop only", ours.NONE, {**monai(augmented=False), **nnunet(augmented=False)}
+    )
+    yield from _rates_and_accelerators(
+        scenario, cases, "affine, flips, scale, shift, noise", ours.AS_MONAI, monai(augmented=True)
+    )
+    yield from _rates_and_accelerators(
+        scenario, cases, "nnU-Net's default augmentation", ours.AS_NNUNET, {**nnunet(augmented=True), **by_hand}
+    )
 
 
 def _rates_and_accelerators(
@@ -118,26 +132,50 @@ def _accelerators(scenario: Feeds, name: str, stream: OpenStream | str, rate: fl
 
 def _monai_streams(scenario: Feeds, refs: Sequence[VolumeRef], *, augmented: bool) -> dict[str, OpenStream | str]:
     workers = cpu_budget()
-    names = [f"MONAI DataLoader(num_workers={workers})", "MONAI ThreadDataLoader(num_workers=0)"]
+    loader, threads = f"MONAI DataLoader(num_workers={workers})", "MONAI ThreadDataLoader(num_workers=0)"
     if why := missing("MONAI"):
-        return dict.fromkeys(names, why)
+        return {loader: why, threads: why}
     from voxelocity.bench import monai_side
 
     random = monai_side.augmenting(scenario.patch) if augmented else monai_side.cropping(scenario.patch)
     dataset = monai_side.cached(refs, scenario.cases.kind, random)
-    streams = monai_side.loaders(dataset, scenario.accelerator.batch_size, [workers])
-    return dict(zip(names, streams.values(), strict=True))
+    batch_size = scenario.accelerator.batch_size
+    return {
+        loader: monai_side.process_loader(dataset, batch_size, workers),
+        threads: monai_side.thread_loader(dataset, batch_size),
+    }
 
 
-def _nnunet_streams(scenario: Feeds, cases: PreparedCases) -> dict[str, OpenStream | str]:
+def _nnunet_streams(
+    scenario: Feeds, volumes: list[Volume], place: Path, *, augmented: bool
+) -> dict[str, OpenStream | str]:
     workers = cpu_budget()
-    name = f"batchgeneratorsv2 in {workers} worker processes"
+    name = f"nnU-Net v2's loader, {workers} processes, Blosc2 files"
+    if why := missing("nnU-Net"):
+        return {name: why}
+    from voxelocity.bench import nnunet_feed
+
+    if not place.joinpath("nnunet").exists():
+        nnunet_feed.write_cases(volumes, place / "nnunet", scenario.patch)
+    stream = functools.partial(
+        nnunet_feed.opened,
+        place / "nnunet",
+        scenario.patch,
+        batch_size=scenario.accelerator.batch_size,
+        num_classes=scenario.cases.num_classes,
+        augmented=augmented,
+        num_workers=workers,
+    )
+    return {name: stream}
+
+
+def _batchgenerators_streams(scenario: Feeds, volumes: list[Volume]) -> dict[str, OpenStream | str]:
+    workers = cpu_budget()
+    name = f"batchgeneratorsv2 in torch's DataLoader(num_workers={workers}), cases in memory"
     if why := missing("batchgeneratorsv2") or missing("MONAI"):
         return {name: why}
     from voxelocity.bench import monai_side, nnunet_side
 
     augmentation = nnunet_side.default_augmentation(scenario.patch)
-    volumes = [cases[index].load() for index in range(len(cases))]
     dataset = nnunet_side.LoadedPatches(volumes, scenario.patch, augmentation)
-    streams = monai_side.loaders(dataset, scenario.accelerator.batch_size, [workers])
-    return {name: next(iter(streams.values()))}
+    return {name: monai_side.process_loader(dataset, scenario.accelerator.batch_size, workers)}

@@ -166,14 +166,19 @@ def cached(
 
 
 def loaders(dataset: Any, batch_size: int, workers: Sequence[int]) -> dict[str, OpenStream]:
-    """Streams of the data set's batches by the settings of their loader, for `stream.fastest` to choose from."""
-    streams: dict[str, OpenStream] = {}
-    for number in workers:
-        options: dict[str, Any] = {"batch_size": batch_size, "num_workers": number}
-        name = f"DataLoader(num_workers={number})"
-        streams[name] = functools.partial(_open, DataLoader, dataset, options)
+    """Streams of the data set's batches by the settings of their loader, for `stream.fastest` to choose from.
+
+    `use_thread_workers` is not among them: MONAI's random transforms keep a sample's numbers in themselves, so that
+    two threads cut image and label in different places.
+    """
+    streams = {f"DataLoader(num_workers={number})": process_loader(dataset, batch_size, number) for number in workers}
     streams["ThreadDataLoader(num_workers=0)"] = thread_loader(dataset, batch_size)
     return streams
+
+
+def process_loader(dataset: Any, batch_size: int, num_workers: int) -> OpenStream:
+    """Batches made in worker processes, or where they are asked for if there are none."""
+    return functools.partial(_open, DataLoader, dataset, {"batch_size": batch_size, "num_workers": num_workers})
 
 
 def thread_loader(dataset: Any, batch_size: int) -> OpenStream:

@@ -9,12 +9,24 @@ PEERS = {
     "MONAI": ("monai",),
     "LMDBDataset": ("monai", "lmdb"),
     "batchgeneratorsv2": ("batchgeneratorsv2", "pandas"),
+    "nnU-Net": ("nnunetv2", "acvl_utils", "dynamic_network_architectures", "batchgeneratorsv2", "batchgenerators"),
     "TorchIO": ("torchio", "SimpleITK"),
     "SimpleITK": ("SimpleITK",),
     "libdeflate": ("deflate",),
 }
 """Modules that each peer needs."""
-_DISTRIBUTIONS = ("monai", "lmdb", "batchgeneratorsv2", "torchio", "SimpleITK", "deflate", "numba", "blosc2")
+_DISTRIBUTIONS = (
+    "monai",
+    "lmdb",
+    "nnunetv2",
+    "batchgenerators",
+    "batchgeneratorsv2",
+    "torchio",
+    "SimpleITK",
+    "deflate",
+    "numba",
+    "blosc2",
+)
 
 
 def missing(peer: str) -> str:

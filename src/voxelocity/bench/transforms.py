@@ -14,7 +14,7 @@ import torch
 
 from voxelocity.bench import ours
 from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
+from voxelocity.bench.peers import missing, versions
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.bench.places import Places
 from voxelocity.bench.stream import OpenStream, batches_per_s, fastest
@@ -46,7 +46,8 @@ class Transforms:
     num_peer_batches: int = 6
     # nnU-Net's patch for CT on a 24 GB card, augmented one by one as its workers do.
     nnunet_patch: Index3 = (128, 128, 128)
-    num_nnunet_samples: int = 12
+    # Half of its changes are drawn for one sample in five or fewer: means of a few samples say little.
+    num_nnunet_samples: int = 40
     # Settings of MONAI's and TorchIO's loaders to choose the best of.
     workers: tuple[int, ...] = (0, 2)
     repeats: int = 5
@@ -111,8 +112,11 @@ def _torchio(scenario: Transforms, volumes: Sequence[Volume]) -> Side:
 
     dataset = torchio_side.AugmentedPatches(volumes, scenario.patch)
     streams = monai_side.loaders(dataset, scenario.batch_size, scenario.workers)
+    if torchio_side.TAKES_BATCHES:
+        streams["a whole batch at once"] = functools.partial(torchio_side.batched, dataset, scenario.batch_size)
     best, stream = fastest(streams, scenario.num_peer_batches)
-    return _side(scenario, name, stream, scenario.num_peer_batches, f"without scale and shift, {best}")
+    note = f"{versions()['torchio']}, without scale and shift, {best}"
+    return _side(scenario, name, stream, scenario.num_peer_batches, note)
 
 
 def _nnunet_cpu_ms(scenario: Transforms, phantoms: PhantomSet, cases: PreparedCases) -> Comparison:

@@ -1,6 +1,7 @@
 import pytest
 
 from voxelocity.bench import ours
+from voxelocity.bench.cache import MONAI_FORMS
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.bench.sharing import grown_bytes
 
@@ -17,6 +18,19 @@ def test_two_processes_over_mapped_entries_take_the_memory_of_one(tmp_path):
     grown = grown_bytes("ours", refs, num_processes=2, options=options)
     voxel_bytes = 3 * 256 * 256 * 128
     assert voxel_bytes * 0.9 < grown < voxel_bytes * 1.6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", MONAI_FORMS.values())
+def test_a_cache_dataset_takes_memory_in_every_form_wherever_it_keeps_its_items(form, tmp_path):
+    import psutil
+
+    refs = make_phantoms(PHANTOMS, tmp_path)
+    options = {"kind": PHANTOMS.kind, "num_classes": PHANTOMS.num_classes, "runtime_cache": form}
+    grown = grown_bytes("monai", refs, num_processes=1, options=options)
+    # Image and label are kept as float32. A form that keeps them in a process of its own would else count for nothing.
+    assert grown > 0.95 * 8 * 256 * 256 * 128
+    assert not [child for child in psutil.Process().children(recursive=True) if "hold()" in " ".join(child.cmdline())]
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,48 +18,86 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 from voxelocity.observe import Stopwatch
 
-# An organ's neighbourhood, cut out of a CT: small enough that a kind that keeps nothing ends within seconds.
-_EIGHT_CROPS = PhantomSet(kind="ct", shape=(160, 160, 96), num_cases=8, packed=True)
+# Four abdominal CTs as an archive keeps them.
+_FOUR_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4, packed=True)
+_BUDGET_BYTES = 2**32
+_LARGER_THAN_ANY_SHM = 2**50
+_NUM_EPOCHS = 3
+"""Of the rotating tier in a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kinds:
     """One thread that takes a patch of each case in turn: no loader, no batch, the data set alone."""
 
-    cases: PhantomSet = _EIGHT_CROPS
-    patch: Index3 = (96, 96, 64)
+    cases: PhantomSet = _FOUR_CTS
+    patch: Index3 = (96, 96, 96)
     # Ours has more patches in a round, or it would last some milliseconds.
     num_patches: int = 200
-    # Of SmartCacheDataset: what is in memory at a time, and how much of it an epoch replaces.
-    cache_num: int = 6
+    # Of SmartCacheDataset and of our rotating tier: what is in memory at a time, and how much of it an epoch replaces.
+    cache_num: int = 3
     replace_rate: float = 0.25
     repeats: int = 5
 
 
-def patches_by_kind(kinds: Kinds, tiers: Mapping[str, Mapping[str, Any]], work: Path, place: Path) -> Comparison:
+def patches_by_kind(kinds: Kinds, disk_tiers: Mapping[str, Mapping[str, Any]], work: Path, place: Path) -> Comparison:
     """Patches per second of every kind, ours and MONAI's.
 
     Args:
         kinds: what to run.
-        tiers: settings of our caches by name.
+        disk_tiers: settings of our caches on a disk, by name.
         work: where phantoms are.
         place: folder for the peers' caches.
     """
     refs = make_phantoms(kinds.cases, work)
-    sides = []
-    for name, cache in tiers.items():
-        cases = ours.filled(ours.phantom_cases(refs, kinds.cases, cache))
-        feed = functools.partial(ours.feed_of, cases, patch=kinds.patch, batch_size=1, augment=ours.NONE, num_threads=0)
-        once = functools.partial(batches_per_s, feed, kinds.num_patches)
-        sides.append(Side(name=f"Voxelocity, {name}", once=once))
+    tiers = {
+        "memory tier, shared between processes": {"tier": "memory", "max_bytes": _BUDGET_BYTES},
+        # What a machine without room in /dev/shm falls back to.
+        "memory tier, each process its own copy": {"tier": "memory", "max_bytes": _LARGER_THAN_ANY_SHM},
+        **disk_tiers,
+    }
     return compare(
         f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {kinds.cases.words}",
         "patches/s",
         "larger",
-        [*sides, *_peers(kinds, refs, place)],
+        [
+            *(_ours(kinds, refs, name, cache) for name, cache in tiers.items()),
+            _rotating(kinds, refs),
+            *_peers(kinds, refs, place),
+        ],
         repeats=kinds.repeats,
         note="crop only, one thread, caches filled before, files in the page cache",
     )
+
+
+def _ours(kinds: Kinds, refs: Sequence[VolumeRef], name: str, cache: Mapping[str, Any]) -> Side:
+    with warnings.catch_warnings():
+        # That memory cannot be shared is what the second of our sides is there to show.
+        warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
+        cases = ours.filled(ours.phantom_cases(refs, kinds.cases, cache))
+    feed = functools.partial(ours.feed_of, cases, patch=kinds.patch, batch_size=1, augment=ours.NONE, num_threads=0)
+    return Side(name=f"Voxelocity, {name}", once=functools.partial(batches_per_s, feed, kinds.num_patches))
+
+
+def _rotating(kinds: Kinds, refs: Sequence[VolumeRef]) -> Side:
+    cache = {
+        "tier": "rotating",
+        "max_bytes": _BUDGET_BYTES,
+        "num_cases": kinds.cache_num,
+        "replace_rate": kinds.replace_rate,
+    }
+    cases = ours.phantom_cases(refs, kinds.cases, cache)
+    feed = functools.partial(
+        ours.feed_of, cases, patch=kinds.patch, batch_size=1, augment=ours.NONE, num_threads=0, cache=cache
+    )
+    # The batch before them, which does not count, fills the first window.
+    num_patches = _NUM_EPOCHS * kinds.cache_num
+    once = functools.partial(batches_per_s, feed, num_patches)
+    return Side(name="Voxelocity, rotating tier", once=once, note=_rotation_words(kinds, len(refs)))
+
+
+def _rotation_words(kinds: Kinds, num_cases: int) -> str:
+    return f"{kinds.cache_num} of {num_cases} in memory, {kinds.replace_rate:.0%} replaced after each epoch"
 
 
 def _peers(kinds: Kinds, refs: Sequence[VolumeRef], place: Path) -> Iterator[Side]:
@@ -83,7 +122,7 @@ def _peers(kinds: Kinds, refs: Sequence[VolumeRef], place: Path) -> Iterator[Sid
     yield Side(
         name="MONAI SmartCacheDataset",
         once=lambda: _smart_epoch(dataset),
-        note=f"{kinds.cache_num} of {len(refs)} in memory, {kinds.replace_rate:.0%} replaced after each epoch",
+        note=_rotation_words(kinds, len(refs)),
     )
 
 

@@ -158,11 +158,18 @@ def augmenting(patch: Index3) -> list[Any]:
 
 
 def cached(
-    refs: Sequence[VolumeRef], kind: Kind, random: Sequence[Any], *, num_workers: int = 1, **options: Any
+    refs: Sequence[VolumeRef],
+    kind: Kind,
+    random: Sequence[Any],
+    *,
+    num_workers: int = 1,
+    runtime_cache: bool | str = False,
+    **options: Any,
 ) -> Any:
-    """A CacheDataset that holds every case, prepared, and makes `random` of it."""
+    """A CacheDataset of every case, prepared now or when it is first used, that makes `random` of it."""
     chain = [*preparing(kind, **options), *random]
-    return CacheDataset(items(refs), chain, cache_rate=1.0, num_workers=num_workers, progress=False, copy_cache=False)
+    settings: dict[str, Any] = {"cache_rate": 1.0, "progress": False, "copy_cache": False}
+    return CacheDataset(items(refs), chain, num_workers=num_workers, runtime_cache=runtime_cache, **settings)
 
 
 def loaders(dataset: Any, batch_size: int, workers: Sequence[int]) -> dict[str, OpenStream]:

@@ -77,13 +77,19 @@ def filled(cases: PreparedCases) -> PreparedCases:
 
 @contextlib.contextmanager
 def feed_of(
-    cases: PreparedCases, *, patch: Index3, batch_size: int, augment: AugmentConfig, num_threads: int | None = None
+    cases: PreparedCases,
+    *,
+    patch: Index3,
+    batch_size: int,
+    augment: AugmentConfig,
+    num_threads: int | None = None,
+    cache: Mapping[str, Any] | None = None,
 ) -> Iterator[Iterator[Batch]]:
-    """Batches of a feed with a thread for each core."""
+    """Batches of a feed with a thread for each core. It must know of a cache that rotates; others it need not."""
     config = DataConfig.parse(
         {
             "prepare": PrepareConfig(),
-            "cache": {"tier": "none"},
+            "cache": {"tier": "none"} if cache is None else cache,
             "patch": {"shape_voxel": patch},
             "batch_size": batch_size,
             "feed": {"num_threads": cpu_budget() if num_threads is None else num_threads},

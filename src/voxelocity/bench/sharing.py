@@ -27,7 +27,7 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
         side: "ours" or "monai".
         refs: the cases.
         num_processes: holders at the same time.
-        options: plain values for the holder: kind, num_classes, cache.
+        options: plain values for the holder: kind, num_classes, and cache (ours) or runtime_cache (MONAI's).
 
     Raises:
         RuntimeError: a holder failed; its errors have gone to stderr.
@@ -51,7 +51,11 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
         return sum(_pss_bytes(holder) for holder in holders) - before
     finally:
         for holder in holders:
-            holder.kill()
+            if holder.poll() is None:
+                # A killed process does not end what it started.
+                for child in psutil.Process(holder.pid).children(recursive=True):
+                    child.kill()
+                holder.kill()
             holder.communicate()
 
 
@@ -68,7 +72,8 @@ def _say(holders: Sequence[subprocess.Popen[str]], text: str) -> None:
 
 
 def _pss_bytes(holder: subprocess.Popen[str]) -> int:
-    return int(psutil.Process(holder.pid).memory_full_info().pss)
+    process = psutil.Process(holder.pid)
+    return sum(int(each.memory_full_info().pss) for each in (process, *process.children(recursive=True)))
 
 
 def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
@@ -111,7 +116,7 @@ def _open_monai(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Any:
     from voxelocity.bench import monai_side
 
     yield
-    dataset = monai_side.cached(refs, task["kind"], [])
+    dataset = monai_side.cached(refs, task["kind"], [], runtime_cache=task["runtime_cache"])
     for item in dataset:
         item["image"].max(), item["label"].max()
     yield

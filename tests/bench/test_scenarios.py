@@ -23,6 +23,7 @@ TITLES = {
     "transforms": ["ct", "nnunet", "mr"],
     "feed": ["rate", "accelerators"] * 3 + ["step", "waiting"],
     "build": ["decoders", "build"],
+    "training": ["step", "waiting"],
 }
 
 
@@ -81,7 +82,7 @@ def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, m
             "transfroms",
             "unknown scenario 'transfroms'; did you mean 'transforms'[?]; choose one of cache, patches",
         ),
-        ("xyz", "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build"),
+        ("xyz", "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build, training"),
     ],
 )
 def test_an_unknown_scenario_is_refused_with_the_nearest_name(name, text, tmp_path):

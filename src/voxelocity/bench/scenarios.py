@@ -23,6 +23,8 @@ from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import PhantomSet, default_folder
 from voxelocity.bench.places import Places, real_data
 from voxelocity.bench.record import Record
+from voxelocity.bench.training import RealTrainings
+from voxelocity.bench.training import run as run_training
 from voxelocity.bench.transforms import Transforms
 from voxelocity.bench.transforms import run as run_transforms
 from voxelocity.bench.waiting import Training
@@ -36,6 +38,12 @@ _SMALL_CT = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=2)
 _SMALL_MR = PhantomSet(kind="mr", shape=(48, 48, 48), num_cases=2)
 _SMALL_PACKED = PhantomSet(kind="ct", shape=(64, 64, 32), num_cases=2, spacing_mm=(1.5, 1.5, 3.0), packed=True)
 _SIDE = (24, 24, 24)
+_TINY_RUN = tuple(
+    word
+    for key in ("train.steps=3", "network.name=unet", "network.widths=[4, 8]", "network.strides=[[2, 2, 2]]",
+                "data.patch.shape_voxel=[16, 16, 16]", "window.shape_voxel=[16, 16, 16]")
+    for word in ("--set", key)
+)  # fmt: skip
 _QUICK: dict[str, DataclassInstance] = {
     "cache": Cache(
         large=_SMALL_CT,
@@ -87,6 +95,13 @@ _QUICK: dict[str, DataclassInstance] = {
         repeats=1,
     ),
     "build": Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1),
+    "training": RealTrainings(
+        with_demo=False,
+        cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
+        options=("--fold", "0", *_TINY_RUN),
+        resident_s=0.0,
+        repeats=1,
+    ),
 }
 """The same scenarios in seconds: to see that everything runs here, not to compare anything."""
 _FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], Iterator[Comparison]]]] = {
@@ -95,6 +110,7 @@ _FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], 
     "transforms": (Transforms, run_transforms),
     "feed": (Feeds, run_feed),
     "build": (Build, run_build),
+    "training": (RealTrainings, run_training),
 }
 NAMES = tuple(_FULL)
 

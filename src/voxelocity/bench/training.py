@@ -1,0 +1,176 @@
+"""`voxelocity bench training`: what data costs a real `voxelocity train`, beside its own step on a batch at hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.bench.paired import Comparison, Figure, Side, compare
+from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.bench.places import Places
+from voxelocity.report import RunFacts, read_run
+
+_TRAIN, _RESIDENT = "Voxelocity train", "the same step on one synthetic batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealTrainings:
+    """Whole runs, each in a fresh process as a person starts it: a small MR set, and the demo's CT phantoms."""
+
+    # Long enough that the start of the feed counts for little; the figure that `docs/measured.md` has is of 5 minutes.
+    time_budget: str = "75s"
+    # Makes phantoms and trains on them plainly and with Voxelocity: about 2.5 minutes the first time.
+    with_demo: bool = True
+    # Trained on where there is neither the real set nor the demo; None leaves it out.
+    cases: PhantomSet | None = None
+    options: tuple[str, ...] = ()
+    resident_s: float = 10.0
+    repeats: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One data set to train on.
+
+    Attributes:
+        words: for titles.
+        train: trains once more, and returns the run's folder.
+        peer: how long another program waited for the same data, in percent; None where none was run.
+    """
+
+    words: str
+    train: Callable[[], Path]
+    peer: Figure | None = None
+
+
+def run(scenario: RealTrainings, places: Places) -> Iterator[Comparison]:
+    """Two comparisons for each data set: milliseconds a step, and the share of them spent waiting for data."""
+    with tempfile.TemporaryDirectory(prefix="training-", dir=places.work) as name:
+        for job in _jobs(scenario, places, Path(name)):
+            yield from _step_and_waiting(scenario, job)
+
+
+def _jobs(scenario: RealTrainings, places: Places, place: Path) -> Iterator[_Job]:
+    if num_cases := len(places.hippocampus()):
+        assert places.data is not None, "its cases were found there"
+        options = ("--fold", "0", "--time-budget", scenario.time_budget)
+        train = _training(places.data / "hippocampus", place / "hippocampus", options)
+        yield _Job(words=f"{num_cases} cases of MSD's hippocampus, a budget of {scenario.time_budget}", train=train)
+    if scenario.cases is not None:
+        table = _listed(scenario.cases, places.work, place)
+        train = _training(table, place / "phantoms", scenario.options)
+        yield _Job(words=scenario.cases.words, train=train)
+    if scenario.with_demo:
+        yield _demo(place / "demo")
+
+
+def _step_and_waiting(scenario: RealTrainings, job: _Job) -> Iterator[Comparison]:
+    percent: list[float] = []
+    folders: list[Path] = []
+
+    def train() -> float:
+        folders[:] = [job.train()]
+        facts = read_run(folders[0])
+        percent.append(waiting_percent(facts))
+        return step_ms(facts)
+
+    def resident() -> float:
+        # No side begins before ours has run: the first round is begun by the first side.
+        words = ["-c", "from voxelocity.bench.resident import main; main()", folders[0], scenario.resident_s]
+        return float(_python(*words).splitlines()[-1])
+
+    yield compare(
+        f"training step, {job.words}",
+        "ms a step",
+        "smaller",
+        [Side(name=_TRAIN, once=train), Side(name=_RESIDENT, once=resident)],
+        repeats=scenario.repeats,
+        warmup=0,
+        note="on the CPU, where the feed's threads take time from the step as well; each round two fresh processes",
+    )
+    ours = Figure(name=_TRAIN, note="as the run's report says, the start of the feed included", values=tuple(percent))
+    yield Comparison(
+        title=f"waiting for data, {job.words}",
+        unit="% of a step",
+        better="smaller",
+        figures=(ours,) if job.peer is None else (ours, job.peer),
+        note="from the same runs",
+    )
+
+
+def step_ms(facts: RunFacts) -> float:
+    """Milliseconds a step, over all but the first stretch of a run, in which the machine warms up."""
+    stretches = facts.steps[1:] or facts.steps
+    return 1000.0 * sum(each.seconds for each in stretches) / sum(each.num_steps for each in stretches)
+
+
+def waiting_percent(facts: RunFacts) -> float:
+    """Percent of a run's training time spent waiting for data."""
+    return 100.0 * sum(each.wait_s for each in facts.steps) / sum(each.seconds for each in facts.steps)
+
+
+def _training(dataset: Path, place: Path, options: Sequence[str]) -> Callable[[], Path]:
+    """Trains on this data set, each time anew; what is cached stays from one time to the next."""
+
+    def train() -> Path:
+        shutil.rmtree(place / "run", ignore_errors=True)
+        cache = f"data.cache.folder={place / 'cache'}"
+        _python("-m", "voxelocity", "train", dataset, "-o", place / "run", "--set", cache, *options)
+        return place / "run"
+
+    return train
+
+
+def _demo(place: Path) -> _Job:
+    """The demo as it is the first time, then its fast side alone, with the demo's own plan and cache."""
+    _python("-m", "voxelocity", "demo", "-o", place)
+    plain = json.loads((place / "demo.json").read_text())["runs"][0]
+    runs = iter([place / "fast"])
+
+    def train() -> Path:
+        if (first := next(runs, None)) is not None:
+            return first
+        options = ("--fold", "0", "--config", place / "fast.yaml", "--overwrite")
+        _python("-m", "voxelocity", "train", place / "phantoms", "-o", place / "fast", *options)
+        return place / "fast"
+
+    peer = Figure(
+        name=plain["label"], note="the demo's other side, run once", values=(100.0 * float(plain["wait_share"]),)
+    )
+    return _Job(words="the demo", train=train, peer=peer)
+
+
+def _listed(phantoms: PhantomSet, work: Path, place: Path) -> Path:
+    """A table of these phantoms, as `voxelocity train` takes it."""
+    table = place / "phantoms.csv"
+    with table.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("case", "image", "label"))
+        rows.writerows((ref.case_id, ref.images[0], ref.label) for ref in make_phantoms(phantoms, work))
+    return table
+
+
+def _python(*words: object) -> str:
+    """What a fresh Python says on stdout.
+
+    Raises:
+        RuntimeError: it failed; its last lines are in the text.
+    """
+    source = str(Path(__file__).resolve().parents[2])
+    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    # As the command line sets it before it imports torch.
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": paths}
+    command = [sys.executable, *map(str, words)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise RuntimeError(f"bench: '{' '.join(map(str, words[:3]))} ...' ended with status {done.returncode}:\n{last}")
+    return done.stdout

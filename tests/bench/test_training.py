@@ -1,0 +1,62 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from voxelocity.bench import training
+from voxelocity.bench.places import Places
+from voxelocity.bench.training import RealTrainings, step_ms, waiting_percent
+from voxelocity.report import RunFacts
+from voxelocity.report.records import DatasetFacts, StepRecord
+
+
+def stretch(num_steps, seconds, wait_s=0.0):
+    return StepRecord(
+        time_s=0.0, step=0, epoch=0, loss=1.0, learning_rate=0.1, num_steps=num_steps, num_images=0, seconds=seconds,
+        wait_s=wait_s,
+    )  # fmt: skip
+
+
+def facts(*steps):
+    return RunFacts(folder=Path("run"), status="finished", dataset=DatasetFacts(name="x"), plan={}, steps=steps)
+
+
+def test_a_step_is_timed_without_the_stretch_in_which_the_machine_warms_up():
+    assert step_ms(facts(stretch(1, 100.0), stretch(10, 1.0), stretch(30, 1.0))) == pytest.approx(50.0)
+
+
+def test_a_run_of_one_stretch_is_timed_by_it():
+    assert step_ms(facts(stretch(4, 1.0))) == pytest.approx(250.0)
+
+
+def test_waiting_is_counted_from_the_first_stretch_on():
+    assert waiting_percent(facts(stretch(1, 3.0, wait_s=1.0), stretch(9, 7.0))) == pytest.approx(10.0)
+
+
+def test_a_program_that_fails_is_told_with_its_last_lines():
+    with pytest.raises(RuntimeError, match=r"bench: '-c .*' ended with status 3:\nwhy$"):
+        training._python("-c", "import sys; print('why', file=sys.stderr); sys.exit(3)")
+
+
+def test_the_demo_is_run_once_and_then_its_fast_side_alone_beside_what_its_plain_side_waited(tmp_path, monkeypatch):
+    calls = []
+
+    def python(*words):
+        calls.append([str(word) for word in words])
+        if "demo" in words:
+            place = Path(words[-1])
+            place.mkdir(parents=True)
+            runs = [{"label": "plain PyTorch + MONAI", "wait_share": 0.7}, {"label": "Voxelocity", "wait_share": 0.01}]
+            (place / "demo.json").write_text(json.dumps({"runs": runs}))
+        return "20.0\n"
+
+    monkeypatch.setattr(training, "_python", python)
+    monkeypatch.setattr(training, "read_run", lambda folder: facts(stretch(1, 1.0), stretch(40, 1.0, wait_s=0.02)))
+    scenario = RealTrainings(repeats=3, resident_s=2.5)
+    step, waiting = training.run(scenario, Places(work=tmp_path))
+    assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3]
+    assert [figure.values for figure in waiting.figures] == [pytest.approx((1.0,) * 3), pytest.approx((70.0,))]
+    assert waiting.figures[1].name == "plain PyTorch + MONAI"
+    commands = [words[2] for words in calls if words[0] == "-m"]
+    assert commands == ["demo", "train", "train"]
+    assert all(words[2].endswith("/demo/fast") for words in calls if words[0] == "-c")

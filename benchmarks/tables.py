@@ -1,4 +1,4 @@
-"""Tables of the README and of docs/measured.md, made from the result files and from nothing else.
+"""Tables of the README and of the pages in docs, made from the result files and from nothing else.
 
 python benchmarks/tables.py          # rewrite them
 python benchmarks/tables.py --check  # status 1 if they are not what the result files say
@@ -18,7 +18,10 @@ from voxelocity.report.quantities import factor_text
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-README, MEASURED = ROOT / "README.md", ROOT / "docs" / "measured.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+_TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
+             "feed.md": ("feed", "training")}  # fmt: skip
+"""Scenarios of `voxelocity bench` whose records a page shows, as far as there are any."""
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 
@@ -43,6 +46,83 @@ def readme_table() -> str:
         for record in load("fresh_clone.json")
     ]
     return "\n".join(["| on 2 CPU cores, no GPU | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
+
+
+def page_tables(name: str) -> str:
+    """The tables of one concept page: its scenarios in short, and what else was measured of its subject."""
+    lines: list[str] = []
+    if name == "feed.md":
+        lines += _waiting_lines()
+    for record in load("cache_read.json") if name == "cache.md" else []:
+        lines += [f"**96³ patch of an entry not opened before, {_shape(record)} CT**", "", *_cache_table(record), "",
+                  _source(record, " ".join(record["command"])), ""]  # fmt: skip
+    for record in load("growth.json") if name == "cache.md" else []:
+        lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *_growth_table(record), ""]
+        lines += [_source(record, "python benchmarks/growth.py"), ""]
+    for scenario in _TABLE_OF[name]:
+        for record in load(f"bench_{scenario}.json"):
+            lines += _in_short(record)
+    assert lines, f"no result file for {name}"
+    return "\n".join(lines[:-1])
+
+
+def _in_short(record: dict[str, Any]) -> list[str]:
+    """All comparisons of a record without their notes."""
+    lines = []
+    for comparison in record["comparisons"]:
+        lines += [f"**{comparison['title']}**", ""]
+        lines += _table(
+            ("", comparison["unit"], "least to most", "n", "ours better by"),
+            (
+                (
+                    side["name"],
+                    _figure(side.get("median")),
+                    f"{_figure(side.get('low'))} to {_figure(side.get('high'))}" if side["n"] > 1 else "",
+                    side["n"],
+                    factor_text((side.get("ours_better_by") or {}).get("median")) if side["n"] else side["note"],
+                )
+                for side in comparison["sides"]
+            ),
+        )
+        lines += [""]
+    return [*lines, f"{_source(record, record['command'])} Settings and notes: [measured.md](measured.md).", ""]
+
+
+def _source(record: dict[str, Any], command: str) -> str:
+    environment = record["environment"]
+    commit = str(environment.get("commit") or "unknown")[:12]
+    date = f"{record['date']}, " if "date" in record else ""
+    return (
+        f"`{command}`, {date}commit {commit}, {environment['cpu']}, {environment['num_cpus']} cores, "
+        f"{bytes_text(environment['memory_bytes'])}, GPU: {environment['gpu'] or 'none'}."
+    )
+
+
+def _waiting_lines() -> list[str]:
+    """Which part of whole trainings was spent waiting, ours and the demo's plain script."""
+    rows = [
+        (f"{r['scenario']}, {r['time_budget']}", "Voxelocity", f"{r['wait_share']:.1%}", 1, f"{r['date']}")
+        for r in load("main_job_*.json")
+    ]
+    rows += [
+        ("the demo", run["label"], f"{run['wait_share']:.1%}", 1, record["date"])
+        for record in load("fresh_clone.json")
+        for run in record["demo"]["runs"]
+    ]
+    table = _table(("training", "by", "waiting for data", "n", "date"), rows)
+    return ["**Part of the training time spent waiting for data**", "", *table, "",
+            "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip
+
+
+def _growth_table(record: dict[str, Any]) -> list[str]:
+    return _table(
+        ("cases", "building", "reopening", "resident memory", "patches/s", "open files"),
+        (
+            (f"{size['num_cases']:,}", f"{size['build_s']:.3g} s", f"{size['reopen_s']:.3g} s",
+             bytes_text(size["resident_bytes"]), _figure(size["patches_per_s"]), size["num_open_files"])
+            for size in record["sizes"]
+        ),
+    )  # fmt: skip
 
 
 def measured_page() -> str:
@@ -72,6 +152,14 @@ def measured_page() -> str:
         lines += ["", _demo_words(record["demo"]) + ".", ""]
     for record in load("cache_read.json"):
         lines += _cache_lines(record)
+    for record in load("growth.json"):
+        lines += [
+            "## What grows how",
+            "",
+            "Tiny cases of 24³ voxels, disk tier, each size in a fresh process; n = 1.",
+            "",
+        ]
+        lines += [*_growth_table(record), "", "`python benchmarks/growth.py`", ""]
     for record in load("bench_*.json"):
         lines += _side_by_side(record)
     lines += ["## Hardware", ""]
@@ -83,13 +171,16 @@ def measured_page() -> str:
 
 
 def _cache_lines(record: dict[str, Any]) -> list[str]:
-    shape = " x ".join(str(n) for n in record["shape"])
     num_reads = next(iter(record["variants"].values()))["warm"]["n"]
     lines = ["## A patch from a disk tier", ""]
-    lines += [f"96³ voxels of a {shape} int16 CT with uint8 label, from an entry not opened before. Median and "
-              f"quartiles of {num_reads}; warm: in the page cache. Load average of the machine before: "
+    lines += [f"96³ voxels of a {_shape(record)} int16 CT with uint8 label, from an entry not opened before. Median "
+              f"and quartiles of {num_reads}; warm: in the page cache. Load average of the machine before: "
               f"{record['load_average']:.1f}.", ""]  # fmt: skip
-    lines += _table(
+    return [*lines, *_cache_table(record), "", f"`{' '.join(record['command'])}`", ""]
+
+
+def _cache_table(record: dict[str, Any]) -> list[str]:
+    return _table(
         ("kept as", "warm", "cold", "bytes a voxel", "written in"),
         (
             (name, _spread(found["warm"]), _spread(found.get("cold")), f"{found['bytes_per_voxel']:.2f}",
@@ -97,7 +188,10 @@ def _cache_lines(record: dict[str, Any]) -> list[str]:
             for name, found in record["variants"].items()
         ),
     )  # fmt: skip
-    return [*lines, "", f"`{' '.join(record['command'])}`", ""]
+
+
+def _shape(record: dict[str, Any]) -> str:
+    return " x ".join(str(n) for n in record["shape"])
 
 
 def _spread(found: dict[str, float] | None) -> str:
@@ -157,12 +251,20 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]
     return ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *body]
 
 
+def _filled(page: Path, tables: str) -> str:
+    """The page with these tables between its two marks."""
+    text = page.read_text()
+    assert text.count(_BEGIN) == text.count(_END) == 1, f"{page} needs the marks {_BEGIN} and {_END}, once each"
+    before, rest = text.split(_BEGIN)
+    return f"{before}{_BEGIN}\n{tables}\n{_END}{rest.split(_END)[1]}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    before, rest = README.read_text().split(_BEGIN)
-    pages = {README: f"{before}{_BEGIN}\n{readme_table()}\n{_END}{rest.split(_END)[1]}", MEASURED: measured_page()}
+    pages = {README: _filled(README, readme_table()), DOCS / "measured.md": measured_page()}
+    pages |= {DOCS / name: _filled(DOCS / name, page_tables(name)) for name in _TABLE_OF}
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         sys.exit(f"not what the result files say: {', '.join(stale)}; run benchmarks/tables.py" if stale else 0)

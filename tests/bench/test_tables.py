@@ -2,14 +2,24 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "tables.py"
 
 
-def test_the_page_of_figures_shows_every_comparison_of_a_record(tmp_path, monkeypatch):
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """The script, with its result files in a folder of the test's own."""
     spec = importlib.util.spec_from_file_location("tables", SCRIPT)
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    return tables
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A record of `voxelocity bench transforms`, written where the script looks."""
     sides = [
         {"name": "Voxelocity", "note": "", "n": 5, "median": 70.0, "low": 60.0, "high": 1234.5},
         {"name": "MONAI", "note": "two workers", "n": 5, "median": 7.0, "low": 6.0, "high": 8.0,
@@ -22,8 +32,46 @@ def test_the_page_of_figures_shows_every_comparison_of_a_record(tmp_path, monkey
     (tmp_path / "bench_transforms.json").write_text(
         json.dumps({**record, "environment": environment, "comparisons": [comparison]})
     )
+    return tmp_path / "bench_transforms.json"
+
+
+def test_the_page_of_figures_shows_every_comparison_of_a_record(tables, record):
     lines = tables.measured_page().splitlines()
     assert "## Side by side: transforms" in lines
     assert "| Voxelocity | 70 | 60 | 1,234 | 5 | n/a |  |" in lines
     assert "| MONAI | 7 | 6 | 8 | 5 | 10× | two workers |" in lines
     assert "| TorchIO | n/a | n/a | n/a | 0 | n/a | not installed: torchio |" in lines
+
+
+def test_a_concept_page_shows_the_comparisons_of_its_own_scenarios_in_short(tables, record):
+    lines = tables.page_tables("augmentation.md").splitlines()
+    assert lines[0] == "**patches**"
+    assert "| Voxelocity | 70 | 60 to 1,234 | 5 | n/a |" in lines
+    assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in lines
+    assert "| TorchIO | n/a |  | 0 | not installed: torchio |" in lines
+    assert lines[-1].startswith("`voxelocity bench transforms`, 2026-01-02, commit x, x, x cores, 1 B, GPU: x.")
+    with pytest.raises(AssertionError, match=r"no result file for patches\.md"):
+        tables.page_tables("patches.md")
+
+
+def test_the_page_on_the_feed_shows_what_whole_trainings_waited(tables, tmp_path):
+    job = {"scenario": "hippocampus", "time_budget": "5m", "wait_share": 0.0022, "date": "2026-01-02"}
+    (tmp_path / "main_job_hippocampus_5m.json").write_text(json.dumps(job))
+    runs = [{"label": "plain", "wait_share": 0.73}, {"label": "Voxelocity", "wait_share": 0.001}]
+    (tmp_path / "fresh_clone.json").write_text(json.dumps({"demo": {"runs": runs}, "date": "2026-01-03"}))
+    lines = tables.page_tables("feed.md").splitlines()
+    assert "| hippocampus, 5m | Voxelocity | 0.2% | 1 | 2026-01-02 |" in lines
+    assert "| the demo | plain | 73.0% | 1 | 2026-01-03 |" in lines
+
+
+def test_a_page_without_the_marks_is_named(tables, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n")
+    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures"):
+        tables._filled(page, "")
+
+
+def test_tables_replace_what_stood_between_the_marks_and_nothing_else(tables, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{tables._BEGIN}\nold\n{tables._END}\nafter\n")
+    assert tables._filled(page, "new") == f"before\n{tables._BEGIN}\nnew\n{tables._END}\nafter\n"

@@ -22,8 +22,8 @@ from voxelocity.core.volume import Array, VolumeRef
 from voxelocity.data.decode import read_scan
 from voxelocity.observe import cpu_budget
 
-# A quarter of an abdominal CT in each plane, so that five rounds of 20 cases end within minutes.
-_TWENTY_CTS = PhantomSet(kind="ct", shape=(256, 256, 96), num_cases=20, spacing_mm=(1.5, 1.5, 3.0), packed=True)
+# Abdominal CTs as they come from an archive.
+_TWENTY_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=20, spacing_mm=(0.8, 0.8, 2.5), packed=True)
 # A whole CT as it comes from an archive.
 _ONE_CT = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=1, packed=True)
 
@@ -33,8 +33,8 @@ class Build:
     """The first minutes of every training: each scan is unpacked, turned, resampled and scaled once."""
 
     cases: PhantomSet = _TWENTY_CTS
-    # MONAI's spleen tutorial resamples to 1.5 x 1.5 x 2; here every axis changes.
-    spacing_mm: tuple[float, float, float] = (2.0, 2.0, 2.0)
+    # MONAI's spleen tutorial resamples to this; every axis changes.
+    spacing_mm: tuple[float, float, float] = (1.5, 1.5, 2.0)
     file: PhantomSet = _ONE_CT
     repeats: int = 5
 

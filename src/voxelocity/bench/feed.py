@@ -37,10 +37,12 @@ class Feeds:
     num_batches: int = 12
     # Two workers end two batches at about the same time: an even number.
     num_peer_batches: int = 2
-    trial_s: float = 3.0
+    trial_s: float = 2.0
     min_trial_batches: int = 8
     training: Training = field(default_factory=Training)
     repeats: int = 5
+    # Each a search of several trials.
+    repeats_of_accelerators: int = 3
 
 
 def run(scenario: Feeds, places: Places) -> Iterator[Comparison]:
@@ -95,7 +97,7 @@ def _rates_and_accelerators(
         "accelerators",
         "larger",
         [_accelerators(scenario, name, stream, medians[name]) for name, stream in streams.items()],
-        repeats=1,
+        repeats=scenario.repeats_of_accelerators,
         warmup=0,
         note=(
             f"MLPerf Storage's rule for its 3-D U-Net: each takes a batch of {scenario.accelerator.batch_size} every "

@@ -93,6 +93,7 @@ _QUICK: dict[str, DataclassInstance] = {
             repeats=1,
         ),
         repeats=1,
+        repeats_of_accelerators=1,
     ),
     "build": Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1),
     "training": RealTrainings(

@@ -26,13 +26,13 @@ class RealTrainings:
     """Whole runs, each in a fresh process as a person starts it: a small MR set, and the demo's CT phantoms."""
 
     # Long enough that the start of the feed counts for little; the figure that `docs/measured.md` has is of 5 minutes.
-    time_budget: str = "75s"
+    time_budget: str = "60s"
     # Makes phantoms and trains on them plainly and with Voxelocity: about 2.5 minutes the first time.
     with_demo: bool = True
     # Trained on where there is neither the real set nor the demo; None leaves it out.
     cases: PhantomSet | None = None
     options: tuple[str, ...] = ()
-    resident_s: float = 10.0
+    resident_s: float = 8.0
     repeats: int = 3
 
 

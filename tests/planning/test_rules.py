@@ -42,10 +42,13 @@ def machine(device="cpu", **changes):
         "device": device,
         "device_name": "CPU" if device == "cpu" else "some GPU",
         "device_memory_bytes": 0 if device == "cpu" else 24 * GIB,
+        "device_free_bytes": 0 if device == "cpu" else 23 * GIB,
         "fast_bfloat16": True,
         "num_cpus": 8,
         "memory_bytes": 32 * GIB,
+        "shared_bytes": 16 * GIB,
         "disk_bytes": 500 * GIB,
+        "has_lmdb": True,
     }
     return Machine(**{**values, **changes})
 
@@ -104,22 +107,6 @@ def test_ct_is_windowed_and_mr_is_not():
     mr = settled(fingerprint(channels=("T1", "T2")))
     assert chosen(mr, "data.prepare.intensity.mode").value == "zscore"
     assert "data.prepare.intensity.low" not in {choice.key for choice in mr.choices}
-
-
-@pytest.mark.parametrize(
-    ("changes", "on", "tier"),
-    [
-        ({}, {}, "memory"),
-        ({"prepare_s": 1e4}, {}, "disk"),
-        ({"prepare_s": 1e4}, {"disk_bytes": 10**6}, "memory"),
-        ({"num_cases": 10**6}, {}, "disk"),
-        ({"num_cases": 10**6}, {"disk_bytes": 10**6}, "none"),
-    ],
-)
-def test_the_tier_follows_from_what_holds_the_cases_and_what_it_costs_to_make_them(changes, on, tier):
-    choice = chosen(settled(fingerprint(**changes), machine(**on)), "data.cache.tier")
-    assert choice.value == tier
-    assert not choice.changes_results
 
 
 def test_a_crop_is_made_where_it_saves_something():

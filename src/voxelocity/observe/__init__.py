@@ -3,7 +3,14 @@
 from voxelocity.observe.clock import Clock, FakeClock, PartTimer, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.environment import environment
 from voxelocity.observe.events import EventLog, read_events
-from voxelocity.observe.host import available_memory_bytes, cpu_budget, free_disk_bytes, local_ranks, total_memory_bytes
+from voxelocity.observe.host import (
+    available_memory_bytes,
+    cpu_budget,
+    file_system_of,
+    free_disk_bytes,
+    local_ranks,
+    total_memory_bytes,
+)
 from voxelocity.observe.measure import Timing, measure
 
 __all__ = [
@@ -16,6 +23,7 @@ __all__ = [
     "available_memory_bytes",
     "cpu_budget",
     "environment",
+    "file_system_of",
     "free_disk_bytes",
     "local_ranks",
     "measure",

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 _ROOT = Path("/")
+_MOUNTS = Path("/proc/self/mounts")
 
 
 def cpu_budget(
@@ -75,6 +76,17 @@ def free_disk_bytes(folder: Path | str) -> int:
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def file_system_of(folder: Path | str, *, mounts: Path = _MOUNTS) -> str:
+    """The kind of file system below which `folder` lies or would lie, as Linux names it; "" where that is not known."""
+    try:
+        lines = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return ""
+    resolved = Path(folder).absolute().resolve()
+    kinds = {Path(point): kind for _, point, kind, *_ in lines}
+    return next((kinds[place] for place in (resolved, *resolved.parents) if place in kinds), "")
 
 
 def _count(environ: Mapping[str, str], name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,9 +10,24 @@ from typing import Literal, get_args
 import torch
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.observe import available_memory_bytes, cpu_budget, free_disk_bytes
+from voxelocity.data.cache import shared_room_bytes
+from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, free_disk_bytes
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+_OF_NETWORKS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "beegfs",
+    "gpfs",
+    "ceph",
+    "glusterfs",
+    "9p",
+    "afs",
+    "fuse.sshfs",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +38,25 @@ class Machine:
         device: "cpu" or "cuda".
         device_name: as its maker calls it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
+        device_free_bytes: what of it nobody has taken.
         fast_bfloat16: whether matrix units take bfloat16 (AVX-512 BF16, AMX, or a GPU from Ampere on).
         num_cpus: cores this process may use.
         memory_bytes: main memory that is free to use.
+        shared_bytes: what of it files can take that processes share (`/dev/shm`); 0 where there is no such place.
         disk_bytes: free space where the cache would lie.
+        has_lmdb: whether the LMDB tier works here: its package is installed, and the cache's disk is of this machine.
     """
 
     device: str
     device_name: str
     device_memory_bytes: int
+    device_free_bytes: int
     fast_bfloat16: bool
     num_cpus: int
     memory_bytes: int
+    shared_bytes: int
     disk_bytes: int
+    has_lmdb: bool
 
     @property
     def torch_device(self) -> torch.device:
@@ -55,28 +77,24 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
             f"plan: --device cuda was asked for, but torch {torch.__version__} sees no CUDA device; "
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
-    num_cpus, memory_bytes = cpu_budget(), available_memory_bytes()
-    disk_bytes = free_disk_bytes(cache_folder)
-    if has_cuda and device != "cpu":
-        properties = torch.cuda.get_device_properties(0)
-        return Machine(
-            device="cuda",
-            device_name=properties.name,
-            device_memory_bytes=properties.total_memory,
-            fast_bfloat16=properties.major >= 8,
-            num_cpus=num_cpus,
-            memory_bytes=memory_bytes,
-            disk_bytes=disk_bytes,
-        )
+    properties = torch.cuda.get_device_properties(0) if has_cuda and device != "cpu" else None
     return Machine(
-        device="cpu",
-        device_name="CPU",
-        device_memory_bytes=0,
-        fast_bfloat16=_cpu_has_bfloat16(),
-        num_cpus=num_cpus,
-        memory_bytes=memory_bytes,
-        disk_bytes=disk_bytes,
+        device="cpu" if properties is None else "cuda",
+        device_name="CPU" if properties is None else properties.name,
+        device_memory_bytes=0 if properties is None else properties.total_memory,
+        device_free_bytes=0 if properties is None else torch.cuda.mem_get_info(0)[0],
+        fast_bfloat16=_cpu_has_bfloat16() if properties is None else properties.major >= 8,
+        num_cpus=cpu_budget(),
+        memory_bytes=available_memory_bytes(),
+        shared_bytes=shared_room_bytes(),
+        disk_bytes=free_disk_bytes(cache_folder),
+        has_lmdb=_has_lmdb(cache_folder),
     )
+
+
+def _has_lmdb(cache_folder: Path) -> bool:
+    is_local = file_system_of(cache_folder) not in _OF_NETWORKS
+    return is_local and importlib.util.find_spec("lmdb") is not None
 
 
 def _cpu_has_bfloat16() -> bool:

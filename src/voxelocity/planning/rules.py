@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.planning.cache_rule import settle_cache
 from voxelocity.planning.facts import Facts
 from voxelocity.planning.patch_rule import fit_patch, strides_for
+from voxelocity.planning.prepared_size import prepared_bytes, prepared_spacing_mm
 
 Vector = npt.NDArray[np.float64]
 
@@ -112,50 +114,6 @@ def settle_crop_and_dtype(facts: Facts) -> None:
         "smallest",
         "integers stay as they are, other values take two bytes and move by at most 1/65,000 of a case's range; "
         f"all cases then take {prepared_bytes(facts) / 2**30:.2f} GiB",
-    )
-
-
-def prepared_spacing_mm(facts: Facts) -> Vector:
-    """Spacing of the prepared cases: as settled, or the median where each case keeps its own."""
-    spacing = facts.settled["data"]["prepare"]["spacing_mm"]
-    return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
-
-
-def prepared_bytes(facts: Facts) -> float:
-    """Bytes of all prepared cases, image channels and label; for "smallest", the most they can take."""
-    bytes_per_value = 4 if facts.settled["data"]["prepare"].get("dtype") == "float32" else 2
-    spacing = prepared_spacing_mm(facts)
-    crop = facts.settled["data"]["prepare"].get("crop", "none")
-    voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
-    voxels *= facts.data.crop_share if crop == "nonzero" else 1.0
-    return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1)
-
-
-def settle_cache(facts: Facts) -> None:
-    """Memory where everything fits and is quick to make; disk where making it again would hurt."""
-    total = prepared_bytes(facts)
-    build_s = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
-    build_s *= len(facts.data.channels) / max(1, facts.machine.num_cpus)
-    gib, free_gib, disk_gib = total / 2**30, facts.machine.memory_bytes / 2**30, facts.machine.disk_bytes / 2**30
-    sizes = f"prepared cases take {gib:.2f} GiB ({free_gib:.1f} GiB memory, {disk_gib:.1f} GiB disk free)"
-    fits_memory, fits_disk = total < 0.4 * facts.machine.memory_bytes, total < 0.8 * facts.machine.disk_bytes
-    if fits_memory and build_s < 15.0:
-        tier, why = "memory", f"{sizes} and about {build_s:.0f} s to make again in the next run"
-    elif fits_disk:
-        tier, why = "disk", f"{sizes} and about {build_s:.0f} s to make, so they are kept for the next run"
-    elif fits_memory:
-        tier, why = "memory", f"{sizes}; the disk is too full to keep them"
-    else:
-        tier, why = "none", f"{sizes}; neither memory nor disk holds them, so cases are prepared each time"
-    # A rotating tier of a person's own shows the network other cases in an epoch; the others change nothing.
-    is_rotating = facts.overrides.get("data.cache.tier") == "rotating"
-    facts.settle("data.cache.tier", tier, why, changes_results=is_rotating)
-    facts.settle("data.cache.folder", facts.request.cache_folder, "one place for all runs", changes_results=False)
-    facts.settle(
-        "data.cache.max_bytes",
-        int(0.5 * facts.machine.memory_bytes),
-        "half of the free memory at the most",
-        changes_results=False,
     )
 
 

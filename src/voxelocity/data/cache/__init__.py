@@ -12,6 +12,7 @@ from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
 from voxelocity.data.cache.shared import SharedMemoryTier
+from voxelocity.data.cache.shared_folder import shared_room_bytes
 from voxelocity.data.cache.tiered import TieredCache
 
 __all__ = [
@@ -28,5 +29,6 @@ __all__ = [
     "default_cache_folder",
     "entry_key",
     "open_tier",
+    "shared_room_bytes",
     "source_identity",
 ]

@@ -37,6 +37,12 @@ class CacheConfig(Config):
     """Cases that the rotating tier learns from in an epoch; unused by the others."""
     replace_rate: float = Field(default=0.1, gt=0.0, le=1.0)
     """Share of these cases that the rotating tier replaces after each epoch; unused by the others."""
+    device_max_bytes: int = Field(default=0, ge=0)
+    """Memory of the training's device that keeps cases in front of the tier, taken when training begins; cases that
+    find no room there are read from the tier. 0 keeps none there. Does not change results."""
+    num_parts: int = Field(default=1, ge=1)
+    """Parts into which the cases are shared out among training processes, each of which then reads its own parts alone;
+    every batch takes as many patches from each. 1: every process reads every case."""
 
     @field_validator("folder")
     @classmethod
@@ -61,7 +67,23 @@ class CacheConfig(Config):
             raise ValueError('the rotating tier needs cases to hold; raise num_cases, or choose tier "disk" or "none"')
         return num_cases
 
+    @field_validator("device_max_bytes")
+    @classmethod
+    def _check_device_max_bytes(cls, device_max_bytes: int, info: ValidationInfo) -> int:
+        if info.data.get("tier") == "rotating" and device_max_bytes > 0:
+            raise ValueError(
+                "the rotating tier replaces its cases, and a device keeps what it was given; set device_max_bytes to 0"
+            )
+        return device_max_bytes
+
+    @field_validator("num_parts")
+    @classmethod
+    def _check_num_parts(cls, num_parts: int, info: ValidationInfo) -> int:
+        if info.data.get("tier") == "rotating" and num_parts > 1:
+            raise ValueError("the rotating tier draws from one window over all cases; set num_parts to 1")
+        return num_parts
+
     @property
     def holds_every_case(self) -> bool:
-        """Whether filling it before the training makes sense."""
-        return self.tier in ("memory", "disk")
+        """Whether filling it with every case before the training makes sense."""
+        return self.tier in ("memory", "disk", "lmdb")

@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from voxelocity.observe import file_system_of
+
 _USERS = ".users"
 _LOCK_SUFFIX = ".lock"
 _MOUNTS = Path("/proc/self/mounts")
@@ -128,18 +130,20 @@ def memory_folder(
     """
     reasons = []
     for place in default_candidates() if candidates is None else candidates:
-        free_bytes = _held_bytes(shared_folder_path(place)) + free_bytes_in(place) if place.is_dir() else 0
-        if not place.is_dir():
-            reasons.append(f"{place} is missing")
-        elif not _is_in_memory(place, mounts):
-            reasons.append(f"{place} is not in memory")
-        elif not os.access(place, os.W_OK | os.X_OK):
-            reasons.append(f"{place} cannot be written")
-        elif free_bytes < min_free_bytes:
+        refusal = _refusal(place, mounts)
+        if refusal:
+            reasons.append(refusal)
+        elif (free_bytes := _room_bytes(place)) < min_free_bytes:
             reasons.append(f"{place} has {free_bytes / 1e6:.0f} MB of the {min_free_bytes / 1e6:.0f} MB budget free")
         else:
             return place, "; ".join(reasons)
     return None, "; ".join(reasons)
+
+
+def shared_room_bytes(*, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS) -> int:
+    """The largest budget for which `memory_folder` finds a place now; 0 where it finds none."""
+    places = default_candidates() if candidates is None else candidates
+    return max((_room_bytes(place) for place in places if not _refusal(place, mounts)), default=0)
 
 
 def default_candidates() -> tuple[Path, ...]:
@@ -164,21 +168,23 @@ def total_bytes_of(folder: Path) -> int:
     return status.f_blocks * status.f_frsize
 
 
+def _refusal(place: Path, mounts: Path) -> str:
+    """Why no files can be kept in memory there; "" where they can."""
+    if not place.is_dir():
+        return f"{place} is missing"
+    if file_system_of(place, mounts=mounts) != "tmpfs":
+        return f"{place} is not in memory"
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} cannot be written"
+
+
+def _room_bytes(place: Path) -> int:
+    return _held_bytes(shared_folder_path(place)) + free_bytes_in(place)
+
+
 def _held_bytes(folder: Path) -> int:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
     return 0
-
-
-def _is_in_memory(place: Path, mounts: Path) -> bool:
-    try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
-    except OSError:
-        return False
-    resolved = place.resolve()
-    kinds = {Path(point): kind for _, point, kind, *_ in lines}
-    holding = next((kinds[folder] for folder in (resolved, *resolved.parents) if folder in kinds), "")
-    return holding == "tmpfs"
 
 
 def _check_owner(folder: Path) -> None:

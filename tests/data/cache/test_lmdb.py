@@ -159,6 +159,18 @@ def test_map_is_not_grown_beyond_the_disk(tmp_path, monkeypatch, small_start):
     assert tier.keys() == []
 
 
+def test_thousands_of_entries_leave_a_few_hundred_files(tmp_path):
+    tier = LmdbTier(tmp_path)
+    for number in range(3000):
+        with tier.lock(f"{number:040x}"):
+            pass
+    tier.put(KEY, example_volume())
+    tier.drop(KEY)
+    names = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"entries.lmdb", "entries.lmdb-lock"} < set(names)
+    assert len(names) <= 2 + 256
+
+
 def test_volume_above_the_limit_of_a_value_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lmdb_file, "MAX_VALUE_BYTES", 1000)
     with pytest.raises(

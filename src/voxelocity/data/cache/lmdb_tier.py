@@ -20,6 +20,8 @@ from voxelocity.data.cache.locks import KeyLocks
 from voxelocity.data.cache.stored import EntryVolume
 
 LMDB_NAME = "entries.lmdb"
+_NUM_LOCK_FILES = 256
+"""Few, as this tier is for places where files are a burden; many more than threads, so that they rarely meet."""
 
 
 class LmdbTier:
@@ -42,7 +44,7 @@ class LmdbTier:
         self._format = format
         self._checked: set[str] = set()
         try:
-            self._locks = KeyLocks(self._folder)
+            self._locks = KeyLocks(self._folder, num_files=_NUM_LOCK_FILES)
             self._file = lmdb_file.open_lmdb_file(self._folder.resolve() / LMDB_NAME)
         except OSError as error:
             raise OutputError(

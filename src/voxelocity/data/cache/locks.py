@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,13 +37,16 @@ class KeyLocks:
 
     Args:
         folder: of the cache; `locks` is made in it.
+        num_files: how many files there are at the most, shared by keys that then wait for each other; 0 makes one for
+            each key.
 
     Raises:
         OSError: it cannot be made.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, num_files: int = 0) -> None:
         self._folder = folder / LOCKS_NAME
+        self._num_files = num_files
         self._folder.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
@@ -62,9 +66,11 @@ class KeyLocks:
             file_lock.release()
 
     def forget(self, key: str) -> None:
-        """Removes the file of this lock, if there is one."""
-        with contextlib.suppress(OSError):
-            self._path(key).unlink(missing_ok=True)
+        """Removes the file of this lock, if there is one of this key alone."""
+        if self._num_files == 0:
+            with contextlib.suppress(OSError):
+                self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.lock"
+        name = f"shared-{zlib.crc32(key.encode()) % self._num_files}" if self._num_files else key
+        return self._folder / f"{name}.lock"

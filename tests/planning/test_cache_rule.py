@@ -184,7 +184,7 @@ def test_a_rotating_cache_of_your_own_gets_its_window_from_the_rule():
     ("shared_gib", "budget_gib", "said"),
     [
         (16, 16, "half of the free memory at the most"),
-        (1, 1, "all that /dev/shm has free, so that processes share one copy; less than half of the free memory"),
+        (1, 1, "all that /dev/shm has free, less than half of the free memory: so processes share one copy"),
         (0.25, 16, "/dev/shm has only 0.25 GiB free, so each training process keeps a copy of its own"),
     ],
 )

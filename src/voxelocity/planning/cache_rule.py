@@ -33,8 +33,8 @@ _SMALL_CASE_BYTES = 2**20
 # Below, a network would learn from a handful of cases at a time.
 _USEFUL_CASES = 16
 _REPLACE_RATE = 0.1
-# Of the device's free memory. The batch is planned at 0.6 of it (`settle_batch`); weights, the optimiser's state, cuDNN's
-# workspaces and fragments get the 0.15 between.
+# Of the device's free memory. The batch is planned at 0.6 of it (`settle_batch`); weights, the optimiser's state, the
+# workspaces of cuDNN and fragments get the 0.15 between.
 _DEVICE_SHARE = 0.25
 # Cases differ in size, and their estimate is that of the median.
 _DEVICE_SPARE = 1.1
@@ -164,10 +164,10 @@ def _budget(sizes: _Sizes, tier: Tier) -> tuple[int, str]:
         return half, "half of the free memory at the most"
     needed = sizes.total_bytes if tier == "memory" else _MEMORY_SHARE * sizes.machine.memory_bytes
     if needed <= shared:
-        return shared, "all that /dev/shm has free, so that processes share one copy; less than half of the free memory"
+        return shared, "all that /dev/shm has free, less than half of the free memory: so processes share one copy"
     return half, (
-        f"half of the free memory at the most; /dev/shm has only {shared / _GIB:.2f} GiB free, so each training process "
-        "keeps a copy of its own"
+        f"half of the free memory at the most; /dev/shm has only {shared / _GIB:.2f} GiB free, so each training "
+        "process keeps a copy of its own"
     )
 
 

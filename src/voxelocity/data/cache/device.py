@@ -120,13 +120,17 @@ class DeviceTier:
             self._memory = torch.empty(self._max_bytes, dtype=torch.uint8, device=device)
         except torch.OutOfMemoryError as error:
             raise CacheFullError(
-                f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.max_bytes or "
-                "choose the memory tier"
+                f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.device_max_bytes"
             ) from error
         self._num_bytes = 0
         self._volumes: dict[str, DeviceVolume] = {}
         self._lock = threading.Lock()
         self._builders = ThreadLocks()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the volumes lie."""
+        return self._memory.device
 
     def get(self, key: str) -> DeviceVolume | None:
         """The volume under this key, or None."""
@@ -189,12 +193,13 @@ class DeviceTier:
         if size > self._max_bytes:
             raise EntryTooLargeError(
                 f"cache.device: case '{case_id}' takes {size / 1e6:.1f} MB, the whole tier is "
-                f"{self._max_bytes / 1e6:.1f} MB; raise data.cache.max_bytes or choose the memory tier"
+                f"{self._max_bytes / 1e6:.1f} MB; raise data.cache.device_max_bytes"
             )
         if self._num_bytes + size > self._max_bytes:
             raise CacheFullError(
                 f"cache.device: no room for case '{case_id}' of {size / 1e6:.1f} MB, "
-                f"{(self._max_bytes - self._num_bytes) / 1e6:.1f} MB of {self._max_bytes / 1e6:.1f} MB are left"
+                f"{(self._max_bytes - self._num_bytes) / 1e6:.1f} MB of {self._max_bytes / 1e6:.1f} MB are left; raise "
+                "data.cache.device_max_bytes"
             )
         start = self._num_bytes
         self._num_bytes += size

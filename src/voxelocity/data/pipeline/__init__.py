@@ -3,6 +3,7 @@
 from voxelocity.data.pipeline.build import Feed
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.declare import declare_channels, declare_labels
+from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases
 
-__all__ = ["CachingFacts", "DataConfig", "Feed", "PreparedCases", "declare_channels", "declare_labels"]
+__all__ = ["CachingFacts", "DataConfig", "Feed", "PreparedCases", "RankDraws", "declare_channels", "declare_labels"]

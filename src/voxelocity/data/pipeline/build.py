@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -23,16 +23,18 @@ from voxelocity.data.augment import (
     ResidentSource,
     Source,
     augment,
+    chosen_engine,
     filling_device,
     needed_box,
     sample,
 )
-from voxelocity.data.cache import CacheConfig, RotatingSchedule
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
-from voxelocity.data.patch import CaseOrder, choose_region
+from voxelocity.data.patch import choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.declare import declare_labels
+from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.prepared import PreparedCases
+from voxelocity.data.pipeline.resident import open_resident_supply
 from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
 
 
@@ -49,10 +51,14 @@ class Feed:
         seed: of the order, the patches and the augmentation.
         device: where batches end up.
         start_step: the first batch to give; a resumed run names the step it had reached.
+        rank: of this process among those that train together, from 0, as torchrun's `RANK`.
+        world_size: how many they are. Each makes its share of a batch of `batch_size`, which is the same for any
+            number of them; with `data.cache.num_parts` each reads, and so caches, its own part of the cases alone.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
-        ConfigError: the augmentation's engine is not to be had here.
+        ConfigError: the augmentation's engine is not to be had here, there is no such rank, or the batch or the parts
+            of the cache cannot be shared out among the ranks.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -67,32 +73,20 @@ class Feed:
         seed: int = 0,
         device: torch.device | str = "cpu",
         start_step: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
         unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabelled is not None:
             raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
         self._device = torch.device(device)
-        window = _window_of(config.cache, len(prepared), seed=seed)
-        self._order = CaseOrder(
-            [ref.case_id for ref in prepared.refs],
-            seed=seed,
-            batch_size=config.batch_size,
-            draws_per_case=config.patch.draws_per_case,
-            window=window,
-        )
-        self._supply: Supply = WholeSupply(prepared)
-        if window is not None:
-            self._supply = RotatingSupply(
-                prepared,
-                window,
-                epoch_of=self._order.epoch_of,
-                start_step=start_step,
-                num_threads=max(1, config.feed.num_threads),
-            )
+        self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
+        filled_on = filling_device(config.augment.engine, self._device)
+        self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
         # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
-            _Assembler(self._supply, config, self._order, seed=seed, device=self._device),
+            _Assembler(self._supply, config, self._order, seed=seed, device=self._device, filled_on=filled_on),
             start=start_step,
             stop=None,
             num_threads=config.feed.num_threads,
@@ -131,6 +125,28 @@ class Feed:
     ) -> None:
         self.close()
 
+    def _open_supply(
+        self, prepared: PreparedCases, config: DataConfig, *, start_step: int, filled_on: torch.device
+    ) -> Supply:
+        if self._order.window is not None:
+            return RotatingSupply(
+                prepared,
+                self._order.window,
+                epoch_of=self._order.epoch_of,
+                start_step=start_step,
+                num_threads=max(1, config.feed.num_threads),
+            )
+        max_bytes = config.cache.device_max_bytes
+        if max_bytes == 0:
+            return WholeSupply(prepared)
+        if filled_on.type != self._device.type:
+            prepared.warn(
+                f"feed: data.cache.device_max_bytes is not used, as the augmentation's engine fills batches on the CPU "
+                f"and not on {self._device}; choose data.augment.engine: auto"
+            )
+            return WholeSupply(prepared)
+        return open_resident_supply(prepared, max_bytes, self._device)
+
 
 def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     declared = declare_labels(cases, num_threads=max(1, config.feed.num_threads))
@@ -143,26 +159,26 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     )
 
 
-def _window_of(cache: CacheConfig, num_cases: int, *, seed: int) -> Callable[[int], Sequence[int]] | None:
-    """Which cases an epoch draws from; None where it draws from all."""
-    if cache.tier != "rotating":
-        return None
-    schedule = RotatingSchedule(num_cases, num_cached=cache.num_cases, replace_rate=cache.replace_rate, seed=seed)
-    return schedule.window
-
-
 class _Assembler:
     """Batch by step number, augmented and on the device: the part of the feed that runs in its threads."""
 
     def __init__(
-        self, supply: Supply, config: DataConfig, order: CaseOrder, *, seed: int, device: torch.device
+        self,
+        supply: Supply,
+        config: DataConfig,
+        order: RankDraws,
+        *,
+        seed: int,
+        device: torch.device,
+        filled_on: torch.device,
     ) -> None:
         self._supply = supply
         self._config = config
         self._order = order
         self._seed = seed
         self._device = device
-        self._filled_on = filling_device(config.augment.engine, device)
+        self._filled_on = filled_on
+        self._reads_residents = chosen_engine(config.augment.engine, filled_on) == "triton"
         self._buffers = BufferRing(
             max_free=config.feed.num_batches_ahead + config.feed.num_threads + 1, pinned=device.type == "cuda"
         )
@@ -214,7 +230,7 @@ class _Assembler:
         return None if spacing == "keep" else spacing
 
     def _source(self, volume: StoredVolume, box: Region) -> Source | ResidentSource:
-        if self._filled_on.type == "cuda" and isinstance(volume, ResidentVolume):
+        if self._reads_residents and isinstance(volume, ResidentVolume):
             scaling = volume.scaling or (Scaling(),) * volume.spec.num_channels
             return ResidentSource(box=volume.locate(box), start=box.start, scaling=scaling)
         image, label = volume.read(box)

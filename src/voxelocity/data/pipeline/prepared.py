@@ -59,6 +59,10 @@ class PreparedCases:
         prepare: how each case is prepared.
         cache: where the result is kept.
         warn: told, in words and once for each cause, when the cache cannot be read or written and the run goes on.
+
+    Attributes:
+        refs: which cases.
+        warn: as given.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class PreparedCases:
         warn: Warn,
     ) -> None:
         self.refs = tuple(refs)
+        self.warn = warn
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
         self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
@@ -96,6 +101,15 @@ class PreparedCases:
     def drop(self, index: int) -> None:
         """Takes the case out of the cache. Volumes already handed out stay valid."""
         self._keeper.drop(self._keys[index])
+
+    def most_bytes(self, index: int) -> int:
+        """The most that the voxels of a case take once prepared, image and label, as told by its headers alone.
+
+        Raises:
+            ScanError: a header cannot be read.
+        """
+        spec = self._preparation.describe(_read_spec(self.refs[index])).spec
+        return spec.image_bytes + spec.grid.num_voxels
 
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
@@ -198,16 +212,19 @@ class PreparedCases:
     def _work_bytes(self, ref: VolumeRef) -> int:
         """An upper bound of the memory that preparing a case takes for a while."""
         try:
-            headers = [read_header(path) for path in ref.images]
+            spec = _read_spec(ref)
         except ScanError:
             return 0  # reading the case says what is wrong, and where
-        num_channels = sum(header.num_channels for header in headers)
-        spec = VolumeSpec(
-            num_channels=num_channels,
-            grid=headers[0].grid,
-            dtype=str(np.result_type(*(header.dtype for header in headers))),
-        )
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
+
+
+def _read_spec(ref: VolumeRef) -> VolumeSpec:
+    headers = [read_header(path) for path in ref.images]
+    return VolumeSpec(
+        num_channels=sum(header.num_channels for header in headers),
+        grid=headers[0].grid,
+        dtype=str(np.result_type(*(header.dtype for header in headers))),
+    )
 
 
 class _Keeper:
@@ -256,6 +273,8 @@ class _Keeper:
             # It only makes room; where an entry cannot be removed, the run goes on all the same.
             with contextlib.suppress(OSError, CacheError):
                 self._tier.drop(key)
+                # Others may fit now, as in a rotating cache, which would else keep nothing more for all its epochs.
+                self._is_writable = True
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         return nullcontext() if self._tier is None else self._tier.lock(key)

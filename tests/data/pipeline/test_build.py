@@ -1,7 +1,6 @@
 import gc
 import itertools
 import threading
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline import Feed, PreparedCases
 
 
@@ -79,28 +77,19 @@ def test_an_engine_that_is_not_to_be_had_here_is_refused_before_any_batch(blob_r
         Feed(prepared(blob_refs, config), config)
 
 
-class ResidentCases(PreparedCases):
-    """Prepared cases that also lie on the device, but for the first, which found no room."""
-
-    tier = None
-
-    def __getitem__(self, index):
-        volume = super().__getitem__(index)
-        if index > 0 and self.tier.get(str(index)) is None:
-            self.tier.put(str(index), volume)
-        return self.tier.get(str(index)) or volume
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", [PreparedCases, ResidentCases])
-def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, data_config, kind):
+@pytest.mark.parametrize("device_max_bytes", [0, 2**24, 40_000])
+def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, data_config, device_max_bytes):
+    """From the host's memory, from the device's, and from both."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    ResidentCases.tier = DeviceTier(2**24)
     made = []
-    for engine in ("triton", "numba"):
+    for engine, max_bytes in (("triton", device_max_bytes), ("numba", 0)):
         config = data_config(num_threads=2, engine=engine)
-        cases = kind(blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warnings.warn)
+        config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": max_bytes})})
+        cases = PreparedCases(
+            blob_refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=lambda _: None
+        )
         with Feed(cases, config, seed=3, device="cuda") as feed:
             made.append(list(itertools.islice(feed, 6)))
     for ours, theirs in zip(*made, strict=True):

@@ -1,0 +1,193 @@
+"""Cases in the device's memory in front of their tier, on the CPU as device where there is no other."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from voxelocity.core.batch import Draw
+from voxelocity.core.resident import ResidentVolume
+from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.cache.device import DeviceTier
+from voxelocity.data.pipeline import Feed, PreparedCases, build
+from voxelocity.data.pipeline.resident import ResidentSupply, open_resident_supply
+from voxelocity.data.pipeline.supply import WholeSupply
+
+CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="needs TRITON_INTERPRET=1, set by a test of this file"
+)
+
+
+@pytest.fixture
+def in_front(data_config):
+    """The path's configuration with cases on the device in front of a tier."""
+
+    def make(max_bytes, tier="memory", num_threads=0, **augment):
+        config = data_config(tier, num_threads, **augment)
+        return config.model_copy(
+            update={"cache": config.cache.model_copy(update={"device_max_bytes": max_bytes})}
+        )  # fmt: skip
+
+    return make
+
+
+def take(refs, config, count, warn=pytest.fail):
+    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warn)
+    with Feed(cases, config, seed=3) as feed:
+        return list(itertools.islice(feed, count)), feed
+
+
+def assert_equal_batches(ours, theirs):
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.step, a.draws, a.regions) == (b.step, b.draws, b.regions)
+        assert torch.equal(a.image, b.image)
+        assert torch.equal(a.label, b.label)
+
+
+@pytest.mark.parametrize(
+    ("tier", "num_threads"), [("memory", 0), ("memory", 3), ("disk", 2), ("disk blosc2", 0), ("lmdb", 2), ("none", 0)]
+)
+def test_batches_from_the_device_are_those_from_the_tier_behind_it(blob_refs, in_front, tier, num_threads):
+    ours, feed = take(blob_refs, in_front(2**20, tier, num_threads), 6)
+    assert_equal_batches(ours, take(blob_refs, in_front(0), 6)[0])
+    assert all(isinstance(feed._supply._tier.get(str(case)), ResidentVolume) for case in range(5))
+
+
+def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_refs, in_front):
+    told = []
+    ours, feed = take(blob_refs, in_front(40_000, num_threads=2), 9, told.append)
+    assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
+    assert sum(feed._supply._tier.get(str(case)) is not None for case in range(5)) == 2
+    assert len(told) == 1
+    assert re.fullmatch(
+        r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left; raise "
+        r"data\.cache\.device_max_bytes; cases that are not there yet are copied from the tier behind it for each "
+        r"batch",
+        told[0],
+    )
+
+
+def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_refs, in_front, monkeypatch):
+    def exhausted(*args, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    told = []
+    with monkeypatch.context() as patched:
+        patched.setattr("voxelocity.data.cache.device.torch.empty", exhausted)
+        cases = prepared_of(blob_refs, in_front(2**40), told)
+        assert isinstance(open_resident_supply(cases, 2**40, CPU), WholeSupply)
+    assert told == [
+        "cache.device: cpu has no 1099.5 GB left; lower data.cache.device_max_bytes; going on with cases copied from "
+        "the tier behind it for each batch"
+    ]
+
+
+@pytest.mark.parametrize(("free_bytes", "kind"), [(2_000_000, ResidentSupply), (1_999_998, WholeSupply)])
+def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, free_bytes, kind):
+    told = []
+    cases = prepared_of(blob_refs, in_front(10**6), told)
+    assert type(open_resident_supply(cases, 10**6, CPU, free_bytes=lambda _: free_bytes)) is kind
+    if kind is WholeSupply:
+        assert told == [
+            "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave the network less than half "
+            "of them; lower data.cache.device_max_bytes; going on with cases copied from the tier behind it for each "
+            "batch"
+        ]
+
+
+def prepared_of(refs, config, told):
+    return PreparedCases(
+        refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=told.append
+    )  # fmt: skip
+
+
+class Cases:
+    """Volumes of a tier, which writes down who is asked for."""
+
+    def __init__(self, *dtypes):
+        self.told, self.asked = [], []
+        self.warn = self.told.append
+        self._dtypes = dtypes
+
+    def __getitem__(self, case):
+        self.asked.append(case)
+        image = np.full((1, 10, 10, 10), case, self._dtypes[case])
+        label = np.zeros(image.shape[1:], np.uint8)
+        return Volume(case_id=f"case_{case}", image=image, label=label, grid=Grid.of(image.shape, np.eye(4)))
+
+
+def draws_of(*cases):
+    return [Draw(case_id=f"case_{case}", case=case, epoch=0) for case in cases]
+
+
+def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
+    cases = Cases("int16", "uint16", "uint16", "int16")
+    supply = ResidentSupply(cases, DeviceTier(10**5, CPU))
+    for _ in range(2):
+        kinds = [isinstance(volume, ResidentVolume) for volume in supply.take(0, draws_of(0, 1, 2, 3))]
+        assert kinds == [True, False, False, True]
+    assert cases.asked == [0, 1, 2, 3, 1, 2]
+    assert cases.told == [
+        "cache.device: case 'case_1' is stored as <u2, a device keeps int16, uint8, float16, float32; set "
+        "data.prepare.dtype to one of them; cases like this one are copied from the tier behind it for each batch"
+    ]
+
+
+def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
+    cases = Cases("int16")
+    supply = ResidentSupply(cases, DeviceTier(10**5, CPU))
+    begin = threading.Barrier(8)
+
+    def draw(_):
+        begin.wait(30)
+        return supply.take(0, draws_of(0))[0]
+
+    with ThreadPoolExecutor(8) as pool:
+        volumes = list(pool.map(draw, range(8)))
+    assert cases.asked == [0]
+    assert all(isinstance(volume, ResidentVolume) for volume in volumes)
+
+
+def test_an_engine_of_the_cpu_keeps_cases_off_another_device_and_says_so(blob_refs, in_front):
+    config, told = in_front(2**20, engine="torch"), []
+    with Feed(prepared_of(blob_refs, config, told), config, device="meta") as feed:
+        assert isinstance(feed._supply, WholeSupply)
+    assert told == [
+        "feed: data.cache.device_max_bytes is not used, as the augmentation's engine fills batches on the CPU and not "
+        "on meta; choose data.augment.engine: auto"
+    ]
+
+
+@interpreted
+def test_kernels_read_resident_voxels_in_place(blob_refs, in_front, monkeypatch):
+    """As on CUDA: the kernels get places on the device, and the batches are those that copied boxes give."""
+    resident = []
+    make = build.ResidentSource
+    monkeypatch.setattr(build, "ResidentSource", lambda **of: (resident.append(1), make(**of))[1])
+    ours, _ = take(blob_refs, in_front(2**20, engine="triton"), 2)
+    assert len(resident) == 6, "a sample each"
+    theirs, _ = take(blob_refs, in_front(0, engine="triton"), 2)
+    assert len(resident) == 6
+    assert_equal_batches(ours, theirs)
+
+
+@pytest.mark.slow
+def test_kernels_read_resident_voxels_in_tritons_interpreter():
+    pytest.importorskip("triton")
+    # A process of its own: Triton decides when a kernel is defined whether it will be interpreted.
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", "in_place", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert "1 passed" in done.stdout

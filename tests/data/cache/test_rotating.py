@@ -1,6 +1,7 @@
 import gc
 import threading
 import warnings
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -81,27 +82,33 @@ def test_a_seed_shuffles_the_cases_once():
 
 
 class Volumes:
-    """Prepares cases as told, and writes down what was prepared and dropped."""
+    """Prepares cases as told, keeps them, and writes down what was prepared and dropped."""
 
     def __init__(self, sized_volume):
-        self.prepared, self.dropped, self.failing = [], [], {}
+        self.prepared, self.dropped, self.failing, self.kept = [], [], {}, {}
         self.held_back = {}
         self._make = sized_volume
 
     def prepare(self, case):
+        if case in self.kept:
+            return self.kept[case]
         if case in self.held_back:
             assert self.held_back[case].wait(30)
         self.prepared.append(case)
         if case in self.failing:
             raise self.failing[case]
-        return self._make(case, 8)
+        return self.kept.setdefault(case, self._make(case, 8))
+
+    def drop(self, case):
+        self.dropped.append(case)
+        self.kept.pop(case, None)
 
     def cache(self, *, num_cases=5, num_cached=4, replace_rate=0.25, num_threads=1):
         schedule = RotatingSchedule(num_cases, num_cached=num_cached, replace_rate=replace_rate)
         return RotatingCache(
             schedule.window,
             self.prepare,
-            drop=self.dropped.append,
+            drop=self.drop,
             name=lambda case: f"c{case}",
             num_threads=num_threads,
         )
@@ -188,6 +195,33 @@ def test_error_in_a_thread_ahead_is_raised_to_all_who_take_the_case_and_names_it
     assert number_of(cache.take(1)) == 1
     cache.close()
     assert volumes.prepared.count(4) == 1
+
+
+def test_case_that_had_to_go_from_memory_is_free_there_and_prepared_again_when_it_is_taken(volumes):
+    cache = volumes.cache(num_cached=2)
+    cache.begin(0)
+    held = [weakref.ref(cache.take(case)) for case in (0, 1)]
+    assert all(found() is not None for found in held)
+    volumes.kept.clear()
+    gc.collect()
+    assert [found() for found in held] == [None, None]
+    assert number_of(cache.take(1)) == 1
+    assert volumes.prepared.count(1) == 2
+    cache.close()
+
+
+def test_error_in_a_later_preparation_names_the_case_too(volumes):
+    cache = volumes.cache(num_cached=2)
+    cache.begin(0)
+    cache.take(1)
+    volumes.kept.clear()
+    volumes.failing[1] = ScanError("decode: c1.nii.gz is gone")
+    with pytest.raises(ScanError, match="gone") as caught:
+        cache.take(1)
+    assert caught.value.__notes__ == ["raised while case 'c1' was prepared for the rotating cache"]
+    volumes.failing.clear()
+    assert number_of(cache.take(1)) == 1
+    cache.close()
 
 
 def test_case_interrupted_in_the_thread_that_asked_can_be_asked_for_again(volumes):

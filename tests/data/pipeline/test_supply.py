@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from voxelocity.core.errors import ScanError
+from voxelocity.core.errors import CacheFullError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import RotatingSchedule
 from voxelocity.data.pipeline import Feed, PreparedCases
@@ -28,11 +28,9 @@ def rotating(data_config):
 class CountingCases(PreparedCases):
     """Prepared cases that write down what is prepared and dropped."""
 
-    def __init__(self, refs, config):
+    def __init__(self, refs, config, warn=pytest.fail):
         self.prepared, self.dropped = [], []
-        super().__init__(
-            refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=lambda text: pytest.fail(text)
-        )
+        super().__init__(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=warn)
 
     def _prepare(self, index):
         self.prepared.append(index)
@@ -122,6 +120,55 @@ def test_dropped_cases_leave_the_cache(blob_refs, rotating):
     assert len(held) <= 4
     kept = [case for case in range(5) if cases._keeper.get(cases._keys[case]) is not None]
     assert set(kept) <= held
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_when_memory_runs_low_a_rotating_feed_says_so_and_gives_the_same_batches(
+    blob_refs, rotating, monkeypatch, has_folder
+):
+    config = rotating(2)
+    expected = take(blob_refs, config, 6)
+    if not has_folder:
+        config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": ""})})
+    told = []
+    cases = CountingCases(blob_refs, config, told.append)
+    floor = cases._keeper._tier
+    with Feed(cases, config, seed=3) as feed:
+        batches = list(itertools.islice(feed, 2))
+        # All memory is taken by somebody else.
+        monkeypatch.setattr(floor, "_floor_bytes", 2**60)
+        monkeypatch.setattr(floor, "_next_look_s", 0.0)
+        batches += list(itertools.islice(feed, 4))
+        assert floor._front.bytes_used() == 0
+    assert_equal_batches(batches, expected)
+    assert told
+    assert all("memory runs low" in text for text in told)
+    goes_on = f"moved to the disk tier in {config.cache.folder}" if has_folder else "are prepared again"
+    assert any(goes_on in text for text in told)
+
+
+def test_room_that_a_rotating_cache_makes_is_used_again_after_it_was_full(blob_refs, rotating):
+    """A budget for little more than the window: now and then a case finds no room, and later ones do."""
+    config = rotating()
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": ""})})
+    told = []
+    cases = CountingCases(blob_refs, config, told.append)
+    put, refusals = cases._keeper._tier.put, iter([True])
+
+    def full_once(key, volume):
+        if next(refusals, False):
+            raise CacheFullError("cache: full")
+        put(key, volume)
+
+    cases._keeper._tier.put = full_once
+    with Feed(cases, config, seed=3) as feed:
+        list(itertools.islice(feed, 4))
+        held = feed._supply._cache.held()
+    kept = {case for case in range(5) if cases._keeper.get(cases._keys[case]) is not None}
+    assert len(kept & held) >= 2, "cases that came after the first was dropped"
+    assert told == [
+        "cache: full; going on without more: cases not in the cache are prepared again each time they are used"
+    ]
 
 
 def test_a_batch_over_several_epochs_is_made_without_a_hang(blob_refs, rotating):

@@ -59,11 +59,15 @@ class RotatingCache:
     is not begun, and a case outside the windows is served too. An error in preparing a case is raised to everyone who
     takes this case, with a note that names it. The threads end at `close` or when this object is collected.
 
+    Volumes are not held here: where they are kept is `prepare`'s business, and a case that had to go from there, as
+    when memory runs low, is prepared again when it is taken.
+
     Safe to use from several threads.
 
     Args:
         window: the cases of an epoch.
-        prepare: the volume of a case; called from several threads.
+        prepare: the volume of a case, from where it is kept, else prepared now; called from several threads, ahead
+            and each time the case is taken.
         drop: told each case that leaves; must not take cases.
         name: of a case, for the note on an error.
         num_threads: that prepare ahead, at least 1.
@@ -141,7 +145,7 @@ class RotatingCache:
 
 
 class _Work:
-    """The preparation of one case: done once, by whoever comes first."""
+    """The first preparation of one case: done once, by whoever comes first."""
 
     def __init__(self, prepare: Prepare, case: int, name: str) -> None:
         self._prepare = prepare
@@ -152,7 +156,6 @@ class _Work:
         self._is_withdrawn = False
         self._error: Exception | None = None
         self._traceback: TracebackType | None = None
-        self._volume: StoredVolume | None = None
 
     def withdraw(self) -> None:
         """Nobody needs it ahead any more: threads pass over it."""
@@ -165,13 +168,11 @@ class _Work:
 
     def result(self) -> StoredVolume:
         """The volume, made here and now if nobody has begun it."""
-        if self._claimed(wait=True):
-            self._run()
+        volume = self._run() if self._claimed(wait=True) else None
         if self._error is not None:
             # As it was raised: each raise would otherwise make the traceback longer.
             raise self._error.with_traceback(self._traceback)
-        assert self._volume is not None
-        return self._volume
+        return self._named() if volume is None else volume
 
     def _claimed(self, *, wait: bool) -> bool:
         """Whether the work falls to the caller; with `wait`, if not, it is done when this returns."""
@@ -183,20 +184,29 @@ class _Work:
             self._state = "in work"
             return True
 
-    def _run(self) -> None:
+    def _run(self) -> StoredVolume | None:
+        """The volume, or None where that failed, which `_error` then tells."""
         state: Literal["new", "done"] = "new"
         try:
-            self._volume = self._prepare(self._case)
+            volume = self._named()
             state = "done"
         except Exception as error:  # raised again where the case is taken, whatever it is
-            error.add_note(f"raised while case '{self._name}' was prepared for the rotating cache")
             self._error, self._traceback = error, error.__traceback__
             state = "done"
+            return None
         finally:
             # After a Ctrl-C in the thread that asked it is new again: that is not the case's fault.
             with self._changed:
                 self._state = state
                 self._changed.notify_all()
+        return volume
+
+    def _named(self) -> StoredVolume:
+        try:
+            return self._prepare(self._case)
+        except Exception as error:
+            error.add_note(f"raised while case '{self._name}' was prepared for the rotating cache")
+            raise
 
 
 def _work(todo: queue.SimpleQueue[_Work | None]) -> None:

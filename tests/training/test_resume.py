@@ -118,7 +118,7 @@ def steps_saved(run):
     return [int(path.stem.removeprefix("step_")) for path in sorted((run / "checkpoints").iterdir())]
 
 
-@pytest.mark.parametrize(("num_threads", "tier"), [(0, "none"), (2, "disk"), (2, "memory")])
+@pytest.mark.parametrize(("num_threads", "tier"), [(0, "none"), (2, "disk"), (2, "memory"), (2, "lmdb")])
 def test_three_steps_and_three_more_are_six_steps_whatever_feeds_them(
     whole_run, run_in, stop_after, tmp_path, num_threads, tier
 ):
@@ -141,6 +141,14 @@ def test_a_rotating_cache_is_resumed_where_its_window_was(run_in, stop_after, tm
     stop_after(tmp_path / "run", 3, {**rotating, "data.feed.num_threads": 2})
     run_in(tmp_path / "run", {**rotating, "data.feed.num_threads": 2}, resume=True)
     assert_same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_cases_on_the_device_and_in_parts_train_as_far_as_they_should(whole_run, run_in, tmp_path):
+    run_in(tmp_path / "run", {"data.cache.device_max_bytes": 2**20, "data.feed.num_threads": 2})
+    assert_same_weights(tmp_path / "run", whole_run)
+    run_in(tmp_path / "parts", {"data.cache.num_parts": 2})
+    with pytest.raises(AssertionError):
+        assert_same_weights(tmp_path / "parts", whole_run)
 
 
 def test_another_seed_trains_other_weights(whole_run, run_in, tmp_path):

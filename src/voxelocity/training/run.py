@@ -14,7 +14,7 @@ from voxelocity.core.cases import Split
 from voxelocity.core.errors import DatasetError, InterruptedRunError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import CachingFacts, Feed, PreparedCases
+from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.infer import ModelSpec, Predictor, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog
@@ -106,25 +106,42 @@ class Run:
     def _fill_caches(self) -> tuple[PreparedCases, PreparedCases]:
         """Prepared training cases, and those of the validation cases that are judged on the way."""
         refs = self.split.training + (self.split.validation if self.split.held_out else ())
-        both = self._prepared(refs)
-        facts: CachingFacts | None = None
-        with CacheProgress(self.console, self.plan.data.cache.tier, len(refs)) as progress, self._stage("cache"):
-            if self.plan.data.cache.holds_every_case:
-                facts = both.fill(
+        both, count = self._prepared(refs), len(self.split.training)
+        training_cases = both.part(range(count))
+        first = self._needed_first(both, training_cases)
+        with CacheProgress(self.console, self.plan.data.cache.tier, len(first)) as progress, self._stage("cache"):
+            if len(first):
+                facts = first.fill(
                     num_threads=self.num_threads, on_case=progress.advance, should_stop=self.stop.__bool__
                 )
                 progress.finish(facts)
         if self.stop:
             raise self._interrupted(None)
-        if facts is not None and facts.num_with_foreground == 0:
+        if len(first) and facts.num_with_foreground == 0:
+            self._tell_of_background(len(first), len(refs))
+        judged = range(count, len(refs)) if self.split.held_out else range(count)
+        return training_cases, both.part(self._judged_on_the_way(judged))
+
+    def _needed_first(self, both: PreparedCases, training_cases: PreparedCases) -> PreparedCases:
+        """What fills the cache before the training begins: all cases, the window of one that rotates, or none."""
+        if self.plan.data.cache.holds_every_case:
+            return both
+        if self.plan.data.cache.tier == "none":
+            return both.part(())
+        draws = RankDraws(training_cases, self.plan.data, seed=self.plan.seed)
+        return training_cases.part(draws.cases_from(self.checkpoints.latest_step()))
+
+    def _tell_of_background(self, num_filled: int, num_cases: int) -> None:
+        where = f"of {self.planned.cases.root}"
+        if num_filled == num_cases:
             raise DatasetError(
-                f"train: none of the {len(refs)} labels of {self.planned.cases.root} holds anything but background, so "
-                "nothing can be learnt; are these the right label files?"
+                f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
+                "learnt; are these the right label files?"
             )
-        if not self.split.held_out:
-            return both, both.part(self._judged_on_the_way(range(len(refs))))
-        count = len(self.split.training)
-        return both.part(range(count)), both.part(self._judged_on_the_way(range(count, len(refs))))
+        self.warn(
+            f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
+            "background, so nothing is learnt before others replace them; are these the right label files?"
+        )
 
     def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
         """Some of the cases, evenly chosen, so that validations on the way stay quick; always the same ones."""

@@ -57,7 +57,29 @@ def test_replace_rate_that_replaces_nothing_or_too_much_is_refused(rate):
         CacheConfig.parse({"tier": "rotating", "num_cases": 3, "max_bytes": 1, "replace_rate": rate})
 
 
-@pytest.mark.parametrize(("tier", "holds"), [("none", False), ("memory", True), ("disk", True), ("rotating", False)])
-def test_only_tiers_that_hold_every_case_are_filled_first(tier, holds):
+@pytest.mark.parametrize(
+    ("tier", "holds"), [("none", False), ("memory", True), ("disk", True), ("lmdb", True), ("rotating", False)]
+)
+def test_only_tiers_that_hold_every_case_are_filled_with_all_first(tier, holds):
     config = CacheConfig(tier=tier, folder="cache", max_bytes=1, num_cases=2)
     assert config.holds_every_case is holds
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device_max_bytes": 1}, r"device_max_bytes = 1 is not valid.*a device keeps what it was given; set.* to 0"),
+        ({"num_parts": 2}, r"num_parts = 2 is not valid.*one window over all cases; set num_parts to 1"),
+    ],
+)
+def test_a_rotating_cache_goes_neither_on_a_device_nor_in_parts(changes, said):
+    rotating = {"tier": "rotating", "num_cases": 3, "max_bytes": 1}
+    with pytest.raises(ConfigError, match=said):
+        CacheConfig.parse({**rotating, **changes})
+    CacheConfig.parse({"tier": "memory", "max_bytes": 1, **changes})
+
+
+@pytest.mark.parametrize(("key", "value"), [("device_max_bytes", -1), ("num_parts", 0)])
+def test_memory_of_a_device_and_parts_have_a_least_value(key, value):
+    with pytest.raises(ConfigError, match=key):
+        CacheConfig.parse({"tier": "none", key: value})

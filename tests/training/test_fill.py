@@ -1,0 +1,87 @@
+"""What is prepared before the training begins, tier by tier."""
+
+import io
+import re
+import shutil
+
+import nibabel as nib
+import numpy as np
+import pytest
+from rich.console import Console
+
+import voxelocity
+from voxelocity.core.errors import DatasetError
+from voxelocity.data.cache import RotatingSchedule
+from voxelocity.training import run as run_module
+from voxelocity.training import train
+
+
+@pytest.fixture
+def run_on(tiny_msd, tiny_plan, tmp_path, monkeypatch):
+    """Trains on a data set with some keys; gives the case ids that were filled first and what was shown."""
+
+    def run(plan, data=tiny_msd, out="run"):
+        shown, filled = io.StringIO(), []
+        part_fill = run_module.PreparedCases.fill
+
+        def fill(cases, **options):
+            filled.extend(ref.case_id for ref in cases.refs)
+            return part_fill(cases, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(run_module.PreparedCases, "fill", fill)
+            train(
+                voxelocity.open(data), tmp_path / out, device="cpu", console=Console(file=shown, width=400),
+                overrides={**tiny_plan, "data.cache.folder": str(tmp_path / "cache"), **plan},
+            )  # fmt: skip
+        return filled, shown.getvalue()
+
+    return run
+
+
+@pytest.mark.parametrize("tier", ["memory", "disk", "lmdb"])
+def test_tiers_that_hold_every_case_are_filled_with_all_and_say_so(run_on, tier):
+    filled, shown = run_on({"data.cache.tier": tier})
+    assert sorted(filled) == [f"case_{index}" for index in range(6)]
+    assert re.search(rf"prepared 6 cases in .* in the {tier} cache", shown)
+
+
+def test_a_rotating_cache_is_filled_with_its_first_window_and_says_so(run_on):
+    filled, shown = run_on({"data.cache.tier": "rotating", "data.cache.num_cases": 3})
+    training = [f"case_{index}" for index in (1, 2, 4, 5)]
+    window = RotatingSchedule(4, num_cached=3, replace_rate=0.1, seed=0).window(0)
+    assert filled == [training[case] for case in window]
+    assert re.search(r"prepared 3 cases in .* in the rotating cache", shown)
+
+
+def test_without_a_cache_nothing_is_prepared_ahead(run_on):
+    filled, shown = run_on({"data.cache.tier": "none"})
+    assert filled == []
+    assert "prepared" not in shown
+
+
+def without_labels(tiny_msd, folder, *case_ids):
+    data = shutil.copytree(tiny_msd, folder)
+    for case_id in case_ids:
+        path = data / "labelsTr" / f"{case_id}.nii.gz"
+        scan = nib.load(path)
+        nib.save(nib.Nifti1Image(np.zeros(scan.shape, np.uint8), scan.affine), path)
+    return data
+
+
+@pytest.mark.parametrize("tier", ["memory", "lmdb"])
+def test_labels_of_background_alone_are_refused_where_all_are_looked_at(run_on, tiny_msd, tmp_path, tier):
+    data = without_labels(tiny_msd, tmp_path / "data", *[f"case_{index}" for index in range(6)])
+    with pytest.raises(DatasetError, match=r"none of the 6 labels of .* holds anything but background, so nothing can"):
+        run_on({"data.cache.tier": tier}, data)
+
+
+def test_a_first_window_of_background_alone_is_told(run_on, tiny_msd, tmp_path):
+    schedule = RotatingSchedule(4, num_cached=2, replace_rate=0.1, seed=0)
+    window = [("case_1", "case_2", "case_4", "case_5")[case] for case in schedule.window(0)]
+    data = without_labels(tiny_msd, tmp_path / "data", *window)
+    _, shown = run_on({"data.cache.tier": "rotating", "data.cache.num_cases": 2}, data)
+    assert (
+        f"warning: train: none of the first 2 labels of {data} that the rotating cache holds has anything but "
+        "background, so nothing is learnt before others replace them; are these the right label files?"
+    ) in shown

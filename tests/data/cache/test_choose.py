@@ -1,7 +1,20 @@
+import errno
+from pathlib import Path
+
+import lmdb
 import pytest
 
-from voxelocity.core.errors import OutputError
-from voxelocity.data.cache import CacheConfig, DiskTier, MemoryTier, SharedMemoryTier, TieredCache, choose, open_tier
+from voxelocity.core.errors import CacheFullError, OutputError
+from voxelocity.data.cache import (
+    CacheConfig,
+    DiskTier,
+    LmdbTier,
+    MemoryTier,
+    SharedMemoryTier,
+    TieredCache,
+    choose,
+    open_tier,
+)
 
 
 def config(tier, tmp_path, **changes):
@@ -18,7 +31,37 @@ def memory_at(monkeypatch):
 
 def test_none_keeps_nothing_and_disk_is_the_folder(tmp_path):
     assert open_tier(config("none", tmp_path), pytest.fail) is None
-    assert isinstance(open_tier(config("disk", tmp_path), pytest.fail), DiskTier)
+    assert isinstance(open_tier(config("disk", tmp_path, max_bytes=0), pytest.fail), DiskTier)
+    assert isinstance(open_tier(config("lmdb", tmp_path, max_bytes=0), pytest.fail), LmdbTier)
+
+
+@pytest.mark.parametrize("tier", ["disk", "lmdb"])
+def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_path, monkeypatch, sized_volume, tier):
+    def full(self, *args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    monkeypatch.setattr(choose, "memory_folder", lambda *, min_free_bytes: (None, "none"))
+    told = []
+    memory = open_tier(config(tier, tmp_path), told.append)
+    memory.put("a", sized_volume(3))
+    assert (memory.get("a").load().image == 3).all()
+    assert told[0] == (
+        f"cache.{tier}: no space in {tmp_path / 'disk'} (No space left on device); free some space or set "
+        "data.cache.folder to another disk; going on in memory, up to data.cache.max_bytes: what is kept there is made "
+        "again in the next run"
+    )
+    with pytest.raises(CacheFullError, match=rf"cache\.{tier}: no space in .*; free some space or set data\.cache"):
+        open_tier(config(tier, tmp_path, max_bytes=0), pytest.fail)
+
+
+def test_an_lmdb_file_that_finds_no_space_is_told_as_a_full_disk(tmp_path, monkeypatch):
+    def full(*args, **options):
+        raise lmdb.DiskError("entries.lmdb: No space left on device")
+
+    monkeypatch.setattr(lmdb, "open", full)
+    with pytest.raises(CacheFullError, match=r"cache\.lmdb: no space in .* \(entries\.lmdb: No space left on device\)"):
+        open_tier(config("lmdb", tmp_path, max_bytes=0), pytest.fail)
 
 
 def test_memory_is_shared_between_processes_where_a_file_system_in_memory_has_the_room(

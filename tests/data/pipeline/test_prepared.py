@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -85,14 +86,32 @@ def test_a_disk_that_gets_full_is_told_once_and_what_is_kept_is_still_used(blob_
         put(self, key, volume)
 
     monkeypatch.setattr(DiskTier, "put", full_after_two)
-    warnings = []
-    cases = prepared(blob_refs, data_config("disk"), warnings)
+    warnings, config = [], data_config("disk")
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"max_bytes": 0})})
+    cases = prepared(blob_refs, config, warnings)
     facts, _ = fill(cases)
     assert (facts.num_prepared, facts.num_kept) == (5, 2)
     again, _ = fill(cases.part([0, 1, 2, 3, 4]))
     assert (again.num_found, again.num_prepared) == (2, 3)
     assert len(warnings) == 1
     assert "no space left in the folder x; going on without more: cases not in the cache are prepared" in warnings[0]
+
+
+def test_a_disk_that_is_full_from_the_start_is_told_and_cases_are_prepared_each_time(
+    blob_refs, data_config, monkeypatch
+):
+    def full(self, *args, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    warnings, config = [], data_config("disk")
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"max_bytes": 0})})
+    monkeypatch.setattr(Path, "mkdir", full)
+    assert prepared(blob_refs, config, warnings)[0].image.any()
+    assert len(warnings) == 1
+    assert warnings[0].endswith(
+        "set data.cache.folder to another disk; going on without a cache: cases are prepared again each time they are "
+        "used"
+    )
 
 
 def test_a_case_larger_than_the_budget_leaves_the_others_their_cache(blob_refs, data_config):

@@ -10,6 +10,7 @@ from voxelocity.data.cache.entry import Format
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
 from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
+from voxelocity.data.cache.overflow import OverflowingTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import shared_room_bytes
@@ -22,6 +23,7 @@ __all__ = [
     "Format",
     "LmdbTier",
     "MemoryTier",
+    "OverflowingTier",
     "RotatingCache",
     "RotatingSchedule",
     "SharedMemoryTier",

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from voxelocity.core.contracts import Tier
-from voxelocity.core.errors import OutputError
+from voxelocity.core.errors import CacheFullError, OutputError
 from voxelocity.data.cache.config import CacheConfig
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
+from voxelocity.data.cache.overflow import GOES_ON, OverflowingTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder, shared_folder_path
 from voxelocity.data.cache.tiered import FrontTier, TieredCache, memory_floor_bytes
@@ -22,22 +23,34 @@ Warn = Callable[[str], None]
 def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
     """The tier of this configuration; None where nothing is kept.
 
-    Memory is shared with all processes of this person where it can be, with the folder's disk behind it.
+    Memory is shared with all processes of this person where it can be, with the folder's disk behind it. The tiers on a
+    disk go on in memory when the disk gets full, where the configuration gives them a budget for it.
 
     Args:
         cache: which tier, where, how large.
-        warn: told in words where memory cannot be shared, and when it runs low.
+        warn: told in words where memory cannot be shared, and when memory or the disk runs low.
 
     Raises:
         OutputError: the folder of the tier cannot be used.
+        CacheFullError: the folder's disk is full, and there is no budget for memory.
     """
     if cache.tier == "none":
         return None
-    if cache.tier == "disk":
-        return DiskTier(Path(cache.folder), format=cache.format)
-    if cache.tier == "lmdb":
-        return LmdbTier(Path(cache.folder), format=cache.format)
-    behind = partial(DiskTier, Path(cache.folder), format=cache.format) if cache.folder else None
+    if cache.tier not in ("disk", "lmdb"):
+        behind = partial(DiskTier, Path(cache.folder), format=cache.format) if cache.folder else None
+        return _memory_tier(cache, warn, behind)
+    spare = partial(_memory_tier, cache, warn, None)
+    try:
+        files = (DiskTier if cache.tier == "disk" else LmdbTier)(Path(cache.folder), format=cache.format)
+    except CacheFullError as error:
+        if cache.max_bytes == 0:
+            raise
+        warn(f"{error}; {GOES_ON}")
+        return spare()
+    return files if cache.max_bytes == 0 else OverflowingTier(files, spare, warn=warn)
+
+
+def _memory_tier(cache: CacheConfig, warn: Warn, behind: Callable[[], Tier] | None) -> Tier:
     return TieredCache(
         _open_memory(cache.max_bytes, warn),
         behind,

@@ -32,7 +32,8 @@ class CacheConfig(Config):
     """Of the entries in the tiers disk and lmdb: "raw" is read as it is; "blosc2" is smaller and decoded as it is
     read. Unused by the others; does not change results."""
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
-    """Budget of the memory and rotating tiers, for all processes that share it; unused by the others."""
+    """Budget of the memory and rotating tiers, for all processes that share it; the tiers disk and lmdb go on in memory
+    up to here when the disk gets full, or prepare cases each time where this is 0."""
     num_cases: int = Field(default=0, ge=0, validate_default=True)
     """Cases that the rotating tier learns from in an epoch; unused by the others."""
     replace_rate: float = Field(default=0.1, gt=0.0, le=1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import shutil
 from collections.abc import Iterator
@@ -11,15 +10,14 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from voxelocity.core.contracts import StoredVolume
-from voxelocity.core.errors import CacheError, CacheFullError, OutputError
+from voxelocity.core.errors import CacheError, CacheFullError
 from voxelocity.core.volume import Volume
 from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
+from voxelocity.data.cache.folder_error import NO_SPACE, folder_error
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
 from voxelocity.data.cache.stored import EntryVolume, mapped_volume
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskTier:
@@ -35,6 +33,7 @@ class DiskTier:
 
     Raises:
         OutputError: the folder cannot be made or written.
+        CacheFullError: it cannot be made, as the disk is full.
     """
 
     def __init__(self, folder: Path, *, format: Format = "raw") -> None:
@@ -46,10 +45,7 @@ class DiskTier:
             self._locks = KeyLocks(self._folder)
             self._files.remove_abandoned()
         except OSError as error:
-            raise OutputError(
-                f"cache.disk: folder {self._folder} cannot be used ({error.strerror}); set data.cache.folder to one "
-                "you may write to"
-            ) from error
+            raise folder_error("cache.disk", self._folder, error) from error
 
     def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
@@ -155,7 +151,7 @@ class DiskTier:
             self._files.drop(key)
 
     def _error_of(self, error: OSError, case_id: str, num_bytes: int) -> CacheError:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             return CacheError(
                 f"cache.disk: case '{case_id}' cannot be written to {self._folder} ({error.strerror}); "
                 "set data.cache.folder to one you may write to"

@@ -65,7 +65,8 @@ class LmdbFile:
                 raise CacheError(
                     f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged ({error}); remove it"
                 ) from error
-            raise OSError(errno.EACCES, str(error), str(path)) from error
+            is_full = isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
+            raise OSError(errno.ENOSPC if is_full else errno.EACCES, str(error), str(path)) from error
         self._environment.reader_check()
 
     @contextlib.contextmanager

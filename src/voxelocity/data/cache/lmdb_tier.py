@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.contracts import StoredVolume
-from voxelocity.core.errors import CacheError, EntryTooLargeError, OutputError
+from voxelocity.core.errors import CacheError, EntryTooLargeError
 from voxelocity.core.volume import Volume
 from voxelocity.data.cache import lmdb_file
 from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
+from voxelocity.data.cache.folder_error import folder_error
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
 from voxelocity.data.cache.stored import EntryVolume
@@ -36,6 +37,7 @@ class LmdbTier:
 
     Raises:
         OutputError: the folder or the file cannot be made or written.
+        CacheFullError: they cannot be made, as the disk is full.
         CacheError: the package `lmdb` is missing, or the file is none of LMDB's.
     """
 
@@ -47,10 +49,7 @@ class LmdbTier:
             self._locks = KeyLocks(self._folder, num_files=_NUM_LOCK_FILES)
             self._file = lmdb_file.open_lmdb_file(self._folder.resolve() / LMDB_NAME)
         except OSError as error:
-            raise OutputError(
-                f"cache.lmdb: folder {self._folder} cannot be used ({error.strerror}); set data.cache.folder to one "
-                "you may write to"
-            ) from error
+            raise folder_error("cache.lmdb", self._folder, error) from error
 
     def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from voxelocity.core.contracts import StoredVolume, Tier
-from voxelocity.core.errors import CacheError, EntryTooLargeError, ScanError
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.decode import read_case, read_header
@@ -79,7 +79,7 @@ class PreparedCases:
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
         self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
-        self._keeper = _Keeper(open_tier(cache, warn), warn)
+        self._keeper = _Keeper(_opened(cache, warn), warn)
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
@@ -216,6 +216,14 @@ class PreparedCases:
         except ScanError:
             return 0  # reading the case says what is wrong, and where
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
+
+
+def _opened(cache: CacheConfig, warn: Warn) -> Tier | None:
+    try:
+        return open_tier(cache, warn)
+    except CacheFullError as error:
+        warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
+        return None
 
 
 def _read_spec(ref: VolumeRef) -> VolumeSpec:

@@ -1,0 +1,93 @@
+"""A place that gets full while batches are made: the feed says so once and gives the same batches."""
+
+import errno
+import itertools
+import os
+
+import lmdb
+import pytest
+import torch
+
+from voxelocity.data.cache import LmdbTier, OverflowingTier, entry_files
+from voxelocity.data.pipeline import Feed, PreparedCases
+
+NUM_KEPT = 2
+
+
+@pytest.fixture
+def full_after(monkeypatch):
+    """From now on, so many entries find space; every further write of voxels fails as on a full disk."""
+
+    def limit(tier, num_entries):
+        left = iter(range(num_entries))
+        on_files = tier._files if isinstance(tier, OverflowingTier) else tier
+        if isinstance(on_files, LmdbTier):
+            monkeypatch.setattr(on_files._file, "_environment", FullEnvironment(on_files._file, left))
+            return
+        write, finds_space = os.write, {}
+
+        def limited(descriptor, content):
+            # An entry is one file; only its header is small.
+            inode = os.fstat(descriptor).st_ino
+            if len(content) > 4000:
+                if inode not in finds_space:
+                    finds_space[inode] = next(left, None) is not None
+                if not finds_space[inode]:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+            return write(descriptor, content)
+
+        monkeypatch.setattr(entry_files.os, "write", limited)
+
+    return limit
+
+
+class FullEnvironment:
+    """An LMDB file that takes so many entries."""
+
+    def __init__(self, file, left):
+        self._environment, self._left = file._environment, left
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+    def begin(self, **options):
+        if options["write"] and next(self._left, None) is None:
+            raise lmdb.DiskError("mdb_put: No space left on device")
+        return self._environment.begin(**options)
+
+
+def take(refs, config, count, full=None):
+    told = []
+    cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=told.append)
+    if full is not None:
+        full(cases._keeper._tier, NUM_KEPT)
+    with Feed(cases, config, seed=3) as feed:
+        batches = list(itertools.islice(feed, count))
+    kept = sum(cases._keeper.get(key) is not None for key in cases._keys)
+    return batches, told, kept
+
+
+@pytest.mark.parametrize(
+    ("tier", "changes", "said", "num_kept"),
+    [
+        ("disk", {"max_bytes": 0}, ["cache.disk: no space for case", "going on without more"], NUM_KEPT),
+        ("lmdb", {"max_bytes": 0}, ["cache.lmdb: no space in", "going on without more"], NUM_KEPT),
+        ("lmdb", {}, ["cache.lmdb: no space in", "going on in memory"], 5),
+        ("memory", {"folder": ""}, ["cache.shared: no space for case", "going on without more"], NUM_KEPT),
+    ],
+)
+def test_a_place_that_gets_full_is_told_and_the_batches_stay_the_same(
+    blob_refs, data_config, full_after, tier, changes, said, num_kept
+):
+    reference, told, _ = take(blob_refs, data_config("memory"), 6)
+    assert told == []
+    config = data_config(tier, num_threads=2)
+    config = config.model_copy(update={"cache": config.cache.model_copy(update=changes)})
+    batches, told, kept = take(blob_refs, config, 6, full_after)
+    for ours, theirs in zip(batches, reference, strict=True):
+        assert (ours.step, ours.draws, ours.regions) == (theirs.step, theirs.draws, theirs.regions)
+        assert torch.equal(ours.image, theirs.image)
+        assert torch.equal(ours.label, theirs.label)
+    assert kept == num_kept
+    assert len(told) == 1
+    assert all(words in told[0] for words in said)

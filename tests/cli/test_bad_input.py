@@ -259,15 +259,22 @@ def test_report_needs_a_run(voxelocity, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("max_bytes", "said"),
+    [
+        (2**30, "going on in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"),
+        (0, "going on without more: cases not in the cache are prepared again"),
+    ],
+)
+def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, monkeypatch, max_bytes, said):
     def full(tier, key, volume):
         raise CacheFullError(f"cache.disk: no space for case '{volume.case_id}'; free some space")
 
     monkeypatch.setattr(DiskTier, "put", full)
     cache = ("--set", "data.cache.tier=disk", "--set", f"data.cache.folder={tmp_path / 'cache'}")
-    ended = train(tiny_msd, tmp_path / "run", *cache)
+    ended = train(tiny_msd, tmp_path / "run", *cache, "--set", f"data.cache.max_bytes={max_bytes}")
     assert ended.status == 0, ended.err
-    assert " ".join(ended.out.split()).count("going on without more: cases not in the cache are prepared again") == 1
+    assert " ".join(ended.out.split()).count(said) == 1
     assert "in the disk cache" not in ended.out
     events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
     (warning,) = [event["text"] for event in events if event["event"] == "warning"]

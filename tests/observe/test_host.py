@@ -6,7 +6,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from voxelocity.observe import available_memory_bytes, cpu_budget, free_disk_bytes, local_ranks, total_memory_bytes
+from voxelocity.observe import (
+    available_memory_bytes,
+    cpu_budget,
+    file_system_of,
+    free_disk_bytes,
+    local_ranks,
+    total_memory_bytes,
+)
 
 GIB = 2**30
 
@@ -154,3 +161,12 @@ def test_free_disk_of_a_folder_that_does_not_exist_yet_is_that_of_its_parent(tmp
     monkeypatch.setattr("voxelocity.observe.host.shutil.disk_usage", usage)
     assert free_disk_bytes(tmp_path / "not" / "yet") == 123
     assert asked == [tmp_path]
+
+
+def test_the_kind_of_a_file_system_is_that_of_the_innermost_mount(tmp_path):
+    (tmp_path / "net" / "deep").mkdir(parents=True)
+    table = tmp_path / "mounts"
+    table.write_text(f"/dev/vda / ext4 rw 0 0\nserver:/x {tmp_path / 'net'} nfs4 rw 0 0\n")
+    assert file_system_of(tmp_path / "net" / "deep" / "not yet", mounts=table) == "nfs4"
+    assert file_system_of(tmp_path / "other", mounts=table) == "ext4"
+    assert file_system_of(tmp_path, mounts=tmp_path / "missing") == ""

@@ -4,7 +4,13 @@ from pathlib import Path
 import pytest
 
 from voxelocity.data.cache import shared_folder
-from voxelocity.data.cache.shared_folder import SharedFolder, default_candidates, memory_folder, shared_folder_path
+from voxelocity.data.cache.shared_folder import (
+    SharedFolder,
+    default_candidates,
+    memory_folder,
+    shared_folder_path,
+    shared_room_bytes,
+)
 
 
 def mounts(tmp_path, **kinds):
@@ -37,6 +43,18 @@ def test_reasons_name_each_place_and_what_is_wrong_with_it(tmp_path, monkeypatch
         f"{tmp_path}/missing is missing; {tmp_path}/disk is not in memory; "
         f"{tmp_path}/small has 64 MB of the 1000 MB budget free"
     )
+
+
+def test_room_is_the_largest_budget_that_finds_a_place(tmp_path, monkeypatch):
+    table = mounts(tmp_path, disk="ext4", small="tmpfs", large="tmpfs")
+    free = {"small": 1000, "large": 5000, "disk": 10**9}
+    monkeypatch.setattr(shared_folder, "free_bytes_in", lambda place: free[place.name])
+    names = ["missing", "disk", "small", "large"]
+    room = shared_room_bytes(candidates=[tmp_path / name for name in names], mounts=table)
+    assert room == 5000
+    assert look(tmp_path, table, *names, min_free_bytes=room)[0] == tmp_path / "large"
+    assert look(tmp_path, table, *names, min_free_bytes=room + 1)[0] is None
+    assert shared_room_bytes(candidates=[tmp_path / "disk"], mounts=table) == 0
 
 
 def test_place_that_cannot_be_written_is_passed_over(tmp_path, monkeypatch):

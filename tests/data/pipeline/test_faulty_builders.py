@@ -139,7 +139,9 @@ def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_hol
 ):
     disk, worker = tiny_disk
     config = data_config(tier)
-    config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": str(disk / "cache")})})
+    # Without a budget for memory to go on in: `test_full.py` has that.
+    changes = {"folder": str(disk / "cache"), "max_bytes": 0}
+    config = config.model_copy(update={"cache": config.cache.model_copy(update=changes)})
     worker.ask(config, blob_refs, place, num_threads=1)
     first = worker.hear()
     assert 0 < first["num_kept"] < 5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from voxelocity.core.errors import ScanError
+from voxelocity.data.decode import gunzip
 from voxelocity.data.decode.gunzip import read_start, read_unpacked
 
 CONTENT = np.random.default_rng(0).integers(0, 50, 100_000).astype(np.uint8).tobytes()
@@ -25,12 +27,17 @@ def packed(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("num_expected", [1, len(CONTENT) - 1, len(CONTENT)])
 def test_unpacked_bytes_are_those_that_gzip_gives(packed: Path, num_expected: int) -> None:
-    assert read_unpacked(packed, num_expected=num_expected)[:num_expected] == CONTENT[:num_expected]
+    unpacked = read_unpacked(packed, num_expected=num_expected)
+    assert unpacked.tobytes() == CONTENT[:num_expected]
+    assert not unpacked.flags.writeable
 
 
 def test_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(CONTENT)
-    assert read_unpacked(tmp_path / "plain", num_expected=len(CONTENT)) == CONTENT
+    for num_expected in (10, len(CONTENT)):
+        unpacked = read_unpacked(tmp_path / "plain", num_expected=num_expected)
+        assert unpacked.tobytes() == CONTENT[:num_expected]
+        assert not unpacked.flags.writeable
     assert read_start(tmp_path / "plain", 10) == CONTENT[:10]
 
 
@@ -40,14 +47,14 @@ def test_time_for_many_members_grows_with_their_number_alone(tmp_path: Path) -> 
     path = tmp_path / "members.gz"
     path.write_bytes(member * 4_000)
     unpacked = read_unpacked(path, num_expected=40_000_000)
-    assert unpacked == gzip.decompress(member) * 4_000
+    assert unpacked.tobytes() == gzip.decompress(member) * 4_000
 
 
 def test_a_later_member_larger_than_a_piece_is_read_whole(tmp_path: Path) -> None:
     long = np.random.default_rng(2).bytes(1_000_000)
     path = tmp_path / "members.gz"
     path.write_bytes(gzip.compress(b"first") + gzip.compress(long))
-    assert read_unpacked(path, num_expected=1_000_005) == b"first" + long
+    assert read_unpacked(path, num_expected=1_000_005).tobytes() == b"first" + long
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(ScanError, match="truncated"):
         read_unpacked(path, num_expected=1_000_005)
@@ -56,8 +63,46 @@ def test_a_later_member_larger_than_a_piece_is_read_whole(tmp_path: Path) -> Non
 def test_members_are_joined_and_padding_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "members.gz"
     path.write_bytes(gzip.compress(CONTENT[:300]) + gzip.compress(CONTENT[300:]) + b"\0" * 512)
-    assert read_unpacked(path, num_expected=len(CONTENT)) == CONTENT
+    assert read_unpacked(path, num_expected=len(CONTENT)).tobytes() == CONTENT
     assert read_start(path, 400) == CONTENT[:400]
+
+
+@pytest.mark.parametrize("behind", [b"x", b"no gzip member follows here"])
+def test_what_is_no_member_behind_the_last_one_is_left_out(packed: Path, behind: bytes) -> None:
+    packed.write_bytes(packed.read_bytes() + behind)
+    assert read_unpacked(packed, num_expected=len(CONTENT)).tobytes() == CONTENT
+
+
+def test_members_behind_the_bytes_wanted_are_verified_too(packed: Path) -> None:
+    data = bytearray(packed.read_bytes() * 2)
+    data[-6] ^= 0xFF
+    packed.write_bytes(data)
+    with pytest.raises(ScanError, match=r"the gzip data is damaged \(.*checksum"):
+        read_unpacked(packed, num_expected=len(CONTENT))
+
+
+def test_members_are_read_into_memory_one_piece_at_a_time(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = tmp_path / "two.gz"
+    two.write_bytes(packed.read_bytes() * 2)
+    monkeypatch.setattr(gunzip, "_READ_BYTES", 100)
+    monkeypatch.setattr(gunzip, "_MAX_FILL_BYTES", 33_333)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read as a whole"))
+    assert read_unpacked(two, num_expected=2 * len(CONTENT)).tobytes() == CONTENT * 2
+
+
+@pytest.mark.parametrize("num_expected", [200_000, 10**15])
+def test_memory_that_is_not_to_be_had_is_a_truncated_file(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, num_expected: int
+) -> None:
+    def refuse(*args: object, **named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", refuse)
+    with pytest.raises(ScanError, match=rf"truncated: {num_expected:,} bytes expected .* 100,000 found"):
+        read_unpacked(packed, num_expected=num_expected)
+    assert read_unpacked(packed, num_expected=len(CONTENT)).tobytes() == CONTENT
 
 
 def test_start_of_a_packed_file_is_read_without_its_end(packed: Path) -> None:
@@ -111,7 +156,8 @@ def threads_take_turns_only_when_asked() -> Iterator[None]:
 @pytest.mark.usefixtures("threads_take_turns_only_when_asked")
 def test_gil_is_free_while_a_file_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = gzip.compress(np.random.default_rng(1).integers(0, 9, 20_000_000, dtype=np.uint8).tobytes(), 1)
-    monkeypatch.setattr(Path, "read_bytes", lambda _: packed)
+    # In memory, for waiting for a disk frees the GIL as well.
+    monkeypatch.setattr(Path, "open", lambda *args, **named: io.BytesIO(packed))
     turns, done, started = 0, threading.Event(), threading.Event()
 
     def count() -> None:

@@ -25,6 +25,17 @@ def test_any_order_in_memory_becomes_c_order(shape: list[int], seed: int, dtype:
     assert np.array_equal(ordered, array)
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+@pytest.mark.parametrize("flip", [1, -1])
+def test_large_planes_are_turned_whole(dtype: str, flip: int) -> None:
+    in_file = np.random.default_rng(0).integers(0, 99, (2, 130, 3, 256)).astype("i2")
+    array = in_file.transpose(0, 3, 2, 1)[:, ::flip, :, ::flip]
+    ordered = in_c_order(array, dtype)
+    assert ordered.flags.c_contiguous
+    assert ordered.dtype == dtype
+    assert np.array_equal(ordered, array)
+
+
 def test_array_in_its_final_form_is_passed_on(make_volume) -> None:
     image, label = np.zeros((1, 3, 4, 5), np.float16), np.zeros((3, 4, 5), np.uint8)
     cast = Cast(dtype="float16")(make_volume(image, None, label))

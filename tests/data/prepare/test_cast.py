@@ -27,9 +27,10 @@ def test_any_order_in_memory_becomes_c_order(shape: list[int], seed: int, dtype:
 
 @pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
 @pytest.mark.parametrize("flip", [1, -1])
-def test_large_planes_are_turned_whole(dtype: str, flip: int) -> None:
-    in_file = np.random.default_rng(0).integers(0, 99, (2, 130, 3, 256)).astype("i2")
+def test_planes_whose_lines_clash_in_the_cache_are_turned_whole(dtype: str, flip: int) -> None:
+    in_file = np.random.default_rng(0).integers(0, 99, (2, 30, 8, 256)).astype("i2")
     array = in_file.transpose(0, 3, 2, 1)[:, ::flip, :, ::flip]
+    assert array.strides[-1] % 4096 == 0
     ordered = in_c_order(array, dtype)
     assert ordered.flags.c_contiguous
     assert ordered.dtype == dtype

@@ -16,5 +16,34 @@ def class_boxes(label_xyz: Array) -> dict[int, Box]:
     # 31 million voxels).
     in_memory = sorted(range(label_xyz.ndim), key=lambda axis: -abs(label_xyz.strides[axis]))
     back = np.argsort(in_memory)
-    boxes = ndimage.find_objects(label_xyz.transpose(in_memory))
-    return {index: tuple(box[i] for i in back) for index, box in enumerate(boxes, start=1) if box is not None}
+    ordered = label_xyz.transpose(in_memory)
+    # And it looks at one voxel after the other, where maxima are taken of many at once: for a label of six organs in 34
+    # million voxels 59 ms became 23, for one with a small tumour 48 became 1.2.
+    around = _box_of_all(ordered)
+    if around is None:
+        return {}
+    starts = [part.start for part in around]
+    boxes: dict[int, Box] = {}
+    for index, box in enumerate(ndimage.find_objects(ordered[around]), start=1):
+        if box is not None:
+            moved = [slice(part.start + start, part.stop + start) for part, start in zip(box, starts, strict=True)]
+            boxes[index] = tuple(moved[i] for i in back)
+    return boxes
+
+
+def _box_of_all(label_abc: Array) -> Box | None:
+    """The smallest box around everything that is not 0, None where all is; quickest where axis c is fastest."""
+    first = _ends(label_abc.max(axis=(1, 2)))
+    if first is None:
+        return None
+    seen_bc = label_abc[first].max(axis=0)
+    second, third = _ends(seen_bc.max(axis=1)), _ends(seen_bc.max(axis=0))
+    assert second is not None, "what is in a plane is in one of its rows"
+    assert third is not None, "and columns"
+    return first, second, third
+
+
+def _ends(line: Array) -> slice | None:
+    """From the first value that is not 0 to the last."""
+    found = np.flatnonzero(line)
+    return slice(int(found[0]), int(found[-1]) + 1) if found.size else None

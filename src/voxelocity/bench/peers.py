@@ -13,6 +13,7 @@ PEERS = {
     "TorchIO": ("torchio", "SimpleITK"),
     "SimpleITK": ("SimpleITK",),
     "libdeflate": ("deflate",),
+    "zlib-ng": ("zlib_ng",),
 }
 """Modules that each peer needs."""
 _DISTRIBUTIONS = (
@@ -24,6 +25,8 @@ _DISTRIBUTIONS = (
     "torchio",
     "SimpleITK",
     "deflate",
+    "zlib-ng",
+    "isal",
     "numba",
     "blosc2",
 )

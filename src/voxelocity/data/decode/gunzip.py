@@ -1,7 +1,7 @@
 """The bytes of a file, unpacked where it is gzipped. Knows nothing of what the bytes mean.
 
 Unpacking is done by ISA-L (`isal`), which releases the GIL while it works, straight into one array of numpy's: the
-kernel gives that memory in huge pages. 67 MB of CT-like voxels take 93 to 114 ms of one core; as a bytes object, in
+kernel gives that memory in huge pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in
 small pages that are faulted in one by one, 122 to 144 ms (docs/log.md).
 """
 

@@ -7,6 +7,7 @@ Source: `get_dataloaders` of nnUNetTrainer in nnunetv2 2.8.1.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,7 +79,24 @@ def opened(
         try:
             yield workers
         finally:
-            workers._finish()
+            with _no_word_of_closed_connections():
+                workers._finish()
+
+
+@contextlib.contextmanager
+def _no_word_of_closed_connections() -> Iterator[None]:
+    """A batch that the augmenter's thread takes while its worker ends is lost; its traceback says no more."""
+    before = threading.excepthook
+
+    def tell_others(failure: threading.ExceptHookArgs) -> None:
+        if not issubclass(failure.exc_type, (OSError, EOFError)):
+            before(failure)
+
+    threading.excepthook = tell_others
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 @contextlib.contextmanager

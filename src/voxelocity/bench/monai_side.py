@@ -22,6 +22,7 @@ from monai.data import (
     PersistentDataset,
     SmartCacheDataset,
     ThreadDataLoader,
+    list_data_collate,
 )
 from monai.transforms import (
     CastToTyped,
@@ -181,6 +182,11 @@ def loaders(dataset: Any, batch_size: int, workers: Sequence[int]) -> dict[str, 
     streams = {f"DataLoader(num_workers={number})": process_loader(dataset, batch_size, number) for number in workers}
     streams["ThreadDataLoader(num_workers=0)"] = thread_loader(dataset, batch_size)
     return streams
+
+
+def batch_of_one(item: Any) -> Any:
+    """What a loader makes of one item of a data set."""
+    return list_data_collate([item])
 
 
 def process_loader(dataset: Any, batch_size: int, num_workers: int) -> OpenStream:

@@ -108,6 +108,7 @@ def test_flat_image_is_refused(save) -> None:
     ("offset", "content", "said"),
     [
         (DIM_AT + 4, struct.pack("<h", 0), r"shape \(2, 0, 4\), so it holds no voxels"),
+        (DIM_AT, struct.pack("<5h", 4, *[32767] * 4), r"shape \(32767, .*\), more voxels than any file can hold"),
         (DIM_AT, struct.pack("<h", 9), "the header says 9 axes, NIfTI has at most 7"),
         (DATATYPE_AT, struct.pack("<h", 128), r"the voxel type is .*R.* \(NIfTI code 128\)"),
         (DATATYPE_AT, struct.pack("<h", 777), r"the voxel type is unknown \(NIfTI code 777\)"),

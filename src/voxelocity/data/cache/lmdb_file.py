@@ -58,7 +58,7 @@ class LmdbFile:
         self._gate = _Gate()
         try:
             self._environment = self._lmdb.open(
-                str(path), subdir=False, map_size=_START_BYTES, max_readers=_MAX_READERS, readahead=False
+                str(path), subdir=False, map_size=_START_BYTES, max_readers=_MAX_READERS
             )
         except self._lmdb.Error as error:
             if isinstance(error, (self._lmdb.InvalidError, self._lmdb.CorruptedError, self._lmdb.VersionMismatchError)):

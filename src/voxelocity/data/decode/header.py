@@ -20,6 +20,7 @@ _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
 # The four bytes after the header say whether extensions follow; voxels cannot start before their end.
 _EXTENSION_FLAG_BYTES = 4
 _MAX_AXES = 7
+_MAX_VOXELS = 2**48
 _MAX_VALUE_BYTES = 8
 _LEAST_RELATIVE_DETERMINANT = 1e-6
 
@@ -123,6 +124,10 @@ def _shape(path: Path, raw: Any) -> tuple[int, ...]:
         raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
     if min(shape) < 1:
         raise ScanError(f"decode: {path}: the image has shape {shape}, so it holds no voxels; export the file again")
+    if math.prod(shape) > _MAX_VOXELS:
+        raise ScanError(
+            f"decode: {path}: the image has shape {shape}, more voxels than any file can hold; export the file again"
+        )
     if sum(n > 1 for n in shape[3:]) > 1:
         raise ScanError(
             f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is understood: "

@@ -102,7 +102,7 @@ def _decoders(scenario: Build, path: Path, words: str) -> Comparison:
     sides = [Side(name="Voxelocity", once=_timed(_by_voxelocity, path), note="ISA-L into one array of numpy's")]
     for name, peer, decode, note in (
         ("nibabel", None, _by_nibabel, ""),
-        ("SimpleITK", "SimpleITK", _by_simpleitk, "a numpy view on its image"),
+        ("SimpleITK", "SimpleITK", _by_simpleitk, "copied into an array of numpy's"),
         ("ISA-L alone", None, _by_isal, "no header read"),
         ("libdeflate alone", "libdeflate", _by_libdeflate, "no header read, size taken from the end of the file"),
         ("zlib-ng alone", "zlib-ng", _by_zlib_ng, "no header read"),
@@ -129,7 +129,8 @@ def _timed(decode: Callable[[Path], Array], path: Path) -> Callable[[], float]:
         start_s = time.process_time()
         voxels = decode(path)
         took_s = time.process_time() - start_s
-        assert voxels.size, "the array is there when the clock stops"
+        # Looked at: an array whose memory is gone would not bear it.
+        assert np.isfinite(voxels.max())
         return 1000.0 * took_s
 
     return once_ms
@@ -146,8 +147,8 @@ def _by_nibabel(path: Path) -> Array:
 def _by_simpleitk(path: Path) -> Array:
     import SimpleITK
 
-    # The view keeps its image alive.
-    return np.asarray(SimpleITK.GetArrayViewFromImage(SimpleITK.ReadImage(str(path))))
+    # A copy, which takes a twentieth of the time: a view does not keep its image, and the image's memory, alive.
+    return np.asarray(SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(str(path))))
 
 
 def _by_isal(path: Path) -> Array:

@@ -59,3 +59,11 @@ def test_each_user_has_a_folder_of_their_own(monkeypatch):
 def test_a_set_is_told_in_words():
     assert CT.words == "2 CT-like volumes of 96x96x40"
     assert MR.words == "1 MR-like volume of 64x60x56, 4 channels"
+
+
+def test_packed_and_plain_phantoms_do_not_lie_side_by_side(tmp_path):
+    plain, packed = (
+        make_phantoms(PhantomSet(kind="ct", shape=(16, 16, 8), num_cases=1, packed=packed), tmp_path)
+        for packed in (False, True)
+    )
+    assert plain[0].images[0].parent != packed[0].images[0].parent

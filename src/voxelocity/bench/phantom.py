@@ -82,7 +82,8 @@ def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
     """
     side = "x".join(map(str, phantoms.shape))
     spacing = "x".join(f"{step:g}" for step in phantoms.spacing_mm)
-    place = folder / f"v{_VERSION}-{phantoms.kind}-{side}-{spacing}"
+    # Apart: asked for x.nii.gz, the NIfTI library of SimpleITK reads an x.nii that lies beside it.
+    place = folder / f"v{_VERSION}-{phantoms.kind}-{side}-{spacing}{'-packed' if phantoms.packed else ''}"
     place.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         return tuple(pool.map(lambda index: _case(phantoms, index, place), range(phantoms.num_cases)))

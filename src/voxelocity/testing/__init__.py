@@ -1,1 +1,1 @@
-"""Slow, obviously right references of the fast paths, to compare with. Not for use in a run."""
+"""What tests share: slow, obviously right references of the fast paths, contracts, means to look on. Not for a run."""

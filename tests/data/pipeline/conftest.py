@@ -12,9 +12,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.core.volume import VolumeRef
+from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data import pipeline
 from voxelocity.data.pipeline import DataConfig
+from voxelocity.testing.noted_cases import NotedCases
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +34,21 @@ def blob_refs(tmp_path_factory) -> tuple[VolumeRef, ...]:
             nib.save(nib.Nifti1Image(array, np.eye(4)), path)
         refs.append(VolumeRef(case_id=f"case_{i}", images=(paths[0],), label=paths[1], fold=i % 2))
     return tuple(refs)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """Where the memory tiers of a test and of its processes meet."""
+    folder: Path = tmp_path / "shm"
+    monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (folder, ""))
+    return folder
+
+
+@pytest.fixture
+def wanted(blob_refs, data_config) -> list[Volume]:
+    """The volumes of all cases, prepared without a cache."""
+    cases = NotedCases(blob_refs, data_config("none"))
+    return [cases[index].load() for index in range(5)]
 
 
 @pytest.fixture

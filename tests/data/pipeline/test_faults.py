@@ -14,51 +14,14 @@ import pytest
 from voxelocity.core.errors import CacheError
 from voxelocity.data.cache import LmdbTier, entry, key
 from voxelocity.data.cache.contents import CacheContents
-from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.data.pipeline import Feed
 from voxelocity.testing.digest import batch_digest
+from voxelocity.testing.noted_cases import NotedCases, assert_whole, drawn, fill
 
 ON_DISK = ("disk", "disk blosc2", "lmdb", "lmdb blosc2")
 SHARED = ("memory", *ON_DISK)
 
-
-class NotedCases(PreparedCases):
-    """Prepared cases that write down what is prepared and what is told."""
-
-    def __init__(self, refs, config):
-        self.prepared, self.warnings = [], []
-        super().__init__(
-            refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=self.warnings.append
-        )
-
-    def _prepare(self, index):
-        self.prepared.append(self.refs[index].case_id)
-        return super()._prepare(index)
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """Where the memory tiers of this test and of its processes meet."""
-    monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (tmp_path / "shm", ""))
-    return tmp_path / "shm"
-
-
-@pytest.fixture
-def wanted(blob_refs, data_config):
-    """The volumes of all cases, prepared without a cache."""
-    cases = NotedCases(blob_refs, data_config("none"))
-    return [cases[index].load() for index in range(5)]
-
-
-def fill(cases, num_threads=2):
-    return cases.fill(num_threads=num_threads, on_case=lambda *_: None, should_stop=lambda: False)
-
-
-def assert_whole(cases, wanted):
-    for index, volume in enumerate(wanted):
-        got = cases[index].load()
-        np.testing.assert_array_equal(got.image, volume.image)
-        np.testing.assert_array_equal(got.label, volume.label)
-        np.testing.assert_array_equal(got.foreground[1], volume.foreground[1])
+pytestmark = pytest.mark.usefixtures("place")
 
 
 @contextlib.contextmanager
@@ -209,11 +172,6 @@ def test_chunks_that_do_not_decode_are_prepared_again_in_mid_run_with_the_same_p
     assert "the entry of case 'case_2' is damaged and was dropped" in cases.warnings[0]
     assert cases.warnings[0].endswith("it is made anew when the case is taken again")
     assert fill(NotedCases(blob_refs, config)).num_found == 5
-
-
-def drawn(cases, config, num_steps=6):
-    with Feed(cases, config, seed=3) as feed:
-        return [batch_digest(batch) for batch in itertools.islice(feed, num_steps)]
 
 
 @pytest.mark.parametrize("tier", [*SHARED, "rotating"])

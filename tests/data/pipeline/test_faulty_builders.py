@@ -1,63 +1,17 @@
 """Builders of a cache that die, meet each other or find no space: for every tier, each ends as the design says."""
 
-import itertools
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 
-from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.testing.digest import batch_digest
+from voxelocity.testing.noted_cases import NotedCases, assert_whole, drawn, fill
 
 ON_DISK = ("disk", "disk blosc2", "lmdb", "lmdb blosc2")
 SHARED = ("memory", *ON_DISK)
 
-
-class NotedCases(PreparedCases):
-    """Prepared cases that write down what is prepared and what is told."""
-
-    def __init__(self, refs, config):
-        self.prepared, self.warnings = [], []
-        super().__init__(
-            refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=self.warnings.append
-        )
-
-    def _prepare(self, index):
-        self.prepared.append(self.refs[index].case_id)
-        return super()._prepare(index)
-
-
-@pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
-    """Where the memory tiers of this test and of its processes meet."""
-    monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (tmp_path / "shm", ""))
-    return tmp_path / "shm"
-
-
-@pytest.fixture
-def wanted(blob_refs, data_config):
-    """The volumes of all cases, prepared without a cache."""
-    cases = NotedCases(blob_refs, data_config("none"))
-    return [cases[index].load() for index in range(5)]
-
-
-def fill(cases, num_threads=2):
-    return cases.fill(num_threads=num_threads, on_case=lambda *_: None, should_stop=lambda: False)
-
-
-def assert_whole(cases, wanted):
-    for index, volume in enumerate(wanted):
-        got = cases[index].load()
-        np.testing.assert_array_equal(got.image, volume.image)
-        np.testing.assert_array_equal(got.label, volume.label)
-        np.testing.assert_array_equal(got.foreground[1], volume.foreground[1])
-
-
-def drawn(cases, config, num_steps=6):
-    with Feed(cases, config, seed=3) as feed:
-        return [batch_digest(batch) for batch in itertools.islice(feed, num_steps)]
+pytestmark = pytest.mark.usefixtures("place")
 
 
 # A builder dies, or two build at once

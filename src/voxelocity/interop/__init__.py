@@ -1,0 +1,1 @@
+"""Other toolkits' names and formats over the engine of this one."""

@@ -1,0 +1,24 @@
+"""Random changes in any order: each patch has its own list of steps, drawn elsewhere, as plain data.
+
+`AugmentParams` beside it is the engine's own chain, in its own order, for whole batches; steps are for chains that
+people wrote elsewhere, and must give what they give there.
+"""
+
+from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
+from voxelocity.data.augment.steps.run import Piece, Step, run
+from voxelocity.data.augment.steps.spatial import Beyond, Crop, Flip, Interpolation, SpatialStep, Turn, Warp
+
+__all__ = [
+    "Beyond",
+    "Crop",
+    "Flip",
+    "IntensityStep",
+    "Interpolation",
+    "Linear",
+    "Piece",
+    "SpatialStep",
+    "Step",
+    "Turn",
+    "Warp",
+    "run",
+]

@@ -1,0 +1,126 @@
+"""A tensor of an item whose changes are drawn and not made yet: what lowered transforms pass to each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.data.meta_obj import get_track_meta
+from monai.data.meta_tensor import MetaTensor
+
+from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps import IntensityStep, Piece, SpatialStep, Step, Warp
+
+
+class Sketch:
+    """The voxels of an image and the steps that will be made of them.
+
+    A lowered transform draws its random numbers as MONAI's does, from the same generator and in the same order, and
+    adds steps; nothing is computed before `piece`. The source is only read, so it may be a cache's own memory.
+
+    Attributes:
+        source: (c, *spatial) plain tensor of two or three spatial axes, on any device, only read.
+        steps: what will be made of it, in this order; on three spatial axes, a plane being (c, x, y, 1).
+        dtype: of the result.
+        is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when the sketch was made.
+        meta: of that MetaTensor but for its affine; this sketch's own dictionary.
+        applied_operations: of the source. Changes that are drawn are not added: they cannot be inverted.
+    """
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.is_tracked = bool(get_track_meta())
+        self.meta: dict[str, Any] = dict(value.meta) if isinstance(value, MetaTensor) else {}
+        self.applied_operations = list(value.applied_operations) if isinstance(value, MetaTensor) else []
+        self._affine = value.affine if isinstance(value, MetaTensor) else None
+        self.source = value.as_tensor() if isinstance(value, MetaTensor) else value
+        self.dtype = self.source.dtype
+        self.steps: list[Step] = []
+        self._to_source: npt.NDArray[np.float64] = np.eye(4)
+        self._shape3 = self._lifted_shape(tuple(self.source.shape[1:]))
+
+    @classmethod
+    def of(cls, value: Any) -> Sketch:
+        """The sketch itself, or a new one of a tensor or an array.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        if isinstance(value, Sketch):
+            return value
+        if isinstance(value, np.ndarray):
+            value = torch.from_numpy(np.ascontiguousarray(value))
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"a transform of voxels was given a {type(value).__name__}, not a tensor or an array")
+        return cls(value)
+
+    @property
+    def num_spatial(self) -> int:
+        """2 or 3 axes."""
+        return self.source.ndim - 1
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """After all steps so far: (x, y) or (x, y, z)."""
+        return self._shape3[: self.num_spatial]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """After all steps so far, with the channels."""
+        return (self.source.shape[0], *self.spatial_shape)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether there is no step yet, so that `source` is what the transform would see."""
+        return not self.steps
+
+    def add(self, step: Step) -> None:
+        """A further step."""
+        if isinstance(step, SpatialStep):
+            self._to_source = self._to_source @ step.to_source(self._shape3)
+            self._shape3 = step.shape_after(self._shape3)
+            if isinstance(step, Warp):
+                self.dtype = torch.float32
+        elif isinstance(step, IntensityStep):
+            self.dtype = torch.float32
+        self.steps.append(step)
+
+    def branch(self) -> Sketch:
+        """Another sketch of the same source with the same steps so far, to be continued on its own."""
+        twin = object.__new__(Sketch)
+        twin.__dict__ |= self.__dict__
+        twin.steps, twin.meta = list(self.steps), dict(self.meta)
+        twin.applied_operations = list(self.applied_operations)
+        return twin
+
+    def piece(self, out: torch.Tensor) -> Piece:
+        """The work of filling `out`, of this `shape` and `dtype`."""
+        source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
+        return Piece(source=source, steps=tuple(self.steps), out=out)
+
+    def dressed(self, out: torch.Tensor) -> torch.Tensor:
+        """The filled `out` with affine and metadata where they are tracked, as MONAI returns it."""
+        if not self.is_tracked:
+            return out
+        affine = self._affine if self._affine is not None else torch.eye(4, dtype=torch.float64)
+        dressed: torch.Tensor = MetaTensor(
+            out,
+            affine=affine @ self._moved(affine),
+            meta={name: value for name, value in self.meta.items() if name != "affine"},
+            applied_operations=self.applied_operations,
+        )
+        return dressed
+
+    def _moved(self, affine: torch.Tensor) -> torch.Tensor:
+        """The way to the source for an affine of this size."""
+        size = len(affine)
+        matrix = np.eye(size)
+        axes = min(size - 1, 3)
+        matrix[:axes, :axes], matrix[:axes, -1] = self._to_source[:axes, :axes], self._to_source[:axes, 3]
+        return torch.from_numpy(matrix).to(affine)
+
+    @staticmethod
+    def _lifted_shape(spatial: tuple[int, ...]) -> Index3:
+        x, y, z = (*spatial, 1)[:3]
+        return (x, y, z)

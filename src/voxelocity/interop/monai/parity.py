@@ -1,0 +1,147 @@
+"""A transform and its lowering, fed the same draw and the same data, compared value by value."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data.meta_tensor import MetaTensor
+
+from voxelocity.interop.monai.lower import Lowering
+from voxelocity.interop.monai.lower.finish import finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How one tensor of the result differs.
+
+    Attributes:
+        key: of the item, "" for a bare tensor; with the number of the sample where there are several.
+        largest: largest absolute difference of two voxels.
+        scale: largest absolute value of MONAI's.
+        share: of the voxels, how many differ at all.
+        words: what else differs, in words: type, dtype, shape, affine, metadata. "" for nothing.
+    """
+
+    key: str
+    largest: float
+    scale: float
+    share: float
+    words: str
+
+
+def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:
+    """MONAI's result, ours, and how each tensor of them differs; neither the transform nor the data is changed.
+
+    Both sides get a copy of the transform, with the same random state, and of the data. A random state that both leave
+    behind differently is told as a difference of the key "R".
+    """
+    theirs_by, ours_by = copy.deepcopy(transform), copy.deepcopy(transform)
+    theirs = theirs_by(copy.deepcopy(data))
+    ours = finish(lowering.apply(ours_by, copy.deepcopy(data)))
+    differences = list(differences_of(theirs, ours))
+    if not _same_state(theirs_by, ours_by):
+        differences.append(Difference(key="R", largest=0.0, scale=0.0, share=0.0, words="drawn from differently"))
+    return theirs, ours, differences
+
+
+def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference]:
+    """Of each tensor or array in two results, however nested; other values are compared as they are."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        if set(theirs) != set(ours):
+            words = f"keys {sorted(map(str, theirs))} and {sorted(map(str, ours))}"
+            yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=words)
+        for name in theirs:
+            if name in ours:
+                yield from differences_of(theirs[name], ours[name], _joined(key, name))
+    elif isinstance(theirs, list | tuple) and isinstance(ours, list | tuple):
+        if len(theirs) != len(ours):
+            words = f"{len(theirs)} and {len(ours)} samples"
+            yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=words)
+        for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
+            yield from differences_of(one, other, _joined(key, number))
+    elif isinstance(theirs, torch.Tensor | np.ndarray):
+        yield _of_arrays(theirs, ours, key)
+    elif type(theirs) is not type(ours) or not _is_same(theirs, ours):
+        yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=f"{theirs!r} and {ours!r}")
+
+
+def _joined(key: str, name: Hashable) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
+    words = []
+    if type(theirs) is not type(ours):
+        words.append(f"{type(theirs).__name__} and {type(ours).__name__}")
+    one, other = _plain(theirs), _plain(ours)
+    if one.dtype != other.dtype:
+        words.append(f"{one.dtype} and {other.dtype}")
+    if one.shape != other.shape:
+        words.append(f"shapes {one.shape} and {other.shape}")
+        return Difference(key=key, largest=float("inf"), scale=0.0, share=1.0, words="; ".join(words))
+    if isinstance(theirs, MetaTensor) and isinstance(ours, MetaTensor):
+        words.extend(_of_meta(theirs, ours))
+    if one.size == 0:
+        return Difference(key=key, largest=0.0, scale=0.0, share=0.0, words="; ".join(words))
+    with np.errstate(invalid="ignore"):
+        gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
+    gap[(one == other) | (np.isnan(one) & np.isnan(other) if one.dtype.kind == "f" else False)] = 0.0
+    gap[np.isnan(gap)] = np.inf
+    return Difference(
+        key=key,
+        largest=float(gap.max()),
+        scale=float(np.abs(one.astype(np.float64)).max()),
+        share=float((gap > 0).mean()),
+        words="; ".join(words),
+    )
+
+
+def _of_meta(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
+    if theirs.affine.shape != ours.affine.shape or not np.allclose(theirs.affine, ours.affine, rtol=1e-5, atol=1e-4):
+        yield f"affines {theirs.affine.tolist()} and {ours.affine.tolist()}"
+    one, other = ({name: value for name, value in image.meta.items() if name != "affine"} for image in (theirs, ours))
+    if set(one) != set(other):
+        yield f"metadata {sorted(map(str, one))} and {sorted(map(str, other))}"
+    for name in one:
+        if name in other and not _is_same(one[name], other[name]):
+            yield f"metadata '{name}': {one[name]!r} and {other[name]!r}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, MetaTensor):
+        value = value.as_tensor()
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor | np.ndarray) or isinstance(other, torch.Tensor | np.ndarray):
+        first, second = _plain(one), _plain(other)
+        return first.shape == second.shape and bool(np.array_equal(first, second))
+    return bool(one == other)
+
+
+def _same_state(one: Any, other: Any) -> bool:
+    """Whether two copies of a transform, and all transforms inside them, would draw the same next."""
+    states = [list(_states(transform, set())) for transform in (one, other)]
+    return len(states[0]) == len(states[1]) and all(map(_is_equal_state, *states))
+
+
+def _states(transform: Any, seen: set[int]) -> Iterator[Any]:
+    if id(transform) in seen or not hasattr(transform, "__dict__"):
+        return
+    seen.add(id(transform))
+    if isinstance(vars(transform).get("R"), np.random.RandomState):
+        yield transform.R.get_state()
+    for value in vars(transform).values():
+        for inner in value if isinstance(value, list | tuple) else [value]:
+            if type(inner).__module__.startswith("monai."):
+                yield from _states(inner, seen)
+
+
+def _is_equal_state(one: Any, other: Any) -> bool:
+    return bool(np.array_equal(one[1], other[1])) and one[2:] == other[2:]

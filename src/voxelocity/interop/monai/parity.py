@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Difference:
         largest: largest absolute difference of two voxels.
         scale: largest absolute value of MONAI's.
         share: of the voxels, how many differ at all.
+        is_whole: whether MONAI's holds whole numbers alone, as labels do.
         words: what else differs, in words: type, dtype, shape, affine, metadata. "" for nothing.
     """
 
@@ -31,7 +32,13 @@ class Difference:
     largest: float
     scale: float
     share: float
+    is_whole: bool
     words: str
+
+    @property
+    def relative(self) -> float:
+        """The largest difference as a share of the largest value."""
+        return self.largest / self.scale if self.scale > 0.0 else self.largest
 
 
 def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:
@@ -45,7 +52,7 @@ def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, li
     ours = finish(lowering.apply(ours_by, copy.deepcopy(data)))
     differences = list(differences_of(theirs, ours))
     if not _same_state(theirs_by, ours_by):
-        differences.append(Difference(key="R", largest=0.0, scale=0.0, share=0.0, words="drawn from differently"))
+        differences.append(_in_words("R", "drawn from differently"))
     return theirs, ours, differences
 
 
@@ -54,20 +61,24 @@ def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference
     if isinstance(theirs, dict) and isinstance(ours, dict):
         if set(theirs) != set(ours):
             words = f"keys {sorted(map(str, theirs))} and {sorted(map(str, ours))}"
-            yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=words)
+            yield _in_words(key, words)
         for name in theirs:
             if name in ours:
                 yield from differences_of(theirs[name], ours[name], _joined(key, name))
     elif isinstance(theirs, list | tuple) and isinstance(ours, list | tuple):
         if len(theirs) != len(ours):
             words = f"{len(theirs)} and {len(ours)} samples"
-            yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=words)
+            yield _in_words(key, words)
         for number, (one, other) in enumerate(zip(theirs, ours, strict=False)):
             yield from differences_of(one, other, _joined(key, number))
     elif isinstance(theirs, torch.Tensor | np.ndarray):
         yield _of_arrays(theirs, ours, key)
     elif type(theirs) is not type(ours) or not _is_same(theirs, ours):
-        yield Difference(key=key, largest=0.0, scale=0.0, share=0.0, words=f"{theirs!r} and {ours!r}")
+        yield _in_words(key, f"{theirs!r} and {ours!r}")
+
+
+def _in_words(key: str, words: str) -> Difference:
+    return Difference(key=key, largest=0.0, scale=0.0, share=0.0, is_whole=False, words=words)
 
 
 def _joined(key: str, name: Hashable) -> str:
@@ -83,11 +94,11 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
         words.append(f"{one.dtype} and {other.dtype}")
     if one.shape != other.shape:
         words.append(f"shapes {one.shape} and {other.shape}")
-        return Difference(key=key, largest=float("inf"), scale=0.0, share=1.0, words="; ".join(words))
+        return replace(_in_words(key, "; ".join(words)), largest=float("inf"), share=1.0)
     if isinstance(theirs, MetaTensor) and isinstance(ours, MetaTensor):
         words.extend(_of_meta(theirs, ours))
     if one.size == 0:
-        return Difference(key=key, largest=0.0, scale=0.0, share=0.0, words="; ".join(words))
+        return _in_words(key, "; ".join(words))
     with np.errstate(invalid="ignore"):
         gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
     gap[(one == other) | (np.isnan(one) & np.isnan(other) if one.dtype.kind == "f" else False)] = 0.0
@@ -97,6 +108,7 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
         largest=float(gap.max()),
         scale=float(np.abs(one.astype(np.float64)).max()),
         share=float((gap > 0).mean()),
+        is_whole=bool((one == np.round(one)).all()),
         words="; ".join(words),
     )
 

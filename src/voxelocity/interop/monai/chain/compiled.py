@@ -1,0 +1,152 @@
+"""`compile`: a chain of MONAI transforms in, a faster one out that is called in the same way."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from monai.transforms.compose import Compose
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.interop.monai.chain.chain import Chain
+from voxelocity.interop.monai.chain.items import ItemStore, MemoryItems, NoItems
+from voxelocity.interop.monai.chain.plan import ChainPlan
+from voxelocity.interop.monai.chain.split import ChainError, as_compose
+from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
+from voxelocity.observe import available_memory_bytes
+
+_MEMORY_SHARE = 0.5
+"""Of the memory that is free when a chain is compiled: what its cache may take if nobody says how much."""
+
+
+def compile(
+    chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any],
+    *,
+    cache: str | os.PathLike[str] = "memory",
+    cache_max_bytes: int | None = None,
+    lower: bool = True,
+    exact_noise: bool = False,
+) -> CompiledChain:
+    """The chain, split at its first random transform: what comes before is made once for each item and then cached.
+
+    The result is used where the chain was: it is a `Compose`, it is called with an item, and it draws from the
+    generators of the same transforms, so the same seeds give the same augmentations. Random transforms that are known
+    draw as MONAI's do and are then made together, in few passes over the voxels; others run as they are. Print it, or
+    its `plan()`, to see which.
+
+    Args:
+        chain: a `monai.transforms.Compose`, a list of transforms or a single one.
+        cache: "memory" keeps prepared items in this process, "off" keeps none, anything else is a folder that keeps
+            them for later runs and other processes. What is kept is found by the files of an item (path, size, time of
+            change) or its values, and by the whole content of the deterministic transforms: class, arguments, versions
+            and the code of functions.
+        cache_max_bytes: of the items in memory; by default half of what is free now.
+        lower: False runs every transform as MONAI's: the off switch, and what `check` compares with.
+        exact_noise: draw noise voxel by voxel from MONAI's generators, which takes longer than all the rest. Without,
+            noise is equal in distribution only.
+
+    Returns:
+        The compiled chain.
+
+    Raises:
+        ChainError: the chain is lazy or unpacks its items, or is no chain.
+        ConfigError: `cache` cannot be a folder.
+    """
+    compose = as_compose(chain)
+    compiled = Chain(compose, lower=lower, exact_noise=exact_noise)
+    content = fingerprint([stage.transform for stage in compiled.fixed.stages])
+    max_bytes = int(_MEMORY_SHARE * available_memory_bytes()) if cache_max_bytes is None else cache_max_bytes
+    return CompiledChain(compose, compiled, _opened(os.fspath(cache), max_bytes, content), content)
+
+
+class CompiledChain(Compose):  # type: ignore[misc]
+    """What `compile` returns.
+
+    It draws from its transforms' own generators, in the order of the calls: not for several threads at once.
+    """
+
+    def __init__(self, compose: Compose, chain: Chain, store: ItemStore, content: Fingerprint) -> None:
+        # Not `Compose.__init__`, which seeds every transform anew.
+        self.__dict__ |= vars(compose)
+        self._chain = chain
+        self._store = store
+        self._content = content
+        self._parts: dict[tuple[int, int | None], Chain] = {}
+
+    def __call__(
+        self, input_: Any, start: int = 0, end: int | None = None, threading: bool = False, lazy: bool | None = None
+    ) -> Any:
+        """What the chain makes of an item.
+
+        Args:
+            input_: the item. It is not changed.
+            start: the first transform to run, as in `Compose`. Parts of a chain are not cached.
+            end: the one after the last.
+            threading: as in `Compose`; the deterministic part is always safe to use from several threads.
+            lazy: anything but None or False is refused.
+
+        Raises:
+            ChainError: it is to run lazily.
+            RuntimeError: a transform failed; it is named, and its own error is the cause.
+        """
+        if lazy:
+            raise ChainError(
+                "voxelocity.monai.compile: a compiled chain cannot run with lazy=True; call the Compose it was made of"
+            )
+        if start == 0 and end is None:
+            return self._chain.make(self.sketch(input_))
+        part = self._part(start, end)
+        return part.make(part.sketch(part.fixed(input_)))
+
+    def prepared(self, item: Any) -> Any:
+        """The item after the deterministic part, from the cache or made now. It is the cache's own: not to be changed."""
+        if not self._chain.fixed.stages:
+            return item
+        return self._store.get_or_make(f"{self._content.digest}-{item_identity(item)}", lambda: self._chain.fixed(item))
+
+    def sketch(self, item: Any) -> Any:
+        """What the chain makes of an item, with its voxels drawn and not made yet, as batches are made of it."""
+        return self._chain.sketch(self.prepared(item))
+
+    def make(self, sketched: Any) -> Any:
+        """What `sketch` returned, made."""
+        return self._chain.make(sketched)
+
+    def plan(self) -> ChainPlan:
+        """What happens with each transform, why, and what each has cost so far."""
+        plan = self._chain.plan()
+        return ChainPlan(rows=plan.rows, notes=[*plan.notes, *_doubts(self._content)])
+
+    def __str__(self) -> str:
+        return str(self.plan())
+
+    def _part(self, start: int, end: int | None) -> Chain:
+        if (start, end) not in self._parts:
+            num = len(self.transforms)
+            stop = num if end is None else end
+            if not 0 <= start <= stop <= num:
+                raise ValueError(f"'start' {start} and 'end' {end} are no part of a chain of {num} transforms")
+            part = as_compose(list(self.transforms[start:stop]))
+            part.map_items = self.map_items
+            self._parts[(start, end)] = self._chain.like(part)
+        return self._parts[(start, end)]
+
+
+def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
+    if cache == "off":
+        return NoItems()
+    if cache == "memory":
+        return MemoryItems(max_bytes=max_bytes, warn=_warn)
+    raise ConfigError(cache)
+
+
+def _doubts(content: Fingerprint) -> list[str]:
+    return [f"Not kept for later runs: {doubt}." for doubt in content.doubts]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=2)

@@ -1,0 +1,88 @@
+"""Prepared items by key: kept in this process, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+
+class ItemStore(Protocol):
+    """Where prepared items are kept. An item that is handed out is only read.
+
+    Implementations are safe to use from several threads, and whoever asks for an item that another makes waits for it.
+    """
+
+    def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
+        """The item under this key, made now if it is not there."""
+        ...
+
+
+class NoItems:
+    """Keeps nothing."""
+
+    def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
+        """The item, made now."""
+        return make()
+
+
+class MemoryItems:
+    """Keeps items in the memory of this process.
+
+    Args:
+        max_bytes: of all tensors and arrays together. Items beyond that are made each time, which a person is told
+            once.
+        warn: told in words.
+    """
+
+    def __init__(self, *, max_bytes: int, warn: Callable[[str], None]) -> None:
+        self._max_bytes = max_bytes
+        self._warn = warn
+        self._items: dict[str, Any] = {}
+        self._num_bytes = 0
+        self._is_told = False
+        self._lock = threading.Lock()
+        self._making: dict[str, threading.Lock] = {}
+
+    def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
+        """As `ItemStore.get_or_make`."""
+        with self._lock:
+            if key in self._items:
+                return self._items[key]
+            making = self._making.setdefault(key, threading.Lock())
+        with making:
+            if key in self._items:
+                return self._items[key]
+            item = make()
+            with self._lock:
+                self._making.pop(key, None)
+                self._keep(key, item)
+            return item
+
+    def _keep(self, key: str, item: Any) -> None:
+        num_bytes = bytes_of(item)
+        if self._num_bytes + num_bytes > self._max_bytes:
+            self._tell()
+            return
+        self._items[key] = item
+        self._num_bytes += num_bytes
+
+    def _tell(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._warn(
+                f"voxelocity.monai: {len(self._items)} prepared items fill the {self._max_bytes / 1e9:.1f} GB that the "
+                "cache may take in memory; the others are prepared anew each time they are used. Give more by "
+                "cache_max_bytes, or a folder by cache"
+            )
+
+
+def bytes_of(item: Any) -> int:
+    """Of all tensors and arrays in an item."""
+    if isinstance(item, torch.Tensor | np.ndarray):
+        return int(item.nbytes)
+    values = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple) else ()
+    return sum(bytes_of(value) for value in values)

@@ -1,0 +1,75 @@
+"""Batches of a data set whose items are sketched: drawn in order by one thread, made by several, ahead of their use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from torch.utils.data import DataLoader, Dataset
+
+from voxelocity.interop.monai.chain.batch import PendingBatch, start_batch
+
+
+class SketchedDataset(Protocol):
+    """A data set that can give an item drawn and not made yet."""
+
+    def sketch(self, index: int) -> Any:
+        """What `self[index]` is once `finish` has made it; draws what `self[index]` draws."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: int, num_ahead: int) -> Iterator[Any]:
+    """The batches of a loader with MONAI's `list_data_collate`, patches made by threads into the batch's own memory.
+
+    Order, random numbers (torch's and those of the transforms) and batches are those of the loader itself with
+    `num_workers=0`.
+
+    Args:
+        loader: its sampler, generator, `pin_memory` and `timeout` hold.
+        dataset: the loader's, able to sketch.
+        num_threads: that make patches.
+        num_ahead: batches begun beyond the one that is given; 0 draws nothing before it is asked for.
+    """
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-patches") as pool:
+        waiting: deque[PendingBatch] = deque()
+        try:
+            for batch in _begun(loader, dataset, pool):
+                waiting.append(batch)
+                if len(waiting) > num_ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for batch in waiting:
+                batch.cancel()
+
+
+def _begun(loader: DataLoader[Any], dataset: SketchedDataset, pool: ThreadPoolExecutor) -> Iterator[PendingBatch]:
+    """The batches, begun when they are asked for."""
+    # A loader of torch's own over the same sampler, so that it draws from torch's generators what the loader draws.
+    order = {"batch_size": None, "sampler": loader.sampler} if loader.batch_sampler is None else {"batch_sampler": loader.batch_sampler}
+    inner: DataLoader[Any] = DataLoader(
+        _Sketches(dataset),
+        **order,  # type: ignore[arg-type]
+        generator=loader.generator,
+        pin_memory=loader.pin_memory,
+        collate_fn=lambda items: start_batch(items, pool),
+    )
+    return iter(inner)
+
+
+class _Sketches(Dataset[Any]):
+    """The data set, giving sketches."""
+
+    def __init__(self, dataset: SketchedDataset) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset.sketch(index)
+
+    def __len__(self) -> int:
+        return len(self._dataset)

@@ -1,0 +1,199 @@
+"""`check`: a person's own chain on their own data, made by MONAI and by the engine with the same draws, compared."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from monai.transforms.compose import Compose
+from monai.transforms.transform import apply_transform
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.interop.monai.chain import as_compose, split
+from voxelocity.interop.monai.chain.fixed import FixedPart
+from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.walk import Walker
+from voxelocity.interop.monai.parity import Difference, differences_of
+
+TOLERANCE = 1e-4
+"""Of the largest value: what a voxel may differ by, unless `check` is told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRow:
+    """One transform, or the whole chain.
+
+    Attributes:
+        stage: its name.
+        how: "engine" or "MONAI"; where it is MONAI both sides ran the same.
+        largest: largest difference of two voxels, as a share of the largest value; infinite where one side has none.
+        labels: share of the voxels that differ in tensors that hold whole numbers alone.
+        words: what else differs, in words.
+        ms_monai: a call by MONAI, mean.
+        ms_engine: a call by the engine, mean.
+        tolerance: of `largest`.
+    """
+
+    stage: str
+    how: str
+    largest: float
+    labels: float
+    words: tuple[str, ...]
+    ms_monai: float
+    ms_engine: float
+    tolerance: float
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether voxels are equal within the tolerance, labels exactly, and nothing else differs."""
+        return self.largest <= self.tolerance and self.labels == 0.0 and not self.words
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckTable:
+    """What `check` found. Printing it gives the table."""
+
+    rows: Sequence[CheckRow]
+    num_draws: int
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every row is."""
+        return all(row.is_equal for row in self.rows)
+
+    def __str__(self) -> str:
+        header = ("transform", "runs by", "largest difference", "labels", "MONAI ms", "ms", "verdict")
+        lines = [header, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+        text = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        text.insert(1, "  ".join("-" * width for width in widths))
+        text += [f"{row.stage}: {words}" for row in self.rows for words in row.words]
+        return "\n".join([*text, f"{self.num_draws} draws; noise drawn voxel by voxel from MONAI's generators."])
+
+
+def check(
+    chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any],
+    item: Any,
+    *,
+    num_draws: int = 4,
+    tolerance: float = TOLERANCE,
+) -> CheckTable:
+    """Compares a chain with its compiled form on an item: each transform alone, fed MONAI's data, and then the whole.
+
+    Both sides start from copies of the transforms with the same random states. Neither the chain nor the item is
+    changed.
+
+    Args:
+        chain: as for `compile`.
+        item: one item of the data set, as the chain takes it.
+        num_draws: how often the random part is drawn.
+        tolerance: what a voxel may differ by, as a share of the largest value. Tensors of whole numbers, as labels
+            are, must be equal.
+
+    Returns:
+        A table, one row for each transform and one for the whole chain.
+
+    Raises:
+        ChainError: the chain cannot be split.
+        ConfigError: `num_draws` is below 1.
+        RuntimeError: a transform failed; it is named.
+    """
+    if num_draws < 1:
+        raise ConfigError(f"voxelocity.monai.check: num_draws is {num_draws}; at least one draw can be compared")
+    # The random states must be copied before anything draws from them.
+    compose = copy.deepcopy(as_compose(chain))
+    parts = split(compose)
+    rows = [_Row(transform) for transform in (*parts.fixed, *parts.random)]
+    whole = _Row(None)
+    ours = [copy.deepcopy(transform) for transform in parts.random]
+    prepared = copy.deepcopy(item)
+    for row in rows[: len(parts.fixed)]:
+        prepared = row.fixed(prepared, parts.map_items)
+    prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(copy.deepcopy(item))
+    walker = Walker(ours, lowerings=lowerings(exact_noise=True), map_items=parts.map_items)
+    for _ in range(num_draws):
+        data = copy.deepcopy(prepared)
+        for row in rows[len(parts.fixed) :]:
+            data = row.random(data, parts.map_items)
+        whole.add(data, finish(walker.sketch(prepared_ours)))
+    whole.seconds = (sum(row.seconds[0] for row in rows), sum(row.seconds[1] for row in rows))
+    return CheckTable(rows=[row.told(tolerance) for row in (*rows, whole)], num_draws=num_draws)
+
+
+@dataclass
+class _Row:
+    """A row while it is filled."""
+
+    transform: Any
+    how: str = "engine"
+    seconds: tuple[float, float] = (0.0, 0.0)
+    num_calls: int = 0
+    differences: list[Difference] = field(default_factory=list)
+
+    def fixed(self, data: Any, map_items: bool | int) -> Any:
+        part = FixedPart([self.transform], map_items=map_items)
+        self.how = "engine" if part.stages[0].faster is not None else "MONAI"
+        return self._both(lambda given: _by_monai(self.transform, given, map_items), part, data)
+
+    def random(self, data: Any, map_items: bool | int) -> Any:
+        theirs, own = copy.deepcopy(self.transform), copy.deepcopy(self.transform)
+        walker = Walker([own], lowerings=lowerings(exact_noise=True), map_items=map_items)
+        self.how = "engine" if walker.is_lowered else "MONAI"
+        made = self._both(lambda given: _by_monai(theirs, given, map_items), walker, data)
+        self.transform = theirs  # drawn from, so that the next draw is another
+        return made
+
+    def _both(self, theirs_by: Callable[[Any], Any], ours_by: Callable[[Any], Any], data: Any) -> Any:
+        given, kept = copy.deepcopy(data), copy.deepcopy(data)
+        begin = time.perf_counter()
+        theirs = theirs_by(given)
+        middle = time.perf_counter()
+        ours = ours_by(kept)
+        end = time.perf_counter()
+        self.seconds = (self.seconds[0] + middle - begin, self.seconds[1] + end - middle)
+        self.add(theirs, ours)
+        return theirs
+
+    def add(self, theirs: Any, ours: Any) -> None:
+        self.num_calls += 1
+        self.differences += differences_of(theirs, ours)
+
+    def told(self, tolerance: float) -> CheckRow:
+        words = {f"{one.key}: {one.words}": None for one in self.differences if one.words}
+        return CheckRow(
+            stage="the whole chain" if self.transform is None else _name(self.transform),
+            how="both" if self.transform is None else self.how,
+            largest=max((one.relative for one in self.differences), default=0.0),
+            labels=max((one.share for one in self.differences if one.is_whole), default=0.0),
+            words=tuple(words)[:5],
+            ms_monai=1e3 * self.seconds[0] / max(1, self.num_calls),
+            ms_engine=1e3 * self.seconds[1] / max(1, self.num_calls),
+            tolerance=tolerance,
+        )
+
+
+def _by_monai(transform: Any, data: Any, map_items: bool | int) -> Any:
+    return apply_transform(transform, data, map_items, lazy=False)
+
+
+def _name(transform: Any) -> str:
+    return str(getattr(transform, "__name__", type(transform).__name__))
+
+
+def _cells(row: CheckRow) -> tuple[str, ...]:
+    verdict = "equal" if row.is_equal else "differs"
+    return (
+        row.stage,
+        row.how,
+        f"{row.largest:.1e}" if row.largest > 0.0 else "0",
+        f"{row.labels:.2%} differ" if row.labels > 0.0 else "equal",
+        f"{row.ms_monai:.2f}",
+        f"{row.ms_engine:.2f}",
+        verdict,
+    )

@@ -31,6 +31,14 @@ def kernel(function: _Function) -> _Function:
     return compiled
 
 
+def exact_kernel(function: _Function) -> _Function:
+    """As `kernel`, but each operation is rounded as it is written: for results that agree to the last bit."""
+    import numba
+
+    compiled: _Function = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    return compiled
+
+
 def inlined(function: _Function) -> _Function:
     """The function as a part of each kernel that calls it."""
     import numba

@@ -1,5 +1,6 @@
 """Deterministic preparation of a scan before the cache, and the way back to the scan's own grid."""
 
+from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
 from voxelocity.data.prepare.restore import restore_labels, restore_probabilities
@@ -9,6 +10,7 @@ __all__ = [
     "IntensityConfig",
     "Preparation",
     "PrepareConfig",
+    "in_c_order",
     "restore_labels",
     "restore_probabilities",
 ]

@@ -1,0 +1,5 @@
+"""MONAI's deterministic transforms with the engine's loops behind them: the same results, sooner."""
+
+from voxelocity.interop.monai.deterministic.choose import faster, why_not
+
+__all__ = ["faster", "why_not"]

@@ -1,0 +1,95 @@
+"""`Orientation`: axes reversed by one copy into memory of huge pages. MONAI's copy goes into small ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import torch
+from monai.data.utils import to_affine_nd
+from monai.transforms import Orientation, Orientationd
+from monai.transforms.inverse import TraceableTransform
+from monai.utils import SpaceKeys
+
+from voxelocity.core.volume import Array
+from voxelocity.interop.monai.deterministic.numba_reverse import reverse_axes
+from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, shadow, voxels, with_meta
+
+_DTYPES = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
+_LPS_LABELS = (("R", "L"), ("A", "P"), ("I", "S"))
+_SPATIAL_AXES = 3
+
+
+def why_not_orientation(transform: Orientation) -> str:
+    """Why this transform is left to MONAI, or nothing."""
+    return "it is evaluated lazily (lazy=True)" if transform.lazy else ""
+
+
+def why_not_orientationd(transform: Orientationd) -> str:
+    """Why this transform is left to MONAI, or nothing."""
+    return "it is evaluated lazily (lazy=True)" if transform.lazy else why_not_orientation(transform.ornt_transform)
+
+
+def fast_orientationd(transform: Orientationd) -> Orientationd:
+    """The dictionary transform with a fast turn."""
+    return shadow(transform, ornt_transform=FastOrientation(transform.ornt_transform))
+
+
+class FastOrientation:
+    """An `Orientation` whose volumes (c, x, y, z) are reversed by one copy. Thread-safe.
+
+    Exchanging axes is a view, as MONAI leaves it. What needs no reversing, or is no whole volume, is MONAI's own.
+    """
+
+    def __init__(self, transform: Orientation) -> None:
+        self._transform = transform
+
+    def __call__(self, data_array: Any, lazy: bool | None = None) -> Any:
+        """What `Orientation` returns for this volume.
+
+        Raises:
+            Whatever `Orientation` raises.
+        """
+        transform = self._transform
+        if lazy or not is_whole_volume(data_array, _DTYPES):
+            return transform(data_array, lazy=lazy)
+        turn = _turn(transform, data_array)
+        if turn is None or not (turn[:, 1] < 0).any():
+            return transform(data_array, lazy=lazy)
+        shape = tuple(data_array.shape[1:])
+        order = [int(axis) for axis in np.argsort(turn[:, 0])]
+        meta = TraceableTransform.track_transform_meta(
+            data_array,
+            sp_size=np.array([shape[axis] for axis in order]),
+            affine=nib.orientations.inv_ornt_aff(turn, shape),
+            extra_info={"original_affine": np.array(data_array.affine)},
+            orig_size=data_array.peek_pending_shape(),
+            transform_info=transform.get_transform_info(),
+        )
+        flips = [False, *(bool(turn[axis, 1] < 0) for axis in range(_SPATIAL_AXES))]
+        return with_meta(_reversed(voxels(data_array), flips).transpose(0, *(axis + 1 for axis in order)), meta)
+
+
+def _turn(transform: Orientation, image: Any) -> Any:
+    """The orientations of nibabel (3, 2) from the volume's axes to the wanted ones; None where MONAI is to judge."""
+    source = nib.io_orientation(to_affine_nd(_SPATIAL_AXES, np.array(image.affine)))
+    if np.isnan(source).any():
+        return None
+    if transform.as_closest_canonical:
+        return source
+    if transform.axcodes is None or len(transform.axcodes) != _SPATIAL_AXES:
+        return None
+    labels = transform.labels
+    if labels is None and "space" in image.meta and SpaceKeys(image.meta["space"]) == SpaceKeys.LPS:
+        labels = _LPS_LABELS
+    return nib.orientations.ornt_transform(source, nib.orientations.axcodes2ornt(transform.axcodes, labels=labels))
+
+
+def _reversed(image_cxyz: Array, flips: list[bool]) -> Array:
+    """A copy with these axes reversed; the order in memory is kept where it is one of the axes."""
+    in_memory = sorted(range(image_cxyz.ndim), key=lambda axis: -abs(image_cxyz.strides[axis]))
+    source = np.ascontiguousarray(image_cxyz.transpose(in_memory))
+    out = np.empty_like(source)
+    reverse_axes(source, out, *(flips[axis] for axis in in_memory))
+    return out.transpose(np.argsort(in_memory))

@@ -63,7 +63,7 @@ class FastOrientation:
             data_array,
             sp_size=np.array([shape[axis] for axis in order]),
             affine=nib.orientations.inv_ornt_aff(turn, shape),
-            extra_info={"original_affine": np.array(data_array.affine)},
+            extra_info={"original_affine": data_array.affine.numpy().copy()},
             orig_size=data_array.peek_pending_shape(),
             transform_info=transform.get_transform_info(),
         )
@@ -73,7 +73,7 @@ class FastOrientation:
 
 def _turn(transform: Orientation, image: Any) -> Any:
     """The orientations of nibabel (3, 2) from the volume's axes to the wanted ones; None where MONAI is to judge."""
-    source = nib.io_orientation(to_affine_nd(_SPATIAL_AXES, np.array(image.affine)))
+    source = nib.io_orientation(to_affine_nd(_SPATIAL_AXES, image.affine.numpy()))
     if np.isnan(source).any():
         return None
     if transform.as_closest_canonical:

@@ -97,12 +97,23 @@ def axis_places(
     theta[:, :, :_SPATIAL_AXES] = theta[:, :, reverse]
     found = []
     for axis, (num_before, num_after) in enumerate(zip(old_shape, new_shape, strict=True)):
-        size = [1, 1, *(num_after if other == axis else 1 for other in range(_SPATIAL_AXES))]
-        grid = torch.nn.functional.affine_grid(theta[:, :_SPATIAL_AXES], size, align_corners=align_corners)
-        normalized = grid[..., _SPATIAL_AXES - 1 - axis].reshape(-1).numpy()
+        normalized = _normalized_places(theta, axis, num_after, align_corners)
         places = _padded(_in_voxels(normalized, num_before, align_corners), num_before, padding, align_corners)
         found.append(AxisPlaces(places, num_before, float(slants[axis])))
     return tuple(found)
+
+
+def _normalized_places(theta: torch.Tensor, axis: int, num: int, align_corners: bool) -> Array:
+    """Samples along an axis of a grid (z, y, x), from -1 to 1 over the old axis."""
+    component = _SPATIAL_AXES - 1 - axis
+    if num == 1:
+        # In the middle, of which torch would warn.
+        middle: Array = theta[0, component, _SPATIAL_AXES :].numpy()
+        return middle
+    size = [1, 1, *(num if other == axis else 2 for other in range(_SPATIAL_AXES))]
+    grid = torch.nn.functional.affine_grid(theta[:, :_SPATIAL_AXES], size, align_corners=align_corners)
+    line: Array = grid[0, ..., component].movedim(axis, 0)[:, 0, 0].numpy()
+    return line
 
 
 def _in_voxels(normalized: Array, num: int, align_corners: bool) -> Array:

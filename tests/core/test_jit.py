@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from voxelocity.core.jit import kernel, pair_copier
+from voxelocity.core.jit import exact_kernel, kernel, pair_copier
 
 copy_pair = pair_copier()
 
@@ -30,3 +30,17 @@ def test_pairs_are_copied_from_a_source_that_may_not_be_written():
     target = np.zeros((2, 2), np.int16)
     copy_pairs(source[1:], np.array([2]), target)
     assert target[1].tolist() == [3, 4]
+
+
+@exact_kernel
+def scaled_and_shifted(source, target, slope, start):
+    for i in range(source.size):
+        target[i] = source[i] / slope * slope + start
+
+
+def test_an_exact_kernel_rounds_each_step_as_numpy_does():
+    source = np.random.default_rng(0).normal(0, 100, 4096).astype(np.float32)
+    slope, start = np.float32(0.3), np.float32(7.7)
+    target = np.empty_like(source)
+    scaled_and_shifted(source, target, slope, start)
+    np.testing.assert_array_equal(target, source / slope * slope + start)

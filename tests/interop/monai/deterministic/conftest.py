@@ -21,7 +21,9 @@ def _assert_same(ours: Any, theirs: Any, *, rtol: float = 0.0, atol: float = 0.0
             one, other, rtol=rtol if is_value else 0.0, atol=atol if is_value else 0.0, err_msg=where, strict=True
         )
         if isinstance(theirs, MetaTensor):
-            _assert_same(dict(sorted(vars(ours).items())), dict(sorted(vars(theirs).items())), where=f"{where}.__dict__")
+            _assert_same(
+                dict(sorted(vars(ours).items())), dict(sorted(vars(theirs).items())), where=f"{where}.__dict__"
+            )
     elif isinstance(theirs, np.ndarray):
         np.testing.assert_array_equal(ours, theirs, err_msg=where, strict=True)
     elif isinstance(theirs, dict):

@@ -13,7 +13,9 @@ from voxelocity.core.volume import Array
 from voxelocity.interop.monai.deterministic.numba_indices import fill_places, mark_above, mark_nonzero
 from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, shadow, voxels, with_meta
 
-_LABEL_DTYPES = frozenset({torch.uint8, torch.int16, torch.int32, torch.int64, torch.float32})
+_LABEL_DTYPES = frozenset({torch.int16, torch.int32, torch.int64, torch.float32})
+# Without an image MONAI inverts the bits of such a label and finds background everywhere.
+_LABEL_DTYPES_WITH_IMAGE = _LABEL_DTYPES | {torch.uint8}
 _IMAGE_DTYPES = frozenset({torch.float32})
 _NEITHER, _FOREGROUND, _BACKGROUND = np.uint8(0), np.uint8(1), np.uint8(2)
 
@@ -51,9 +53,14 @@ class FastIndices:
             Whatever `FgBgToIndices` raises.
         """
         transform = self._transform
-        is_ours = is_whole_volume(label, _LABEL_DTYPES) and (
-            image is None or (is_whole_volume(image, _IMAGE_DTYPES) and image.shape[1:] == label.shape[1:])
-        )
+        if image is None:
+            is_ours = is_whole_volume(label, _LABEL_DTYPES)
+        else:
+            is_ours = (
+                is_whole_volume(label, _LABEL_DTYPES_WITH_IMAGE)
+                and is_whole_volume(image, _IMAGE_DTYPES)
+                and image.shape[1:] == label.shape[1:]
+            )
         if not is_ours:
             by_monai: tuple[Any, Any] = transform(label, image, output_shape)
             return by_monai

@@ -88,7 +88,10 @@ def axis_places(
     """
     theta = to_norm_affine(xform[None].to(dtype), list(old_shape), list(new_shape), align_corners, False)
     matrix = theta[0, :_SPATIAL_AXES, :_SPATIAL_AXES].numpy().astype(np.float64)
-    slants = (np.abs(matrix).sum(axis=1) - np.abs(np.diag(matrix))) * np.array(old_shape) / 2
+    # By setting it to zero: to take the diagonal off the sum again would lose what is beside it.
+    aside = np.abs(matrix)
+    np.fill_diagonal(aside, 0.0)
+    slants = aside.sum(axis=1) * np.array(old_shape) / 2
     if not np.isfinite(matrix).all() or slants.max() > _MAX_SLANT_VOXEL:
         return None
     # torch counts axes from the last: x of its grid is our z.
@@ -108,7 +111,7 @@ def _normalized_places(theta: torch.Tensor, axis: int, num: int, align_corners: 
     component = _SPATIAL_AXES - 1 - axis
     if num == 1:
         # In the middle, of which torch would warn.
-        middle: Array = theta[0, component, _SPATIAL_AXES :].numpy()
+        middle: Array = theta[0, component, _SPATIAL_AXES:].numpy()
         return middle
     size = [1, 1, *(num if other == axis else 2 for other in range(_SPATIAL_AXES))]
     grid = torch.nn.functional.affine_grid(theta[:, :_SPATIAL_AXES], size, align_corners=align_corners)

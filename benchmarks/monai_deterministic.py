@@ -61,6 +61,7 @@ def chain() -> list[Any]:
 
 def comparisons(name: str, item: Any, repeats: int) -> Iterator[Comparison]:
     """One for each transform that has a faster equal; each begins with what MONAI made so far."""
+    transform: Any
     for transform in chain():
         quick = faster(transform)
         if quick is not None:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
-             "feed.md": ("feed", "training")}  # fmt: skip
+             "feed.md": ("feed", "training"), "monai.md": ()}  # fmt: skip
 """Scenarios of `voxelocity bench` whose records a page shows, as far as there are any."""
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
@@ -59,6 +59,9 @@ def page_tables(name: str) -> str:
     for record in load("growth.json") if name == "cache.md" else []:
         lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *_growth_table(record), ""]
         lines += [_source(record, "python benchmarks/growth.py"), ""]
+    for record in load("monai_deterministic.json") if name == "monai.md" else []:
+        lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
+        lines += [_source(record, record["command"]), ""]
     for scenario in _TABLE_OF[name]:
         for record in load(f"bench_{scenario}.json"):
             lines += _in_short(record)
@@ -112,6 +115,18 @@ def _waiting_lines() -> list[str]:
     table = _table(("training", "by", "waiting for data", "n", "date"), rows)
     return ["**Part of the training time spent waiting for data**", "", *table, "",
             "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip
+
+
+def _deterministic_table(record: dict[str, Any]) -> list[str]:
+    """A line for each transform: ours and MONAI's, medians of the rounds; the ratio is the median of theirs."""
+    rows = []
+    for comparison in record["comparisons"]:
+        ours, theirs = comparison["sides"]
+        ratio = theirs["ours_better_by"]
+        spread = f"{ratio['low']:.1f} to {ratio['high']:.1f}"
+        rows.append((comparison["title"], _figure(ours["median"]), _figure(theirs["median"]),
+                     factor_text(ratio["median"]), spread, ours["n"]))  # fmt: skip
+    return _table(("", "Voxelocity, ms", "MONAI, ms", "better by", "least to most", "n"), rows)
 
 
 def _growth_table(record: dict[str, Any]) -> list[str]:

@@ -86,7 +86,7 @@ def _cpu_ms(transform: Callable[[Any], Any], item: Any) -> Callable[[], float]:
 
 
 def _words(transform: Any) -> str:
-    options = {
+    options: dict[type, Callable[[Any], str]] = {
         Orientationd: lambda t: f"to {t.ornt_transform.axcodes}",
         NormalizeIntensityd: lambda t: "of what is not zero" if t.normalizer.nonzero else "of the whole",
         FgBgToIndicesd: lambda t: "within the image" if t.image_key else "of all voxels",

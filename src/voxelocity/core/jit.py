@@ -32,7 +32,7 @@ def kernel(function: _Function) -> _Function:
 
 
 def exact_kernel(function: _Function) -> _Function:
-    """As `kernel`, but each operation is rounded as it is written: for results that agree to the last bit."""
+    """As `kernel`, but each operation rounds by itself and in the order in which it is written."""
     import numba
 
     compiled: _Function = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
@@ -45,6 +45,21 @@ def inlined(function: _Function) -> _Function:
 
     compiled: _Function = numba.njit(nogil=True, error_model="numpy", inline="always")(function)
     return compiled
+
+
+@functools.cache
+def fused_multiply_add() -> Any:
+    """A function for kernels: `fma(a, b, c)` is `a * b + c` of three numbers of one floating dtype, rounded once."""
+    from numba.extending import intrinsic
+
+    def fused(typing_context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.fma(*arguments)
+
+        return a(a, a, a), generate
+
+    made: Any = intrinsic(fused)
+    return made
 
 
 @functools.cache

@@ -5,6 +5,8 @@ people wrote elsewhere, and must give what they give there.
 """
 
 from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
+from voxelocity.data.augment.steps.places import Places
+from voxelocity.data.augment.steps.resize import Resize, Table
 from voxelocity.data.augment.steps.run import Piece, Step, run
 from voxelocity.data.augment.steps.spatial import Beyond, Crop, Flip, Interpolation, SpatialStep, Turn, Warp
 
@@ -16,8 +18,11 @@ __all__ = [
     "Interpolation",
     "Linear",
     "Piece",
+    "Places",
+    "Resize",
     "SpatialStep",
     "Step",
+    "Table",
     "Turn",
     "Warp",
     "run",

@@ -1,45 +1,113 @@
-"""The leading spatial steps of a patch: where its voxels are taken from, in as few passes as possible."""
+"""The leading spatial steps of patches: where their voxels are taken from, in as few passes as possible.
+
+A pass is exact moves, at most one resampling, and exact moves again. Two resamplings are two passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from voxelocity.data.augment.steps.spatial import Crop, Flip, SpatialStep, Turn, Warp
+from voxelocity.core.jit import has_numba
+from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps.intensity import Linear
+from voxelocity.data.augment.steps.moves import Moves, composed
+from voxelocity.data.augment.steps.resize import Resize
+from voxelocity.data.augment.steps.spatial import ExactStep, SpatialStep, Warp
+from voxelocity.data.augment.steps.torch_gather import taken
+
+Engine = Literal["auto", "numba", "torch"]
+_NUMBA_DTYPES = frozenset(
+    (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32)
+) | {torch.float64}
 
 
-def gather(source: torch.Tensor, steps: Sequence[SpatialStep], out: torch.Tensor) -> None:
-    """Fills `out` (c, x, y, z) with what the steps make of `source` (c, x, y, z), which is not changed."""
-    out.copy_(taken(source, steps))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A result and what it is made of.
+
+    Attributes:
+        source: (c, x, y, z), only read.
+        steps: what is made of it, in this order.
+        linear: what is done to each value after them, or None; `out` is float32 then.
+        out: (c, *shape after the steps), filled; a dtype of its own converts.
+    """
+
+    source: torch.Tensor
+    steps: Sequence[SpatialStep]
+    linear: Linear | None
+    out: torch.Tensor
 
 
-def taken(source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
-    """What the steps make of `source`, one after the other, in plain torch; a view of it where that is enough."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """Exact moves of an array, at most one resampling of what they show, exact moves of its result."""
+
+    before: Moves
+    resampling: Warp | Resize | None
+    after: Moves
+
+
+def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
+    """Fills the tasks' `out`.
+
+    Args:
+        tasks: of one sample; those whose warps have the same `Places` object may share the work.
+        engine: "numba" for tensors of a CPU where Numba is there, "torch" for plain torch on any device; "auto" is the
+            former where it can be had.
+    """
+    compiled = []
+    for task in tasks:
+        if engine != "torch" and _is_for_numba(task):
+            compiled.append(task)
+        else:
+            _by_torch(task)
+    if compiled:
+        # Imported here, as Numba may be missing.
+        from voxelocity.data.augment.steps.numba_gather import gather_compiled
+
+        gather_compiled(compiled)
+
+
+def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
+    """What is to be done to an array of `shape`; at least one pass."""
+    made: list[Pass] = []
+    rest = list(steps)
+    while rest or not made:
+        before, num = composed(shape, _leading(rest))
+        rest = rest[num:]
+        resampling, shape = None, before.shape
+        if rest and isinstance(rest[0], Warp | Resize):
+            resampling, rest = rest[0], rest[1:]
+            shape = resampling.shape_after(shape)
+        after, num = composed(shape, _leading(rest)) if resampling is not None else (Moves.none(shape), 0)
+        rest, shape = rest[num:], after.shape
+        made.append(Pass(before=before, resampling=resampling, after=after))
+    return made
+
+
+def _leading(steps: Sequence[SpatialStep]) -> list[ExactStep]:
+    exact: list[ExactStep] = []
     for step in steps:
-        source = _one(source, step)
-    return source
+        if isinstance(step, Warp | Resize):
+            break
+        exact.append(step)
+    return exact
 
 
-def _one(source: torch.Tensor, step: SpatialStep) -> torch.Tensor:
-    if isinstance(step, Flip):
-        return source.flip([axis + 1 for axis in range(3) if step.axes[axis]])
-    if isinstance(step, Turn):
-        return source.rot90(step.quarter_turns, (step.axes[0] + 1, step.axes[1] + 1))
-    if isinstance(step, Warp):
-        raise NotImplementedError("gather: warps are not made here yet")
-    return _crop(source, step)
+def _is_for_numba(task: Task) -> bool:
+    devices = {task.source.device.type, task.out.device.type}
+    return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES and has_numba()
 
 
-def _crop(source: torch.Tensor, step: Crop) -> torch.Tensor:
-    inside, pads = [], []
-    for start, length, side in zip(step.start, step.shape, source.shape[1:], strict=True):
-        first, last = min(max(start, 0), side), min(max(start + length, 0), side)
-        last = max(first, last)
-        inside.append(slice(first, last))
-        before = min(max(-start, 0), length)
-        pads.append((before, length - before - (last - first)))
-    box = source[(slice(None), *inside)]
-    if not any(map(any, pads)):
-        return box
-    return torch.nn.functional.pad(box, [n for pair in reversed(pads) for n in pair], value=step.fill)
+def _by_torch(task: Task) -> None:
+    task.out.copy_(taken(task.source, task.steps))
+    if task.linear is not None:
+        scale, shift = (
+            torch.from_numpy(value).view(-1, 1, 1, 1).to(task.out.device)
+            for value in (task.linear.scale, task.linear.shift)
+        )
+        task.out.mul_(scale).add_(shift)

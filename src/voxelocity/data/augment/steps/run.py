@@ -9,10 +9,9 @@ from typing import cast
 
 import torch
 
-from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps.change import change
-from voxelocity.data.augment.steps.gather import gather
-from voxelocity.data.augment.steps.intensity import IntensityStep
+from voxelocity.data.augment.steps.gather import Engine, Task, gather
+from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
 from voxelocity.data.augment.steps.spatial import SpatialStep
 
 Step = SpatialStep | IntensityStep
@@ -34,35 +33,63 @@ class Piece:
     out: torch.Tensor
 
 
-def run(pieces: Sequence[Piece]) -> None:
-    """Makes the patches of one sample: of the same places, where the steps of several begin with the same objects."""
-    for piece in pieces:
-        _run_one(piece)
+def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
+    """Makes the patches of one sample.
+
+    Spatial steps that follow each other are gathered in one pass where at most one of them resamples, and a linear
+    change right after them is made in it. Pieces whose warps have the same `Places` object share the work of finding
+    the voxels.
+
+    Args:
+        pieces: of one sample.
+        engine: "auto" is compiled loops for tensors of a CPU, and plain torch for others and where Numba is missing;
+            "torch" is plain torch for all.
+    """
+    stages = [_stages(piece) for piece in pieces]
+    sources = [piece.source for piece in pieces]
+    for number in range(max(map(len, stages), default=0)):
+        tasks, rest = [], []
+        for index, (piece, own) in enumerate(zip(pieces, stages, strict=True)):
+            if number < len(own):
+                stage = own[number]
+                out = piece.out if number == len(own) - 1 else _between(piece, sources[index], stage.spatial)
+                tasks.append(Task(source=sources[index], steps=stage.spatial, linear=stage.linear, out=out))
+                rest.append((out, stage.intensity))
+                sources[index] = out
+        gather(tasks, engine)
+        for out, intensity in rest:
+            change(out, intensity)
 
 
-def _run_one(piece: Piece) -> None:
-    source = piece.source
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stage:
+    """Spatial steps, a linear one that is made with them, and the intensity steps that come then."""
+
+    spatial: list[SpatialStep]
+    linear: Linear | None
+    intensity: list[IntensityStep]
+
+
+def _stages(piece: Piece) -> list[_Stage]:
     groups = [(is_spatial, list(steps)) for is_spatial, steps in itertools.groupby(piece.steps, key=_is_spatial)]
     if not groups or not groups[0][0]:
         groups.insert(0, (True, []))
-    num_spatial = sum(is_spatial for is_spatial, _ in groups)
-    buffer = piece.out
-    for is_spatial, steps in groups:
-        if is_spatial:
-            num_spatial -= 1
-            shape = _shape_after((int(source.shape[1]), int(source.shape[2]), int(source.shape[3])), steps)
-            buffer = piece.out if num_spatial == 0 else piece.out.new_empty((source.shape[0], *shape))
-            gather(source, cast("list[SpatialStep]", steps), buffer)
-        else:
-            change(buffer, cast("list[IntensityStep]", steps))
-        source = buffer
+    stages = []
+    for number in range(0, len(groups), 2):
+        spatial = cast("list[SpatialStep]", groups[number][1])
+        intensity = cast("list[IntensityStep]", groups[number + 1][1] if number + 1 < len(groups) else [])
+        is_folded = bool(intensity) and isinstance(intensity[0], Linear) and piece.out.dtype == torch.float32
+        linear = intensity[0] if is_folded else None
+        stages.append(_Stage(spatial=spatial, linear=linear, intensity=intensity[1:] if is_folded else intensity))
+    return stages
+
+
+def _between(piece: Piece, source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
+    shape = (int(source.shape[1]), int(source.shape[2]), int(source.shape[3]))
+    for step in steps:
+        shape = step.shape_after(shape)
+    return piece.out.new_empty((source.shape[0], *shape))
 
 
 def _is_spatial(step: Step) -> bool:
     return isinstance(step, SpatialStep)
-
-
-def _shape_after(shape: Index3, steps: Sequence[Step]) -> Index3:
-    for step in steps:
-        shape = cast(SpatialStep, step).shape_after(shape)
-    return shape

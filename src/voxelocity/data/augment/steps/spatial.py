@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps.places import Places
+from voxelocity.data.augment.steps.resize import Resize
 
 Matrix = npt.NDArray[np.float64]
 Interpolation = Literal["linear", "nearest"]
 Beyond = Literal["zeros", "border", "reflection"]
 """What lies beyond the array, as torch's `grid_sample` has it: zeros, the outermost voxel, or a mirror image about the
-faces of the outermost voxels (half a voxel beyond their centres)."""
+faces of the outermost voxels (half a voxel beyond their centres), or about their centres with `align_corners`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,24 +96,24 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Warp:
-    """Voxel `o` of the result is found at `matrix @ (o, 1)` of the array, plus `shifts[:, o]` where there are some.
+    """Each voxel of the result found at its place in the array, between voxels.
 
     Attributes:
-        matrix: (4, 4), last row (0, 0, 0, 1).
+        places: of the result's voxels.
         shape: of the result.
         interpolation: trilinear, or of the nearest voxel, places halfway between two rounded to the even one.
         beyond: what lies beyond the array.
-        shifts: (3, *shape) float32 in voxels of the array, or None.
+        matrix: (4, 4), what `to_source` says: of use to whoever tracks where the result lies.
     """
 
-    matrix: Matrix
+    places: Places
     shape: Index3
     interpolation: Interpolation
     beyond: Beyond
-    shifts: npt.NDArray[np.float32] | None = None
+    matrix: Matrix
 
     def to_source(self, shape: Index3) -> Matrix:
-        """As `Crop.to_source`, without the shifts."""
+        """As `Crop.to_source`, as the step's maker has it."""
         return self.matrix
 
     def shape_after(self, shape: Index3) -> Index3:
@@ -119,4 +121,5 @@ class Warp:
         return self.shape
 
 
-SpatialStep = Crop | Flip | Turn | Warp
+ExactStep = Crop | Flip | Turn
+SpatialStep = ExactStep | Warp | Resize

@@ -86,6 +86,10 @@ class Sketch:
             self.dtype = torch.float32
         self.steps.append(step)
 
+    def relocate(self, matrix: npt.NDArray[np.float64]) -> None:
+        """Moves the result in the world without touching a voxel: `matrix` (4, 4) as a step's `to_source`."""
+        self._to_source = self._to_source @ matrix
+
     def branch(self) -> Sketch:
         """Another sketch of the same source with the same steps so far, to be continued on its own."""
         twin = object.__new__(Sketch)

@@ -1,0 +1,91 @@
+"""Compiled loops that resample an array axis by axis, plane by plane of the result. Nothing here holds the GIL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from voxelocity.core.jit import kernel
+
+
+@kernel
+def resize(
+    source: Any,
+    index_x: Any,
+    weight_x: Any,
+    index_y: Any,
+    weight_y: Any,
+    index_z: Any,
+    weight_z: Any,
+    scale: Any,
+    out: Any,
+    steps: Any,
+) -> None:
+    """Fills a result whose voxels are weighted sums along each axis.
+
+    Args:
+        source: (c, x, y, z) of any memory order.
+        index_x: (nx, taps) int32, `Table.index`.
+        weight_x: (nx, taps) float32, and so for y and z.
+        index_y: as `index_x`.
+        weight_y: as `weight_x`.
+        index_z: as `index_x`.
+        weight_z: as `weight_x`.
+        scale: (c, 2) float32: a voxel's value times the first plus the second.
+        out: flat float32.
+        steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels, x, y and z.
+    """
+    num_channels, _, side_y, side_z = source.shape
+    plane = np.empty((side_y, side_z), np.float32)
+    row, ended = np.empty(side_z, np.float32), np.empty(len(index_z), np.float32)
+    for c in range(num_channels):
+        for i in range(len(index_x)):
+            _sum_planes(source[c], index_x[i], weight_x[i], plane)
+            for j in range(len(index_y)):
+                _sum_rows(plane, index_y[j], weight_y[j], row)
+                _sum_along(row, index_z, weight_z, scale[c, 0], scale[c, 1], ended)
+                start = steps[0] + c * steps[1] + i * steps[2] + j * steps[3]
+                for k in range(ended.size):
+                    out[start + k * steps[4]] = ended[k]
+
+
+@kernel
+def _sum_planes(source: Any, index: Any, weight: Any, plane: Any) -> None:
+    for j in range(plane.shape[0]):
+        line = plane[j]
+        first, factor = source[index[0], j], weight[0]
+        for k in range(line.size):
+            line[k] = np.float32(first[k]) * factor
+        for t in range(1, index.size):
+            if weight[t] != np.float32(0.0):
+                further, factor = source[index[t], j], weight[t]
+                for k in range(line.size):
+                    line[k] += np.float32(further[k]) * factor
+
+
+@kernel
+def _sum_rows(plane: Any, index: Any, weight: Any, row: Any) -> None:
+    first, factor = plane[index[0]], weight[0]
+    for k in range(row.size):
+        row[k] = first[k] * factor
+    for t in range(1, index.size):
+        if weight[t] != np.float32(0.0):
+            further, factor = plane[index[t]], weight[t]
+            for k in range(row.size):
+                row[k] += further[k] * factor
+
+
+@kernel
+def _sum_along(row: Any, index: Any, weight: Any, factor: Any, shift: Any, out: Any) -> None:
+    taps = index.shape[1]
+    if taps == 2:
+        for k in range(out.size):
+            total = row[index[k, 0]] * weight[k, 0] + row[index[k, 1]] * weight[k, 1]
+            out[k] = total * factor + shift
+        return
+    for k in range(out.size):
+        total = np.float32(0.0)
+        for t in range(taps):
+            total += row[index[k, t]] * weight[k, t]
+        out[k] = total * factor + shift

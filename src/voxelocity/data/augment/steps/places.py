@@ -1,0 +1,67 @@
+"""Where a warp finds its voxels, by the very roundings of whoever drew it: a label's nearest voxel depends on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Places:
+    """Coordinates of the result's voxels, sums of float32 products in a set order, made places in the array.
+
+    Voxel (i, j, k) has the coordinates `(lines[0][i], lines[1][j], lines[2][k], 1)`, its shift added to the first
+    three. Along axis a of the array its place is the sum of `theta[a]` times them, times `scale[a]`, where -1 and 1 are
+    the outer faces of the array's outermost voxels, or their centres with `align_corners`.
+
+    Attributes:
+        lines: (x,), (y,), (z,) float32 of the result's axes.
+        theta: (3, 4) float32.
+        order: of the three products in the sum; the fourth comes last.
+        is_fused: whether a product is added before it is rounded, as processors do it by one instruction.
+        is_wide: whether all that follows the sum is done in float64 and not in float32.
+        scale: (3,) float64, or None for 1.
+        align_corners: as of torch's `grid_sample`.
+        shifts: (3, x, y, z) float32, or None.
+    """
+
+    lines: tuple[Floats, Floats, Floats]
+    theta: Floats
+    order: tuple[int, int, int]
+    is_fused: bool
+    is_wide: bool
+    scale: npt.NDArray[np.float64] | None = None
+    align_corners: bool = False
+    shifts: Floats | None = None
+
+    def normalized(self, device: torch.device) -> torch.Tensor:
+        """(x, y, z, 3) as torch's `grid_sample` takes them, the last axis first; float64 if `is_wide`."""
+        sides = tuple(map(len, self.lines))
+        terms = []
+        for axis, line in enumerate(self.lines):
+            along = [1, 1, 1]
+            along[axis] = -1
+            term = torch.from_numpy(line).to(device).view(along).expand(sides)
+            if self.shifts is not None:
+                term = (term.double() + torch.from_numpy(self.shifts[axis]).to(device).double()).float()
+            terms.append(term)
+        summed = [self._summed(terms, axis) for axis in range(3)]
+        if self.is_wide:
+            summed = [value.double() for value in summed]
+        if self.scale is not None:
+            summed = [value * factor for value, factor in zip(summed, self.scale.tolist(), strict=True)]
+        return torch.stack(summed[::-1], dim=-1)
+
+    def _summed(self, terms: list[torch.Tensor], axis: int) -> torch.Tensor:
+        total = torch.zeros_like(terms[0])
+        for number in (*self.order, 3):
+            # The product of two float32 is exact in float64.
+            factor = float(self.theta[axis, number])
+            product = terms[number].double() * factor if number < 3 else torch.full_like(total, factor).double()
+            total = (product + total.double()).float() if self.is_fused else total + product.float()
+        return total

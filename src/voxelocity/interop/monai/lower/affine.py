@@ -20,6 +20,7 @@ from voxelocity.interop.monai.lower.sampling import (
     centred_places,
     device_why_not,
     first_reason,
+    is_float32,
     lazy_why_not,
     mode_why_not,
     own_sketch,
@@ -135,16 +136,11 @@ def _why_not(transform: Any) -> str:
         mode_why_not(transform.mode, transform.padding_mode),
         device_why_not(inner.affine_grid.device),
         "image_only=False returns the matrix too" if is_pair else "",
-        "" if inner.affine_grid.dtype == torch.float32 == _kind(inner) else "only dtype float32 is lowered",
+        ""
+        if is_float32(inner.affine_grid.dtype) and is_float32(inner.resampler.dtype)
+        else "only dtype float32 is lowered",
         rounding_why_not(map(product_is_fused, (2, 3))),
     )
-
-
-def _kind(transform: Any) -> torch.dtype | None:
-    kind = transform.resampler.dtype
-    if kind is None or isinstance(kind, torch.dtype):
-        return kind
-    return torch.from_numpy(np.empty(0, kind)).dtype
 
 
 LOWERINGS: Lowerings = {

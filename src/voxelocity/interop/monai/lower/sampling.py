@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from monai.networks.utils import normalize_transform
+from monai.utils import get_equivalent_dtype
 
 from voxelocity.data.augment.steps import Beyond, Interpolation, Places, Warp
 from voxelocity.interop.monai.lower.rounding import affine_grid_is_fused, product_is_fused, unit_line
@@ -64,6 +65,11 @@ def device_why_not(device: Any) -> str:
     if device is not None and torch.device(device).type != "cpu":
         return f"device={device} moves the work there"
     return ""
+
+
+def is_float32(kind: Any) -> bool:
+    """Whether a transform's `dtype` says float32."""
+    return kind is not None and bool(get_equivalent_dtype(kind, torch.Tensor) == torch.float32)
 
 
 def rounding_why_not(is_fused: Iterable[bool | None]) -> str:

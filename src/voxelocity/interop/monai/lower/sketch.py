@@ -11,7 +11,7 @@ from monai.data.meta_obj import get_track_meta
 from monai.data.meta_tensor import MetaTensor
 
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.steps import IntensityStep, Piece, SpatialStep, Step, Warp
+from voxelocity.data.augment.steps import IntensityStep, Piece, Resize, SpatialStep, Step, Warp
 
 
 class Sketch:
@@ -80,7 +80,7 @@ class Sketch:
         if isinstance(step, SpatialStep):
             self._to_source = self._to_source @ step.to_source(self._shape3)
             self._shape3 = step.shape_after(self._shape3)
-            if isinstance(step, Warp):
+            if isinstance(step, Warp | Resize):
                 self.dtype = torch.float32
         elif isinstance(step, IntensityStep):
             self.dtype = torch.float32

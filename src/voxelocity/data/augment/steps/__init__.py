@@ -4,6 +4,7 @@
 people wrote elsewhere, and must give what they give there.
 """
 
+from voxelocity.data.augment.steps.fill import Fill
 from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
 from voxelocity.data.augment.steps.places import Places
 from voxelocity.data.augment.steps.resize import Resize, Table
@@ -13,6 +14,7 @@ from voxelocity.data.augment.steps.spatial import Beyond, Crop, Flip, Interpolat
 __all__ = [
     "Beyond",
     "Crop",
+    "Fill",
     "Flip",
     "IntensityStep",
     "Interpolation",

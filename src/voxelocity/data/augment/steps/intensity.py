@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.data.augment.steps.fill import Fill
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear:
@@ -19,4 +21,4 @@ class Linear:
     shift: npt.NDArray[np.float32]
 
 
-IntensityStep = Linear
+IntensityStep = Linear | Fill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -22,7 +23,13 @@ def finish(data: Any) -> Any:
     return {**data, **dict(zip(keys, _made([data[key] for key in keys]), strict=True))}
 
 
-def _made(sketches: list[Sketch]) -> list[torch.Tensor]:
-    outs = [torch.empty(sketch.shape, dtype=sketch.dtype, device=sketch.source.device) for sketch in sketches]
-    run([sketch.piece(out) for sketch, out in zip(sketches, outs, strict=True)])
-    return [sketch.dressed(out) for sketch, out in zip(sketches, outs, strict=True)]
+def _made(sketches: list[Sketch]) -> list[Any]:
+    outs = [
+        torch.empty(sketch.shape, dtype=sketch.filled_dtype, device=sketch.source.device)
+        for sketch in sketches
+        if sketch.kept is None
+    ]
+    drawn = [sketch for sketch in sketches if sketch.kept is None]
+    run([sketch.piece(out) for sketch, out in zip(drawn, outs, strict=True)])
+    made = (sketch.dressed(out.to(sketch.dtype)) for sketch, out in zip(drawn, outs, strict=True))
+    return [next(made) if sketch.kept is None else copy.deepcopy(sketch.kept) for sketch in sketches]

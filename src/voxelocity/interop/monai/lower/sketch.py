@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from monai.data.meta_obj import get_track_meta
+from monai.data.meta_obj import MetaObj, get_track_meta
 from monai.data.meta_tensor import MetaTensor
+from monai.data.utils import affine_to_spacing
+from monai.utils import convert_to_tensor
 
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.steps import IntensityStep, Piece, Resize, SpatialStep, Step, Warp
+from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp
 
 
 class Sketch:
@@ -24,6 +26,7 @@ class Sketch:
         source: (c, *spatial) plain tensor of two or three spatial axes, on any device, only read.
         steps: what will be made of it, in this order; on three spatial axes, a plane being (c, x, y, 1).
         dtype: of the result.
+        kept: the value itself, where the result is to be a copy of it, of its own type; None once there is a step.
         is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when the sketch was made.
         meta: of that MetaTensor but for its affine; this sketch's own dictionary.
         applied_operations: of the source. Changes that are drawn are not added: they cannot be inverted.
@@ -36,24 +39,32 @@ class Sketch:
         self._affine = value.affine if isinstance(value, MetaTensor) else None
         self.source = value.as_tensor() if isinstance(value, MetaTensor) else value
         self.dtype = self.source.dtype
+        self.kept: Any = None
         self.steps: list[Step] = []
         self._to_source: npt.NDArray[np.float64] = np.eye(4)
         self._shape3 = self._lifted_shape(tuple(self.source.shape[1:]))
 
     @classmethod
     def of(cls, value: Any) -> Sketch:
-        """The sketch itself, or a new one of a tensor or an array.
+        """The sketch itself, or a new one of a tensor, an array, or what a sketch keeps.
 
         Raises:
-            TypeError: it is neither.
+            TypeError: it is none of them.
         """
         if isinstance(value, Sketch):
-            return value
+            return value if value.kept is None else cls.of(value.kept)
         if isinstance(value, np.ndarray):
-            value = torch.from_numpy(np.ascontiguousarray(value))
+            value = convert_to_tensor(value)
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"a transform of voxels was given a {type(value).__name__}, not a tensor or an array")
         return cls(value)
+
+    @classmethod
+    def keeping(cls, value: torch.Tensor | npt.NDArray[Any]) -> Sketch:
+        """A sketch that comes to a copy of the value, made when it is needed."""
+        sketch = cls.of(value)
+        sketch.kept = value
+        return sketch
 
     @property
     def num_spatial(self) -> int:
@@ -75,8 +86,20 @@ class Sketch:
         """Whether there is no step yet, so that `source` is what the transform would see."""
         return not self.steps
 
+    @property
+    def filled_dtype(self) -> torch.dtype:
+        """What the steps can fill: `dtype`, or where they cannot, what is cast to it afterwards."""
+        return torch.float32 if self.dtype == torch.float32 else self.held_dtype
+
+    @property
+    def held_dtype(self) -> torch.dtype:
+        """In what the voxels are after the steps so far, before any cast to `dtype`."""
+        is_moved_only = all(isinstance(step, Crop | Flip | Turn) for step in self.steps)
+        return self.source.dtype if is_moved_only else torch.float32
+
     def add(self, step: Step) -> None:
         """A further step."""
+        self.kept = None
         if isinstance(step, SpatialStep):
             self._to_source = self._to_source @ step.to_source(self._shape3)
             self._shape3 = step.shape_after(self._shape3)
@@ -99,7 +122,7 @@ class Sketch:
         return twin
 
     def piece(self, out: torch.Tensor) -> Piece:
-        """The work of filling `out`, of this `shape` and `dtype`."""
+        """The work of filling `out`, of this `shape` and `filled_dtype`."""
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
         return Piece(source=source, steps=tuple(self.steps), out=out)
 
@@ -108,12 +131,14 @@ class Sketch:
         if not self.is_tracked:
             return out
         affine = self._affine if self._affine is not None else torch.eye(4, dtype=torch.float64)
-        dressed: torch.Tensor = MetaTensor(
-            out,
-            affine=affine @ self._moved(affine),
-            meta={name: value for name, value in self.meta.items() if name != "affine"},
-            applied_operations=self.applied_operations,
-        )
+        meta = {name: value for name, value in self.meta.items() if name != "affine"}
+        if any(isinstance(step, SpatialStep) for step in self.steps):
+            affine = affine @ self._moved(affine)
+            if "pixdim" in meta:
+                spacing = affine_to_spacing(affine)
+                meta["pixdim"] = MetaObj.copy_items(meta["pixdim"])
+                meta["pixdim"][1 : 1 + len(spacing)] = spacing
+        dressed: torch.Tensor = MetaTensor(out, affine=affine, meta=meta, applied_operations=self.applied_operations)
         return dressed
 
     def _moved(self, affine: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,79 @@
+"""What lowerings of the dictionary and of the array form share: which data they can take, and MONAI's own way else."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from monai.data.meta_tensor import MetaTensor
+
+from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.lowering import Lowering
+from voxelocity.interop.monai.lower.sketch import Sketch
+
+Apply = Callable[[Any, Any], Any]
+
+
+def continued(value: Any) -> Sketch:
+    """A sketch that may be changed: a branch of the one given, or a new one."""
+    if isinstance(value, Sketch) and value.kept is None:
+        return value.branch()
+    return Sketch.of(value)
+
+
+def is_sketchable(value: Any) -> bool:
+    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes.
+
+    Not so what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine.
+    """
+    if isinstance(value, Sketch):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.ndim in (3, 4) and value.dtype.kind in "biuf"
+    if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
+        return False
+    if isinstance(value, MetaTensor):
+        is_plain = not value.pending_operations and not value.is_batch
+        return is_plain and len(value.affine) >= value.ndim
+    return True
+
+
+def or_monais(apply: Apply) -> Apply:
+    """The lowering, and MONAI's own transform for data that no sketch can hold."""
+
+    @functools.wraps(apply)
+    def lowered(transform: Any, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            values: Iterable[Any] = (data[key] for key in transform.keys if key in data)
+        else:
+            values = [data]
+        if all(map(is_sketchable, values)):
+            return apply(transform, data)
+        return transform(finish(data))
+
+    return lowered
+
+
+def by_key(change: Callable[[Any, Any], Any], of: Callable[[Any], Any]) -> Apply:
+    """A dictionary form: `change(of(transform), value)` in place of the value of each of its keys."""
+
+    def apply(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        changed = dict(data)
+        for key in transform.key_iterator(changed):
+            changed[key] = change(of(transform), changed[key])
+        return changed
+
+    return apply
+
+
+def why_not_lazy(transform: Any) -> str:
+    """Of a transform with MONAI's lazy resampling, which collects operations and makes them later."""
+    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if transform.lazy else ""
+
+
+def spatial(apply: Apply, why_not: Callable[[Any], str] = why_not_lazy) -> Lowering:
+    """The lowering of a spatial transform, by MONAI's own way for data that no sketch can hold."""
+    return Lowering(apply=or_monais(apply), why_not=why_not)

@@ -1,0 +1,80 @@
+"""What the parity table shows: transforms with arguments, and items to try them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from monai.data.meta_tensor import MetaTensor
+
+Item = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParityCase:
+    """One set of arguments of a dictionary transform, compared with its lowering.
+
+    Attributes:
+        transform: MONAI's class.
+        arguments: of its constructor.
+        item: makes an item from a seed.
+        tolerance: largest difference of two values that may be, relative to the largest absolute value of MONAI's; 0
+            for equal values. Labels are always equal.
+        label_keys: tensors that hold classes, whose voxels are counted where they differ.
+    """
+
+    transform: type
+    arguments: Mapping[str, Any]
+    item: Callable[[int], Item]
+    tolerance: float = 0.0
+    label_keys: tuple[str, ...] = field(default=("label",))
+
+    def made(self, seed: int) -> Any:
+        """The transform, with its random state where it has one."""
+        transform = self.transform(**self.arguments)
+        return transform.set_random_state(seed=seed) if hasattr(transform, "set_random_state") else transform
+
+    @property
+    def words(self) -> str:
+        """The arguments but for the keys, as they would be written in a script."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items() if name != "keys")
+
+
+def item_of(
+    seed: int,
+    *,
+    shape: Sequence[int] = (96, 96, 96),
+    num_channels: int = 1,
+    dtype: npt.DTypeLike = np.float32,
+    label_dtype: npt.DTypeLike = np.uint8,
+    num_classes: int = 3,
+    kind: str = "meta",
+) -> Item:
+    """An item with an "image" (num_channels, *shape), a "label" (1, *shape) of classes and the name of its "case".
+
+    Args:
+        seed: of its voxels, its affine and its metadata.
+        shape: of its two or three spatial axes.
+        num_channels: of the image.
+        dtype: of the image; integers and floats are spread over 0 to 100.
+        label_dtype: of the label.
+        num_classes: of the label, the background being one.
+        kind: "meta" for tensors with affine and metadata, "tensor" for plain ones, "array" for arrays.
+    """
+    rng = np.random.default_rng(seed)
+    image = (rng.random((num_channels, *shape)) * 100).astype(dtype)
+    label = rng.integers(0, num_classes, (1, *shape)).astype(label_dtype)
+    if kind == "array":
+        return {"image": image, "label": label, "case": f"case-{seed}"}
+    tensors = {"image": torch.from_numpy(image), "label": torch.from_numpy(label)}
+    if kind == "meta":
+        affine = torch.eye(4, dtype=torch.float64)
+        affine[:3] = torch.from_numpy(rng.normal(size=(3, 4)))
+        for key, value in tensors.items():
+            meta = {"filename_or_obj": f"{key}-{seed}.nii.gz", "pixdim": np.ones(8, np.float32)}
+            tensors[key] = MetaTensor(value, affine=affine.clone(), meta=meta)
+    return {**tensors, "case": f"case-{seed}"}

@@ -100,7 +100,7 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
     if one.size == 0:
         return _in_words(key, "; ".join(words))
     with np.errstate(invalid="ignore"):
-        gap = np.abs(one.astype(np.float64) - other.astype(np.float64))
+        gap = np.atleast_1d(np.abs(one.astype(np.float64) - other.astype(np.float64)))
     gap[(one == other) | (np.isnan(one) & np.isnan(other) if one.dtype.kind == "f" else False)] = 0.0
     gap[np.isnan(gap)] = np.inf
     return Difference(

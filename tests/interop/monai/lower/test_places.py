@@ -42,7 +42,7 @@ def test_foreground_and_background_are_where_monai_finds_them(
 ) -> None:
     label, image = voxels
     theirs = map_binary_to_indices(label, image, threshold)
-    ours = binary_places(label, image, threshold, engine)
+    ours = binary_places(label, image, threshold, engine=engine)
     assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
 
 
@@ -63,18 +63,29 @@ def test_classes_are_where_monai_finds_them(
 ) -> None:
     label, image = voxels
     theirs = map_classes_to_indices(label, num_classes, image, threshold, at_most)
-    ours = [places.at_most(at_most) for places in class_places(label, num_classes, image, threshold, engine)]
+    ours = [places.at_most(at_most) for places in class_places(label, num_classes, image, threshold, engine=engine)]
     assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_background_of_a_uint8_tensor_is_everywhere_and_that_of_an_array_is_not(
+    engine: Literal["auto", "torch"],
+) -> None:
+    label = torch.tensor([[[0, 1], [2, 0]]], dtype=torch.uint8)
+    for one, is_array in ((label, False), (label.numpy(), True)):
+        theirs = map_binary_to_indices(one)
+        ours = binary_places(label, None, 0.0, is_array=is_array, engine=engine)
+        assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
 
 
 def test_nan_is_foreground_of_no_class_and_above_no_threshold_as_for_monai() -> None:
     label = torch.tensor([[[np.nan, 0.0, 1.0, -1.0, 0.5, 7.0]]])
     image = torch.tensor([[[1.0, np.nan, 1.0, 1.0, 1.0, 1.0]]])
     for engine in ("auto", "torch"):
-        assert [_all(places) for places in binary_places(label, image, 0.0, engine)] == [
+        assert [_all(places) for places in binary_places(label, image, 0.0, engine=engine)] == [
             indices.tolist() for indices in map_binary_to_indices(label, image, 0.0)
         ]
-        assert [_all(places) for places in class_places(label, 2, None, 0.0, engine)] == [[1], [2]]
+        assert [_all(places) for places in class_places(label, 2, None, 0.0, engine=engine)] == [[1], [2]]
 
 
 def test_a_place_beyond_the_last_is_refused() -> None:

@@ -115,13 +115,18 @@ def _converter(transform: Any) -> Any:
     return transform.converter
 
 
+def _why_not_tensors(transform: Any) -> str:
+    is_plain = not transform.converter.track_meta
+    return "track_meta=False: MONAI then keeps its history under names of its own in the item" if is_plain else ""
+
+
 LOWERINGS: Lowerings = {
     EnsureType: Lowering(apply=_ensured),
     EnsureTyped: Lowering(apply=_ensured_d),
     CastToType: Lowering(apply=_cast),
     CastToTyped: Lowering(apply=_cast_d),
     ToTensor: Lowering(apply=_as_tensor),
-    ToTensord: Lowering(apply=by_key(_as_tensor, _converter)),
+    ToTensord: Lowering(apply=by_key(_as_tensor, _converter), why_not=_why_not_tensors),
     ToDevice: Lowering(apply=_on_device),
     ToDeviced: Lowering(apply=by_key(_on_device, _converter)),
 }

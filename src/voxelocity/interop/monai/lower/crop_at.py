@@ -40,7 +40,10 @@ def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, backgro
         return
     if foreground is None or background is None:
         foreground, background = binary_places(
-            _voxels(label), None if image is None else _voxels(image), cropper.image_threshold
+            _voxels(label),
+            None if image is None else _voxels(image),
+            cropper.image_threshold,
+            is_array=isinstance(label.kept if isinstance(label, Sketch) else label, np.ndarray),
         )
     size = _size_that_fits(cropper, shape)
     if size is None or not _are_lists([foreground, background]):

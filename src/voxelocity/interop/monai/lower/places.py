@@ -68,30 +68,39 @@ class Places:
 
 
 def binary_places(
-    label: torch.Tensor, image: torch.Tensor | None, threshold: float, engine: Engine = "auto"
+    label: torch.Tensor,
+    image: torch.Tensor | None,
+    threshold: float,
+    *,
+    is_array: bool = False,
+    engine: Engine = "auto",
 ) -> tuple[Places, Places]:
     """The places of foreground and of background, as MONAI's `map_binary_to_indices` has them.
+
+    So the background of a uint8 tensor is the whole array where no image narrows it: there MONAI takes the complement
+    of numbers, bit by bit, and none of them becomes 0.
 
     Args:
         label: (c, *spatial) of two or three spatial axes; a first channel of several is the background's and left out.
         image: (c, *spatial) of the same sides: background counts where a channel of it is above the threshold.
         threshold: of the image.
+        is_array: MONAI is given an array of these voxels.
         engine: "torch" for plain torch even where compiled loops can be had.
     """
     label, image = _lifted(label), None if image is None else _lifted(image)
-    first = 1 if len(label) > 1 else 0
+    is_all = label.dtype == torch.uint8 and image is None and not is_array
+    label = label[1:] if len(label) > 1 else label
     if engine == "auto" and _is_compiled(label, image):
-        background, foreground = _compiled(label, True, first, 2, image, threshold)
-        return foreground, background
-    is_foreground = label[first:].bool().any(0)
-    is_background = ~is_foreground
-    if image is not None:
-        is_background &= (image > threshold).any(0)
-    return _of_mask(is_foreground), _of_mask(is_background)
+        background, foreground = _Planes(label, None, image, threshold).places(2)
+    else:
+        is_foreground = label.bool().any(0)
+        is_background = ~is_foreground if image is None else ~is_foreground & (image > threshold).any(0)
+        background, foreground = _of_mask(is_background), _of_mask(is_foreground)
+    return foreground, _everywhere(label) if is_all else background
 
 
 def class_places(
-    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, engine: Engine = "auto"
+    label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine = "auto"
 ) -> list[Places]:
     """The places of each class, as MONAI's `map_classes_to_indices` has them.
 
@@ -104,7 +113,7 @@ def class_places(
     """
     label, image = _lifted(label), None if image is None else _lifted(image)
     if engine == "auto" and len(label) == 1 and num_classes <= _MOST_CLASSES and _is_compiled(label, image):
-        return _compiled(label, False, num_classes, num_classes, image, threshold)
+        return _Planes(label, num_classes, image, threshold).places(num_classes)
     is_valid = None if image is None else (image > threshold).any(0)
     masks = (channel.bool() for channel in label) if len(label) > 1 else (label[0] == c for c in range(num_classes))
     return [_of_mask(mask if is_valid is None else mask & is_valid) for mask in masks]
@@ -120,24 +129,53 @@ def _is_compiled(label: torch.Tensor, image: torch.Tensor | None) -> bool:
     return has_numba() and on_cpu and label.dtype in _LABELS and (image is None or image.dtype in _IMAGES)
 
 
-def _compiled(
-    label: torch.Tensor, is_binary: bool, parameter: int, num_marks: int, image: torch.Tensor | None, threshold: float
-) -> list[Places]:
-    from voxelocity.interop.monai.lower import numba_places
+class _Planes:
+    """Planes of a label, marked by compiled loops."""
 
-    voxels: Any = (label.view(torch.uint8) if label.dtype == torch.bool else label).numpy()
-    valid: Any = np.empty((0, 0, 0, 0), np.uint8) if image is None else image.numpy()
-    # As torch compares: the threshold takes the type of a floating image.
-    limit: Any = np.float32(threshold) if valid.dtype == np.float32 else np.float64(threshold)
-    counts = np.empty((voxels.shape[1], num_marks), np.int64)
-    numba_places.count(voxels, is_binary, parameter, valid, limit, counts)
+    def __init__(
+        self, label: torch.Tensor, num_classes: int | None, image: torch.Tensor | None, threshold: float
+    ) -> None:
+        self._label: Any = (label.view(torch.uint8) if label.dtype == torch.bool else label).numpy()
+        self._num_classes = num_classes
+        self._image: Any = None if image is None else image.numpy()
+        # As torch compares: the threshold takes the type of a floating image.
+        is_single = image is not None and image.dtype == torch.float32
+        self._threshold = np.float32(threshold) if is_single else np.float64(threshold)
 
-    def finder(mark: int) -> Callable[[int, int], int]:
-        return lambda plane, rank: numba_places.find(
-            voxels, is_binary, parameter, valid, limit, mark, plane, rank
-        )  # fmt: skip
+    def places(self, num_marks: int) -> list[Places]:
+        """Of each mark."""
+        from voxelocity.interop.monai.lower import numba_places
 
-    return [Places(counts[:, mark], finder(mark)) for mark in range(num_marks)]
+        counts = np.empty((self._label.shape[1], num_marks), np.int64)
+        marks = np.empty(self._label.shape[2:], np.int16)
+        for plane, row in enumerate(counts):
+            self._mark(plane, marks)
+            numba_places.count(marks, row)
+        return [Places(counts[:, mark], self._finder(mark)) for mark in range(num_marks)]
+
+    def _finder(self, mark: int) -> Callable[[int, int], int]:
+        def find(plane: int, rank: int) -> int:
+            marks = np.empty(self._label.shape[2:], np.int16)
+            self._mark(plane, marks)
+            return plane * marks.size + int(np.flatnonzero(marks == mark)[rank])
+
+        return find
+
+    def _mark(self, plane: int, marks: npt.NDArray[np.int16]) -> None:
+        from voxelocity.interop.monai.lower import numba_places
+
+        if self._num_classes is None:
+            numba_places.mark_binary(self._label[:, plane], marks)
+        else:
+            numba_places.mark_classes(self._label[0, plane], self._num_classes, marks)
+        if self._image is not None:
+            last = 0 if self._num_classes is None else self._num_classes - 1
+            numba_places.leave_out(self._image[:, plane], self._threshold, 0, last, marks)
+
+
+def _everywhere(label: torch.Tensor) -> Places:
+    num_planes, size = label.shape[1], label[0, 0].numel()
+    return Places(np.full(num_planes, size, np.int64), lambda plane, rank: plane * size + rank)
 
 
 def _of_mask(mask: torch.Tensor) -> Places:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array, Scaling
-from voxelocity.data.augment import numba_crop, numba_warp
+from voxelocity.data.augment import numba_crop, numba_noise, numba_warp
 from voxelocity.data.augment import numba_intensity as intensity
 from voxelocity.data.augment.bias import coefficient_cube, legendre
 from voxelocity.data.augment.blur import blur_weights
@@ -126,11 +126,12 @@ def _minus(one: Index3, other: Index3) -> Index3:
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
     flat = channel.reshape(-1)
     if params.has_bias[row]:
-        tables = [legendre(side) for side in channel.shape]
-        intensity.apply_bias(channel, coefficient_cube(params.bias[row, number]), *tables)
+        along_x, along_y, along_z = (legendre(side) for side in channel.shape)
+        cube = coefficient_cube(params.bias[row, number])
+        intensity.apply_bias(channel, cube, along_x, along_y, np.ascontiguousarray(along_z.T))
     if params.noise_std[row] > 0.0:
         std = params.noise_std[row] * (params.scale[row, number] if is_folded else np.float32(1.0))
-        intensity.add_noise(flat, std, params.noise_seed[row], number)
+        numba_noise.add_noise(flat, std, params.noise_seed[row], number)
     if params.blur_sigma_voxel[row, number].any():
         _blur(channel, params.blur_sigma_voxel[row, number])
     scale, shift = params.scale[row, number], params.shift[row, number]

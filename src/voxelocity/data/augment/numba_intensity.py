@@ -1,6 +1,6 @@
-"""Compiled loops over the intensities of a patch: bias, noise, blur, brightness, contrast, low resolution, gamma.
+"""Compiled loops over the intensities of a patch: bias, blur, brightness, contrast, low resolution, gamma.
 
-All work in place on C-contiguous float32 and hold no GIL.
+All work in place on C-contiguous float32 and hold no GIL. `run_program` makes the pointwise steps of `steps`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,16 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.jit import inlined, kernel
-from voxelocity.data.augment.noise import (
-    BITS_PER_LEVEL,
-    BLOCKS_PER_CHUNK,
-    CHUNK_VOXELS,
-    KEY_STEPS,
-    MULTIPLIERS,
-    NUM_LEVELS,
-    QUANTILES,
-    ROUNDS,
+from voxelocity.data.augment.noise import CHUNK_VOXELS
+from voxelocity.data.augment.steps.program import (
+    CLIP,
+    CURVE,
+    KEEP_ABOVE,
+    KEEP_BELOW,
+    LINEAR,
+    LINEAR_BUT_ZERO,
+    POWER,
 )
-
-_FIRST, _SECOND = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
-_KEY_STEP_0, _KEY_STEP_1 = np.uint32(KEY_STEPS[0]), np.uint32(KEY_STEPS[1])
-_HALF_WORD = np.uint64(32)
-_LEVEL_MASK = np.uint32(NUM_LEVELS - 1)
-_LEVEL_BITS = np.uint32(BITS_PER_LEVEL)
-_HALF_CHUNK = CHUNK_VOXELS // 2
 
 # Minimax-like polynomials (Chebyshev fits of ours) for log2(1 + t) / t on 1 + t in [sqrt(1/2), sqrt(2)], off by at
 # most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorise, which calls of the C library's powf do not.
@@ -57,6 +50,10 @@ _EXP2 = tuple(
     )
 )
 _LOG2_E = np.float32(1.4426950408889634)
+_TINY = np.float32(1e-37)
+"""Smallest number whose logarithm is taken: just above the denormal ones."""
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+"""The bits of a float but for its sign."""
 
 
 @inlined
@@ -96,49 +93,24 @@ def _exp2(value: Any) -> Any:
 
 @kernel
 def apply_bias(channel: Any, cube: Any, legendre_x: Any, legendre_y: Any, legendre_z: Any) -> None:
-    """Times the bias field. Channel (nx, ny, nz), cube (4, 4, 4) of coefficients, Legendre tables (n, 4)."""
+    """Times the bias field. Channel (nx, ny, nz), cube (i, j, k), Legendre tables (nx, i), (ny, j), (k, nz)."""
     nx, ny, nz = channel.shape
+    field = np.empty(nz, np.float32)
     for i in range(nx):
         for j in range(ny):
-            c0 = c1 = c2 = c3 = np.float32(0.0)
-            for a in range(4):
-                for b in range(4):
-                    product = legendre_x[i, a] * legendre_y[j, b]
-                    c0 += product * cube[a, b, 0]
-                    c1 += product * cube[a, b, 1]
-                    c2 += product * cube[a, b, 2]
-                    c3 += product * cube[a, b, 3]
+            field[:] = np.float32(0.0)
+            for c in range(cube.shape[2]):
+                total = np.float32(0.0)
+                for a in range(cube.shape[0]):
+                    along = np.float32(0.0)
+                    for b in range(cube.shape[1]):
+                        along += legendre_y[j, b] * cube[a, b, c]
+                    total += legendre_x[i, a] * along
+                for k in range(nz):
+                    field[k] += total * legendre_z[c, k]
             for k in range(nz):
-                field = c0 + c1 * legendre_z[k, 1] + c2 * legendre_z[k, 2] + c3 * legendre_z[k, 3]
-                field = min(max(field * _LOG2_E, np.float32(-126.0)), np.float32(126.0))
-                channel[i, j, k] *= _exp2(field)
-
-
-@kernel
-def add_noise(flat: Any, std: Any, seed: Any, number: Any) -> None:
-    """Plus `std` times the numbers of `noise.standard_normal(seed, number, flat.size)`."""
-    words = np.empty(4 * BLOCKS_PER_CHUNK, np.uint32)
-    for start in range(0, flat.size, CHUNK_VOXELS):
-        for b in range(BLOCKS_PER_CHUNK):
-            w0, w1 = np.uint32(start // 8 + b), np.uint32(number)
-            w2 = w3 = np.uint32(0)
-            k0, k1 = np.uint32(seed & 0xFFFFFFFF), np.uint32((seed >> 32) & 0xFFFFFFFF)
-            for _ in range(ROUNDS):
-                low, high = _FIRST * np.uint64(w0), _SECOND * np.uint64(w2)
-                w0 = np.uint32(high >> _HALF_WORD) ^ w1 ^ k0
-                w1 = np.uint32(high)
-                w2 = np.uint32(low >> _HALF_WORD) ^ w3 ^ k1
-                w3 = np.uint32(low)
-                k0, k1 = np.uint32(k0 + _KEY_STEP_0), np.uint32(k1 + _KEY_STEP_1)
-            words[b] = w0
-            words[BLOCKS_PER_CHUNK + b] = w1
-            words[2 * BLOCKS_PER_CHUNK + b] = w2
-            words[3 * BLOCKS_PER_CHUNK + b] = w3
-        for t in range(min(_HALF_CHUNK, flat.size - start)):
-            flat[start + t] += std * QUANTILES[words[t] & _LEVEL_MASK]
-        second = start + _HALF_CHUNK
-        for t in range(min(_HALF_CHUNK, flat.size - second)):
-            flat[second + t] += std * QUANTILES[(words[t] >> _LEVEL_BITS) & _LEVEL_MASK]
+                exponent = min(max(field[k] * _LOG2_E, np.float32(-126.0)), np.float32(126.0))
+                channel[i, j, k] *= _exp2(exponent)
 
 
 @kernel
@@ -268,3 +240,113 @@ def moments(flat: Any) -> Any:
     mean = total / flat.size
     variance = max(squares / flat.size - mean * mean, 0.0)
     return low, high, pivot + mean, np.sqrt(variance)
+
+
+@kernel
+def _make_one(chunk: Any, code: Any, numbers: Any, at: Any) -> None:
+    """One step of a program, whose numbers begin at place `at`, on a chunk of voxels."""
+    zero = np.float32(0.0)
+    a, b = numbers[at], numbers[at + 1]
+    if code == LINEAR:
+        c = numbers[at + 2]
+        for t in range(chunk.size):
+            chunk[t] = (chunk[t] - a) * b + c
+    elif code == LINEAR_BUT_ZERO:
+        c = numbers[at + 2]
+        for t in range(chunk.size):
+            value = chunk[t]
+            chunk[t] = value if value == zero else (value - a) * b + c
+    elif code == CLIP:
+        for t in range(chunk.size):
+            value = chunk[t]
+            value = a if value < a else value
+            chunk[t] = b if value > b else value
+    elif code == KEEP_ABOVE:
+        for t in range(chunk.size):
+            chunk[t] = chunk[t] if chunk[t] > a else b
+    elif code == KEEP_BELOW:
+        for t in range(chunk.size):
+            chunk[t] = chunk[t] if chunk[t] < a else b
+    elif code == POWER:
+        gamma, span, at_zero = numbers[at + 2], numbers[at + 3], numbers[at + 4]
+        for t in range(chunk.size):
+            unit = (chunk[t] - a) * b
+            exponent = min(max(gamma * _log2(max(unit, _TINY)), np.float32(-126.0)), np.float32(126.0))
+            chunk[t] = (at_zero if unit <= zero else _exp2(exponent)) * span + a
+    elif code == CURVE:
+        last = np.int64(numbers[at + 2])
+        for t in range(chunk.size):
+            place = min(max((chunk[t] - a) * b, zero), np.float32(last))
+            # Of a NaN too, whose place is any number.
+            below = max(min(np.int64(place), last - np.int64(1)), np.int64(0))
+            value = numbers[at + 3 + below]
+            chunk[t] = value + (place - np.float32(below)) * (numbers[at + 4 + below] - value)
+
+
+@kernel
+def _measure(chunk: Any, keys: Any, sums: Any, is_nonzero: Any) -> None:
+    """Adds a chunk to what is known: keys of the extremes; number of voxels, sum and squares about `sums[3]`."""
+    zero = np.float32(0.0)
+    # Bits of floats in an order that whole numbers have too: their extremes vectorise, those of floats do not where a
+    # NaN must not get lost (1.1 to 0.3 ms for 96^3 voxels, with the two loops apart).
+    bits = chunk.view(np.int32)
+    low, high = keys[0], keys[1]
+    pivot, count = sums[3], 0
+    total = squares = np.float64(0.0)
+    if is_nonzero:
+        for t in range(chunk.size):
+            key = bits[t] ^ ((bits[t] >> np.int32(31)) & _MAGNITUDE)
+            is_some = chunk[t] != zero
+            low = min(low, key if is_some else low)
+            high = max(high, key if is_some else high)
+        for t in range(chunk.size):
+            is_some = chunk[t] != zero
+            count += 1 if is_some else 0
+            centred = np.float64(chunk[t]) - pivot if is_some else np.float64(0.0)
+            total += centred
+            squares += centred * centred
+    else:
+        count = chunk.size
+        for t in range(chunk.size):
+            key = bits[t] ^ ((bits[t] >> np.int32(31)) & _MAGNITUDE)
+            low, high = min(low, key), max(high, key)
+        for t in range(chunk.size):
+            centred = np.float64(chunk[t]) - pivot
+            total += centred
+            squares += centred * centred
+    keys[0], keys[1] = low, high
+    sums[0] += count
+    sums[1] += total
+    sums[2] += squares
+
+
+@kernel
+def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, takes: Any) -> None:
+    """The steps of a program on a channel, chunk by chunk, and what the result holds.
+
+    Args:
+        flat: of the channel.
+        codes: (n,) of `steps.program`.
+        starts: (n,) where the numbers of each step begin.
+        numbers: float32, of all steps.
+        facts: (5,) float64, filled where `takes` is not 0: number of voxels, smallest, largest, mean, variance.
+        takes: 0 for no statistics, 1 for those of all voxels, 2 for those of voxels that are not 0.
+    """
+    keys = np.array([_MAGNITUDE, ~_MAGNITUDE], np.int32)
+    sums = np.zeros(4, np.float64)
+    for start in range(0, flat.size, CHUNK_VOXELS):
+        chunk = flat[start : min(start + CHUNK_VOXELS, flat.size)]
+        for o in range(codes.size):
+            _make_one(chunk, codes[o], numbers, starts[o])
+        if takes != 0:
+            if start == 0:
+                sums[3] = chunk[0]
+            _measure(chunk, keys, sums, takes == 2)
+    if takes == 0:
+        return
+    keys ^= (keys >> np.int32(31)) & _MAGNITUDE
+    count, mean = sums[0], sums[1] / sums[0]
+    facts[0], facts[1], facts[2] = count, keys.view(np.float32)[0], keys.view(np.float32)[1]
+    facts[3], facts[4] = sums[3] + mean, max(sums[2] / count - mean * mean, np.float64(0.0))
+    if count == 0 or np.isnan(mean):
+        facts[1:] = np.nan

@@ -2,21 +2,80 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import torch
 
+from voxelocity.core.jit import has_numba
+from voxelocity.data.augment.steps.field import Field
 from voxelocity.data.augment.steps.fill import Fill, fill
 from voxelocity.data.augment.steps.intensity import IntensityStep
+from voxelocity.data.augment.steps.percentile import percentiles
+from voxelocity.data.augment.steps.pointwise import Pointwise
+from voxelocity.data.augment.steps.statistic import PercentileRange, Statistic, Statistics
 
 
-def change(patch: torch.Tensor, steps: Sequence[IntensityStep]) -> None:
-    """Makes the steps on `patch` (c, x, y, z) float32, in place, one after the other."""
-    for step in steps:
-        if isinstance(step, Fill):
-            fill(patch, step)
+class Backend(Protocol):
+    """One way of making the steps."""
+
+    def make_pointwise(self, patch: torch.Tensor, steps: Sequence[Pointwise]) -> None:
+        """Makes them on `patch` (c, x, y, z) float32 in place, one after the other."""
+
+    def make_and_measure(self, patch: torch.Tensor, steps: Sequence[Pointwise], *, nonzero: bool) -> Statistics:
+        """The same, and the statistics of the result; of its voxels that are not 0."""
+
+    def make_field(self, patch: torch.Tensor, step: Field) -> None:
+        """Makes this one in place."""
+
+
+def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Literal["auto", "torch"] = "auto") -> None:
+    """Makes the steps on `patch` (c, x, y, z) float32, in place, one after the other.
+
+    Steps that look at each voxel alone wait for each other, and for the statistics that come after them, and are made
+    in one pass. What depends on statistics of a patch on a device waits for that device.
+
+    Args:
+        patch: any device; in C order it is changed without a copy.
+        steps: as they are drawn.
+        engine: "auto" for compiled loops on a CPU with Numba and plain torch elsewhere, "torch" for plain torch.
+    """
+    if not steps or patch.numel() == 0:
+        return
+    if not patch.is_contiguous():
+        dense = patch.contiguous()
+        change(dense, steps, engine=engine)
+        patch.copy_(dense)
+        return
+    backend = _backend(patch, engine)
+    left, waiting = deque(steps), list[Pointwise]()
+    while left:
+        step = left.popleft()
+        if isinstance(step, Pointwise):
+            waiting.append(step)
             continue
-        scale, shift = (
-            torch.from_numpy(value).view(-1, 1, 1, 1).to(patch.device) for value in (step.scale, step.shift)
-        )
-        patch.mul_(scale).add_(shift)
+        if isinstance(step, Statistic):
+            settled = step.settle(backend.make_and_measure(patch, waiting, nonzero=step.nonzero))
+            left.extendleft(reversed(settled))
+        else:
+            backend.make_pointwise(patch, waiting)
+            if isinstance(step, Fill):
+                fill(patch, step, engine)
+            elif isinstance(step, PercentileRange):
+                settled = step.settle(percentiles(patch, (step.lower, step.upper), per_channel=step.per_channel))
+                left.extendleft(reversed(settled))
+            else:
+                backend.make_field(patch, step)
+        waiting = []
+    backend.make_pointwise(patch, waiting)
+
+
+def _backend(patch: torch.Tensor, engine: Literal["auto", "torch"]) -> Backend:
+    if engine == "auto" and patch.device.type == "cpu" and has_numba():
+        from voxelocity.data.augment.steps import change_numba
+
+        return change_numba
+    from voxelocity.data.augment.steps import change_torch
+
+    return change_torch

@@ -1,24 +1,16 @@
 """Changes of a patch's intensities, as plain data: any implementation can be fed the same.
 
-A step maps an array (c, x, y, z) float32 to one of the same shape.
+A step maps an array (c, x, y, z) float32 to one of the same shape. Steps of `pointwise` look at each voxel alone; those
+of `statistic` look at the whole patch first, and those of `field` at a voxel's place or its neighbours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
-
+from voxelocity.data.augment.steps.field import Field
 from voxelocity.data.augment.steps.fill import Fill
+from voxelocity.data.augment.steps.pointwise import Linear, Pointwise
+from voxelocity.data.augment.steps.statistic import PercentileRange, Statistic
 
+IntensityStep = Pointwise | Statistic | PercentileRange | Field | Fill
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Linear:
-    """`v * scale + shift`, each (c,) float32, one for each channel."""
-
-    scale: npt.NDArray[np.float32]
-    shift: npt.NDArray[np.float32]
-
-
-IntensityStep = Linear | Fill
+__all__ = ["IntensityStep", "Linear"]

@@ -58,7 +58,7 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
                 sources[index] = out
         gather(tasks, engine)
         for out, intensity in rest:
-            change(out, intensity)
+            change(out, intensity, engine=engine)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from voxelocity.core.jit import exact_kernel, kernel, pair_copier
+from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel, pair_copier
 
 copy_pair = pair_copier()
 
@@ -32,15 +32,21 @@ def test_pairs_are_copied_from_a_source_that_may_not_be_written():
     assert target[1].tolist() == [3, 4]
 
 
+fma = fused_multiply_add()
+
+
 @exact_kernel
-def scaled_and_shifted(source, target, slope, start):
-    for i in range(source.size):
-        target[i] = source[i] / slope * slope + start
+def sums(a, b, c, fused, rounded):
+    for k in range(a.size):
+        fused[k] = fma(a[k], b[k], c[k])
+        rounded[k] = a[k] * b[k] + c[k]
 
 
-def test_an_exact_kernel_rounds_each_step_as_numpy_does():
-    source = np.random.default_rng(0).normal(0, 100, 4096).astype(np.float32)
-    slope, start = np.float32(0.3), np.float32(7.7)
-    target = np.empty_like(source)
-    scaled_and_shifted(source, target, slope, start)
-    np.testing.assert_array_equal(target, source / slope * slope + start)
+def test_a_fused_sum_rounds_once_and_an_exact_kernel_rounds_at_each_operation():
+    rng = np.random.default_rng(0)
+    a, b, c = rng.normal(size=(3, 4000)).astype(np.float32)
+    fused, rounded = np.empty((2, 4000), np.float32)
+    sums(a, b, c, fused, rounded)
+    np.testing.assert_array_equal(fused, (a.astype(np.float64) * b.astype(np.float64) + c).astype(np.float32))
+    np.testing.assert_array_equal(rounded, a * b + c)
+    assert (fused != rounded).any()

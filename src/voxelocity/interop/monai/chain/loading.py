@@ -51,7 +51,11 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
 def _begun(loader: DataLoader[Any], dataset: SketchedDataset, pool: ThreadPoolExecutor) -> Iterator[PendingBatch]:
     """The batches, begun when they are asked for."""
     # A loader of torch's own over the same sampler, so that it draws from torch's generators what the loader draws.
-    order = {"batch_size": None, "sampler": loader.sampler} if loader.batch_sampler is None else {"batch_sampler": loader.batch_sampler}
+    order = (
+        {"batch_size": None, "sampler": loader.sampler}
+        if loader.batch_sampler is None
+        else {"batch_sampler": loader.batch_sampler}
+    )
     inner: DataLoader[Any] = DataLoader(
         _Sketches(dataset),
         **order,  # type: ignore[arg-type]

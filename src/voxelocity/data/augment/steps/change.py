@@ -30,7 +30,7 @@ class Backend(Protocol):
         """Makes this one in place."""
 
 
-def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Literal["auto", "torch"] = "auto") -> None:
+def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engine = "auto") -> None:
     """Makes the steps on `patch` (c, x, y, z) float32, in place, one after the other.
 
     Steps that look at each voxel alone wait for each other, and for the statistics that come after them, and are made
@@ -71,7 +71,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Liter
     backend.make_pointwise(patch, waiting)
 
 
-def _backend(patch: torch.Tensor, engine: Literal["auto", "torch"]) -> Backend:
+def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
     if engine == "auto" and patch.device.type == "cpu" and has_numba():
         from voxelocity.data.augment.steps import change_numba
 

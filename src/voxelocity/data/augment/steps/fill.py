@@ -33,7 +33,7 @@ class Fill:
     noise: npt.NDArray[np.float64] | None = None
 
 
-def fill(patch: torch.Tensor, step: Fill, engine: Literal["auto", "torch"] = "auto") -> None:
+def fill(patch: torch.Tensor, step: Fill, engine: Engine = "auto") -> None:
     """Makes the step on `patch` (c, x, y, z) float32, in place; computed in float64, as numpy's random numbers are.
 
     Raises:

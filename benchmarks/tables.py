@@ -62,6 +62,8 @@ def page_tables(name: str) -> str:
     for record in load("monai_deterministic.json") if name == "monai.md" else []:
         lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
         lines += [_source(record, record["command"]), ""]
+    for record in load("monai_parity.json") if name == "monai.md" else []:
+        lines += [*_parity_table(record), "", _source(record, record["command"]), ""]
     for scenario in _TABLE_OF[name]:
         for record in load(f"bench_{scenario}.json"):
             lines += _in_short(record)
@@ -138,6 +140,25 @@ def _growth_table(record: dict[str, Any]) -> list[str]:
             for size in record["sizes"]
         ),
     )  # fmt: skip
+
+
+def _parity_table(record: dict[str, Any]) -> list[str]:
+    return _table(
+        ("transform", "arguments tried", "draws", "keys", "largest difference / largest value",
+         "label voxels that differ", "tolerance", "MONAI, CPU ms", "ours, CPU ms"),
+        (
+            (f"`{row['transform']}`", f"`{row['arguments'].replace('|', '&#124;')}`" if row["arguments"] else "",
+             row["num_draws"], ", ".join(row["keys"]), _gap(row), row["num_label_voxels"], f"{row['tolerance']:.0e}"
+             if row["tolerance"] else "equal", _figure(row["monai_ms"]), _figure(row["our_ms"]))
+            for row in record["rows"]
+        ),
+    )  # fmt: skip
+
+
+def _gap(row: dict[str, Any]) -> str:
+    """The difference, and in words what else differs."""
+    words = [f"{row['largest']:.1e}" if row["largest"] else "0", *([row["words"]] if row["words"] else [])]
+    return "; ".join(words)
 
 
 def measured_page() -> str:

@@ -64,6 +64,20 @@ def test_the_page_on_the_feed_shows_what_whole_trainings_waited(tables, tmp_path
     assert "| the demo | plain | 73.0% | 1 | 2026-01-03 |" in lines
 
 
+def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path):
+    environment = dict.fromkeys(("cpu", "num_cpus", "gpu", "commit"), "x") | {"memory_bytes": 1}
+    row = {"transform": "RandFlipd", "arguments": "prob=1.0", "num_draws": 5, "keys": ["image", "label"],
+           "largest": 0.0, "num_label_voxels": 0, "tolerance": 0.0, "words": "", "monai_ms": 14.0,
+           "our_ms": 1.3}  # fmt: skip
+    other = {**row, "largest": 2e-3, "tolerance": 1e-6, "num_label_voxels": 7, "words": "shapes"}
+    record = {"command": "python benchmarks/monai_parity.py", "environment": environment, "rows": [row, other]}
+    (tmp_path / "monai_parity.json").write_text(json.dumps(record))
+    lines = tables.page_tables("monai.md").splitlines()
+    assert lines[2] == "| `RandFlipd` | `prob=1.0` | 5 | image, label | 0 | 0 | equal | 14 | 1.3 |"
+    assert "| 2.0e-03; shapes | 7 | 1e-06 |" in lines[3]
+    assert lines[-1].startswith("`python benchmarks/monai_parity.py`, commit x")
+
+
 def test_a_page_without_the_marks_is_named(tables, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Page\n")

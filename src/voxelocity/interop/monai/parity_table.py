@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -117,11 +118,15 @@ def _times(case: ParityCase, lowering: Lowering, num_draws: int) -> tuple[float,
         item = case.item(abs(seed))
         transform, twin = case.made(abs(seed)), case.made(abs(seed))
         theirs = _cpu_ms(transform, copy.deepcopy(item))
-        ours = _cpu_ms(lambda data, twin=twin: finish(lowering.apply(twin, data)), item)
+        ours = _cpu_ms(functools.partial(_made, lowering, twin), item)
         if seed >= 0:
             monai_ms.append(theirs)
             our_ms.append(ours)
     return statistics.median(monai_ms), statistics.median(our_ms)
+
+
+def _made(lowering: Lowering, transform: Any, data: Any) -> Any:
+    return finish(lowering.apply(transform, data))
 
 
 def _cpu_ms(call: Callable[[Any], Any], data: Any) -> float:

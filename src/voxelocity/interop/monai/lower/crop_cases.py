@@ -35,6 +35,10 @@ def _with_class_indices(seed: int) -> Item:
     return item | {"label_cls_indices": map_classes_to_indices(np.asarray(item["label"]), 3)}
 
 
+def _nested(seed: int) -> Item:
+    return {"of": _patch(seed)}
+
+
 def _cases(
     transform: type, *tried: tuple[Callable[[int], Item], dict[str, Any]], tolerance: float = 0.0
 ) -> list[ParityCase]:
@@ -88,19 +92,21 @@ _CASTS = [
     *_cases(mt.SelectItemsd, (_patch, {})),
     *_cases(mt.Identityd, (_patch, {})),
     ParityCase(transform=mt.DeleteItemsd, arguments={"keys": "case"}, item=_patch),
-    ParityCase(transform=mt.FlattenSubKeysd, arguments={"keys": "of", "prefix": "a"}, item=lambda seed: {"of": _patch(seed)}),
+    ParityCase(transform=mt.FlattenSubKeysd, arguments={"keys": "of", "prefix": "a"}, item=_nested),
 ]  # fmt: skip
 
 _HOLES = {"holes": 6, "spatial_size": (20, 20, 20), "prob": 1.0}
 
 _DROPOUT = [
-    ParityCase(transform=mt.RandCoarseDropoutd, arguments={"keys": keys, **_HOLES, **arguments}, item=item, tolerance=1e-6)
+    ParityCase(
+        transform=mt.RandCoarseDropoutd, arguments={"keys": keys, **_HOLES, **arguments}, item=item, tolerance=1e-6
+    )
     for keys, item, arguments in (
         ("image", _patch, {"fill_value": 0}),
         ("image", _patch, {"max_holes": 9, "max_spatial_size": (40, 40, 40)}),
         ("image", _patch, {"fill_value": (-1.0, 1.0), "dropout_holes": False}),
         (_KEYS, _slim, {"fill_value": 0}),
     )
-]  # fmt: skip
+]
 
 CASES: tuple[ParityCase, ...] = (*_CROPS, *_PADS, *_MOVES, *_CASTS, *_DROPOUT)

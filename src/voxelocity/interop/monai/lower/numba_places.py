@@ -24,8 +24,7 @@ def mark_binary(label: Any, marks: Any) -> None:
     for c in range(label.shape[0]):
         for j in range(label.shape[1]):
             for k in range(label.shape[2]):
-                if label[c, j, k] != 0:
-                    marks[j, k] = 1
+                marks[j, k] |= np.int16(label[c, j, k] != 0)
 
 
 @kernel
@@ -58,13 +57,17 @@ def leave_out(image: Any, threshold: Any, first: int, last: int, marks: Any) -> 
         last: the greatest.
         marks: (y, z) int16, changed.
     """
+    is_above = np.empty(image.shape[2], np.bool_)
     for j in range(image.shape[1]):
+        is_above[:] = False
+        for c in range(image.shape[0]):
+            for k in range(image.shape[2]):
+                is_above[k] |= image[c, j, k] > threshold
+        # Chosen and not jumped: in an image of noise every second jump would be foreseen wrongly.
         for k in range(image.shape[2]):
-            is_above = False
-            for c in range(image.shape[0]):
-                is_above |= image[c, j, k] > threshold
-            if not is_above and first <= marks[j, k] <= last:
-                marks[j, k] = -1
+            mark = marks[j, k]
+            is_left_out = (not is_above[k]) & (mark >= first) & (mark <= last)
+            marks[j, k] = -1 if is_left_out else mark
 
 
 @kernel

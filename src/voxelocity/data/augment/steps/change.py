@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 
 from voxelocity.core.jit import has_numba
+from voxelocity.data.augment.steps.engine import Engine
 from voxelocity.data.augment.steps.field import Field
 from voxelocity.data.augment.steps.fill import Fill, fill
 from voxelocity.data.augment.steps.intensity import IntensityStep
@@ -39,7 +40,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
     Args:
         patch: any device; in C order it is changed without a copy.
         steps: as they are drawn.
-        engine: "auto" for compiled loops on a CPU with Numba and plain torch elsewhere, "torch" for plain torch.
+        engine: what makes them.
     """
     if not steps or patch.numel() == 0:
         return
@@ -72,7 +73,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
 
 
 def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
-    if engine == "auto" and patch.device.type == "cpu" and has_numba():
+    if engine != "torch" and patch.device.type == "cpu" and has_numba():
         from voxelocity.data.augment.steps import change_numba
 
         return change_numba

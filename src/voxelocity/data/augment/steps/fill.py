@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from voxelocity.core.jit import has_numba
+from voxelocity.data.augment.steps.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from voxelocity.core.jit import has_numba
 from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps.engine import Engine
 from voxelocity.data.augment.steps.intensity import Linear
 from voxelocity.data.augment.steps.moves import Moves, composed
 from voxelocity.data.augment.steps.resize import Resize
 from voxelocity.data.augment.steps.spatial import ExactStep, SpatialStep, Warp
 from voxelocity.data.augment.steps.torch_gather import taken
 
-Engine = Literal["auto", "numba", "torch"]
 _NUMBA_DTYPES = frozenset(
     (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32)
 ) | {torch.float64}

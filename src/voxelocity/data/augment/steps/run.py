@@ -10,7 +10,8 @@ from typing import cast
 import torch
 
 from voxelocity.data.augment.steps.change import change
-from voxelocity.data.augment.steps.gather import Engine, Task, gather
+from voxelocity.data.augment.steps.engine import Engine
+from voxelocity.data.augment.steps.gather import Task, gather
 from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
 from voxelocity.data.augment.steps.spatial import SpatialStep
 
@@ -78,9 +79,10 @@ def _stages(piece: Piece) -> list[_Stage]:
     for number in range(0, len(groups), 2):
         spatial = cast("list[SpatialStep]", groups[number][1])
         intensity = cast("list[IntensityStep]", groups[number + 1][1] if number + 1 < len(groups) else [])
-        is_folded = bool(intensity) and isinstance(intensity[0], Linear) and piece.out.dtype == torch.float32
-        linear = intensity[0] if is_folded else None
-        stages.append(_Stage(spatial=spatial, linear=linear, intensity=intensity[1:] if is_folded else intensity))
+        linear = None
+        if intensity and isinstance(intensity[0], Linear) and piece.out.dtype == torch.float32:
+            linear, intensity = intensity[0], intensity[1:]
+        stages.append(_Stage(spatial=spatial, linear=linear, intensity=intensity))
     return stages
 
 

@@ -103,7 +103,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         return part.make(part.sketch(part.fixed(input_)))
 
     def prepared(self, item: Any) -> Any:
-        """The item after the deterministic part, from the cache or made now. It is the cache's own: not to be changed."""
+        """The item after the deterministic part, from the cache or made now. It is the cache's own: only to be read."""
         if not self._chain.fixed.stages:
             return item
         return self._store.get_or_make(f"{self._content.digest}-{item_identity(item)}", lambda: self._chain.fixed(item))

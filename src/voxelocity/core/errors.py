@@ -6,6 +6,7 @@ VoxelocityError
 │   ├── ScanError                     one file or one case
 │   ├── ConfigError                   an unknown key or a value out of range
 │   └── OutputError                   a folder or file we cannot write
+├── ItemError (also RuntimeError)     an item of a data set cannot be made; raised from the transform's own error
 ├── CacheError                        a cache entry that cannot be written or read; the run goes on without it
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
@@ -41,6 +42,10 @@ class ConfigError(InputError):
 
 class OutputError(InputError):
     """A folder or file cannot be written."""
+
+
+class ItemError(VoxelocityError, RuntimeError):
+    """An item of a data set cannot be made. `__cause__` is the error of its transform."""
 
 
 class CacheError(VoxelocityError):

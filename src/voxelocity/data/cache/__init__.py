@@ -8,7 +8,9 @@ from voxelocity.data.cache.config import CacheConfig, default_cache_folder
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.entry import Format
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
+from voxelocity.data.cache.lmdb_file import LmdbFile, open_lmdb_file
 from voxelocity.data.cache.lmdb_tier import LmdbTier
+from voxelocity.data.cache.locks import PassingLocks
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.overflow import OverflowingTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
@@ -21,15 +23,18 @@ __all__ = [
     "CacheConfig",
     "DiskTier",
     "Format",
+    "LmdbFile",
     "LmdbTier",
     "MemoryTier",
     "OverflowingTier",
+    "PassingLocks",
     "RotatingCache",
     "RotatingSchedule",
     "SharedMemoryTier",
     "TieredCache",
     "default_cache_folder",
     "entry_key",
+    "open_lmdb_file",
     "open_tier",
     "shared_room_bytes",
     "source_identity",

@@ -30,8 +30,12 @@ _opened: weakref.WeakValueDictionary[Path, LmdbFile] = weakref.WeakValueDictiona
 _opening = threading.Lock()
 
 
-def open_lmdb_file(path: Path) -> LmdbFile:
+def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
     """The file's one object in this process; the file is made where it is missing.
+
+    Args:
+        path: resolved, so that the same file has the same path.
+        options: of `lmdb.open`, for the one that opens the file; an object that is there already keeps its own.
 
     Raises:
         CacheError: the package `lmdb` is missing, or this is no LMDB file.
@@ -39,8 +43,9 @@ def open_lmdb_file(path: Path) -> LmdbFile:
     """
     with _opening:
         found = _opened.get(path)
-        if found is None:
-            found = _opened[path] = LmdbFile(path)
+        # A process that was forked must not use what its parent opened, and opens the file itself.
+        if found is None or found.pid != os.getpid():
+            found = _opened[path] = LmdbFile(path, **options)
         return found
 
 
@@ -49,17 +54,20 @@ class LmdbFile:
 
     Args:
         path: of the file; beside it LMDB keeps one with `-lock` added to its name.
+        options: of `lmdb.open`, in the place of those that are set here.
+
+    Attributes:
+        pid: of the process that opened it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self._lmdb = _import_lmdb()
         self._path = path
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._gate = _Gate()
+        settings = {"map_size": _START_BYTES, "max_readers": _MAX_READERS, **options}
         try:
-            self._environment = self._lmdb.open(
-                str(path), subdir=False, map_size=_START_BYTES, max_readers=_MAX_READERS
-            )
+            self._environment = self._lmdb.open(str(path), subdir=False, **settings)
         except self._lmdb.Error as error:
             if isinstance(error, (self._lmdb.InvalidError, self._lmdb.CorruptedError, self._lmdb.VersionMismatchError)):
                 raise CacheError(
@@ -115,6 +123,10 @@ class LmdbFile:
         with self._transaction() as transaction, transaction.cursor() as cursor:
             return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
 
+    def info(self) -> dict[str, Any]:
+        """LMDB's own facts: size of the map, last transaction, readers."""
+        return dict(self._environment.info())
+
     def bytes_used(self) -> int:
         """Bytes of the pages that hold values or lead to them."""
         with self._transaction() as transaction:
@@ -124,7 +136,7 @@ class LmdbFile:
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[Any]:
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise CacheError(
                 f"cache.lmdb: {self._path} was opened before this process was forked, and LMDB allows no use of it "
                 "here; start processes by 'spawn', or set data.cache.tier to disk"

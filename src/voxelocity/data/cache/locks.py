@@ -30,6 +30,35 @@ class ThreadLocks:
             yield
 
 
+class PassingLocks:
+    """Locks named by key in a folder that shows no file of theirs when nobody holds one.
+
+    They save double work and guard nothing else, as those of `KeyLocks`.
+
+    Args:
+        folder: exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @contextlib.contextmanager
+    def hold(self, key: str) -> Iterator[None]:
+        """Holds the lock of this key, or does without where it cannot be had."""
+        path = self._folder / f".{key}.lock"
+        file_lock = FileLock(path, fallback_to_soft=False)
+        with contextlib.suppress(OSError, NotImplementedError):
+            file_lock.acquire()
+        try:
+            yield
+        finally:
+            # Before it is released: whoever waits gets the lock of a file without a name and sees that the work is
+            # done; whoever comes later makes a new file.
+            if file_lock.is_locked:
+                path.unlink(missing_ok=True)
+            file_lock.release()
+
+
 class KeyLocks:
     """Locks named by key in the folder `locks` of a cache.
 

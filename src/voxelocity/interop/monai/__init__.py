@@ -2,4 +2,30 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from voxelocity.interop.monai.datasets import (
+    CacheDataset,
+    CacheNTransDataset,
+    DataLoader,
+    Dataset,
+    LMDBDataset,
+    PersistentDataset,
+    SmartCacheDataset,
+    ThreadBuffer,
+    ThreadDataLoader,
+    partition_dataset,
+    partition_dataset_classes,
+)
+
+__all__ = [
+    "CacheDataset",
+    "CacheNTransDataset",
+    "DataLoader",
+    "Dataset",
+    "LMDBDataset",
+    "PersistentDataset",
+    "SmartCacheDataset",
+    "ThreadBuffer",
+    "ThreadDataLoader",
+    "partition_dataset",
+    "partition_dataset_classes",
+]

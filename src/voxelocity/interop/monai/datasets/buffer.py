@@ -1,0 +1,120 @@
+"""Items and batches made by one thread ahead of their use, under MONAI's names."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Final
+
+import monai.data
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.data.feed import OrderedPrefetch
+
+_END: Final = object()
+
+
+class ThreadBuffer:
+    """MONAI's `ThreadBuffer`: the items of `src`, taken by a thread ahead of their use. Each `for` loop is a pass.
+
+    An error of the source is raised where its item would have come, with its traceback. A loop that is left ends its
+    thread. Two passes at once take their items in turn, one at a time, so that a source whose transforms draw random
+    numbers is never in use by two threads; where `src` is an iterator they share its items.
+
+    Args:
+        src: any iterable.
+        buffer_size: items taken ahead beside the one in work; 0 or less for no bound.
+        timeout: seconds, not negative. Changes nothing: no one here waits by asking again and again.
+
+    Attributes:
+        src: as given.
+        buffer_size: as given.
+        timeout: as given.
+
+    Raises:
+        ConfigError: `timeout` is negative.
+    """
+
+    def __init__(self, src: Iterable[Any], buffer_size: int = 1, timeout: float = 0.01) -> None:
+        if timeout < 0:
+            raise ConfigError(f"monai.ThreadBuffer: timeout = {timeout} is not valid: use 0 or more seconds")
+        self.src = src
+        self.buffer_size = buffer_size
+        self.timeout = timeout
+        self._turn = threading.Lock()
+        self._passes: set[OrderedPrefetch[Any]] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a pass is under way."""
+        return bool(self._passes)
+
+    def stop(self) -> None:
+        """Ends every pass and its thread; returns when items in work are finished."""
+        for one in list(self._passes):
+            one.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return _one_pass(self.src, self.buffer_size, self._turn, self._passes)
+
+
+def _one_pass(
+    source: Iterable[Any], buffer_size: int, turn: threading.Lock, passes: set[OrderedPrefetch[Any]]
+) -> Generator[Any, None, None]:
+    """The items of the source, each taken by a thread while it holds `turn`; among `passes` until it ends."""
+    items: list[Iterator[Any]] = []
+
+    def take(_index: int) -> Any:
+        with turn:
+            if not items:
+                items.append(iter(source))
+            return next(items[0], _END)
+
+    num_ahead = buffer_size + 1 if buffer_size > 0 else sys.maxsize
+    with OrderedPrefetch(take, num_threads=1, num_ahead=num_ahead) as taken:
+        passes.add(taken)
+        try:
+            for item in taken:
+                if item is _END:
+                    return
+                yield item
+        finally:
+            passes.discard(taken)
+
+
+class ThreadDataLoader(monai.data.ThreadDataLoader):  # type: ignore[misc]
+    """MONAI's `ThreadDataLoader`, with MONAI's arguments: batches are made by a thread beside the training.
+
+    An error in a worker, a transform or the collation is raised in the loop, with its traceback, where MONAI ends the
+    epoch early. `use_thread_workers` is as safe as the transforms: MONAI's random ones are not safe in several threads.
+
+    Raises:
+        ConfigError: `repeats` is less than 1 or `buffer_timeout` negative.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        buffer_size: int = 1,
+        buffer_timeout: float = 0.01,
+        repeats: int = 1,
+        use_thread_workers: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if repeats < 1:
+            raise ConfigError(f"monai.ThreadDataLoader: repeats = {repeats} gives no batch at all; use 1 or more")
+        if buffer_timeout < 0:
+            raise ConfigError(
+                f"monai.ThreadDataLoader: buffer_timeout = {buffer_timeout} is not valid: use 0 or more seconds"
+            )
+        super().__init__(dataset, buffer_size, buffer_timeout, repeats, use_thread_workers, **kwargs)
+        self._turn = threading.Lock()
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = monai.data.DataLoader.__iter__(self)
+        with contextlib.closing(_one_pass(batches, self.buffer_size, self._turn, set())) as made:
+            for batch in made:
+                for _ in range(self.repeats):
+                    yield batch

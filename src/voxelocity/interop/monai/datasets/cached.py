@@ -1,0 +1,66 @@
+"""Items after the fixed part of their chain, kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from multiprocessing.managers import ListProxy
+from typing import Any
+
+import monai.data
+import torch
+from monai.transforms import convert_to_contiguous
+
+from voxelocity.interop.monai.datasets import chain
+from voxelocity.interop.monai.datasets.kept import Keeper
+from voxelocity.interop.monai.datasets.plain import Dataset
+
+
+class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
+    """MONAI's `CacheDataset`, with MONAI's arguments: the part of the chain before its first random one runs once.
+
+    What is handed out is never the kept object: its arrays are mapped copy-on-write, so that no transform and no
+    training script can change what is kept, with `copy_cache=False` too, and nothing is copied that is not written to.
+    `copy_cache` therefore changes nothing.
+
+    An item is made once more by every `DataLoader` worker where `runtime_cache=True`, as with MONAI: use "processes".
+    """
+
+    _keeper: Keeper
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Takes other items and, but for a runtime cache, runs the fixed part of the chain on those to be kept.
+
+        Call it between epochs, with `persistent_workers=False` in the loader.
+        """
+        self._keeper = Keeper()
+        monai.data.CacheDataset.set_data(self, data)
+
+    def _load_cache_item(self, idx: int) -> Any:
+        item = chain.run_fixed(self.transform, self.data[idx])
+        if self.as_contiguous:
+            item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
+        # What a shared list of somebody else's holds is sent to its process by pickle.
+        is_own = self.runtime_cache in (False, None, True) or self._is_kept_by_threads()
+        return self._keeper.keep(item) if is_own else item
+
+    def _is_kept_by_threads(self) -> bool:
+        return isinstance(self.runtime_cache, str) and "thread" in self.runtime_cache
+
+    def _transform(self, index: int) -> Any:
+        place = self._place_in_cache(index)
+        if place is None:
+            return chain.run_whole(self.transform, self.data[index])
+        item = self._cache[place]
+        if item is None:
+            item = self._cache[place] = self._load_cache_item(index)
+        # A proxy has just sent a copy.
+        own = item if isinstance(self._cache, ListProxy) else self._keeper.private(item)
+        return chain.run_random(self.transform, own)
+
+    def _place_in_cache(self, index: int) -> int | None:
+        if self.hash_as_key:
+            key = self.hash_func(self.data[index])
+            return self._hash_keys.index(key) if key in self._hash_keys else None
+        # From the front: the cache may be shorter than the data, and -1 is then not its last entry.
+        place = range(len(self))[index]
+        return place if place < self.cache_num else None

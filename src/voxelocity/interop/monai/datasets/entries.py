@@ -1,0 +1,173 @@
+"""Prepared items as files of a folder, one each, in torch's own format. Knows no transforms.
+
+A file appears whole or not at all, is loaded mapped, so that a read touches only what it needs, and holds plain data
+that `torch.load` takes with `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch.utils.serialization import config as torch_config
+
+from voxelocity.core.errors import OutputError
+from voxelocity.data.cache import PassingLocks
+
+ABSENT: Final = object()
+"""What `load` gives where there is no entry."""
+_options: Any = torch_config
+_NAME = re.compile(r"voxelocity-[0-9a-f]+(-once-[0-9a-f]+)?\.pt")
+_TEMP = re.compile(r"\.voxelocity-.+\.tmp")
+_MAX_TEMP_AGE_S = 86400.0
+# Whatever a damaged file makes the reader of archives or of pickles raise; errors of the disk are none of these.
+_DAMAGE = (
+    RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, AttributeError, ImportError, TypeError,
+)  # fmt: skip
+
+
+class ItemFiles:
+    """Items by key. Safe to use from several threads and processes at once.
+
+    Args:
+        folder: made where it is missing.
+        weights_only: whether files that hold other than plain data are refused.
+        pickle_module: for what is no tensor.
+        pickle_protocol: for what is no tensor.
+
+    Raises:
+        OutputError: the folder cannot be made, or is none.
+    """
+
+    def __init__(self, folder: Path, *, weights_only: bool, pickle_module: ModuleType, pickle_protocol: int) -> None:
+        self._folder = folder
+        self._weights_only = weights_only
+        self._pickle_module = pickle_module
+        self._pickle_protocol = pickle_protocol
+        self._is_told = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"monai.PersistentDataset: cache_dir {folder} cannot be used ({error.strerror}); give a folder that "
+                "may be written to"
+            ) from error
+        self._locks = PassingLocks(folder)
+        self._remove_abandoned()
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Held by the one thread of all processes that makes this entry."""
+        return self._locks.hold(f"voxelocity-{key}")
+
+    def path(self, key: str) -> Path:
+        """Where the entry stands, or would."""
+        return self._folder / f"voxelocity-{key}.pt"
+
+    def load(self, key: str) -> Any:
+        """The item, its tensors mapped from the file copy-on-write, or `ABSENT`. A damaged file is told and dropped.
+
+        Raises:
+            OSError: the file is there and cannot be opened.
+        """
+        path = self.path(key)
+        try:
+            # By the option and not by the argument, which people who replace `torch.load` do not expect.
+            with _options.patch("load.mmap", True):
+                return torch.load(path, weights_only=self._weights_only)
+        except FileNotFoundError:
+            return ABSENT
+        except _DAMAGE as error:
+            warnings.warn(
+                f"PersistentDataset: {path} cannot be loaded ({_first_line(error)}); its item is prepared again",
+                stacklevel=2,
+            )
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            return ABSENT
+
+    def save(self, key: str, item: Any) -> None:
+        """Writes the item, or tells once that it could not: then it is prepared again when it is needed."""
+        try:
+            with self._new_file(key) as file:
+                self._dump(item, file)
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                warnings.warn(
+                    f"PersistentDataset: items cannot be written to {self._folder} ({error.strerror or error}); those "
+                    "that are not there are prepared again in every epoch",
+                    stacklevel=2,
+                )
+
+    def clear(self, is_meant: Callable[[str], bool] = lambda _key: True) -> None:
+        """Removes entries, and nothing else that lies in the folder. Mapped items stay valid."""
+        for path in self._folder.iterdir():
+            if _NAME.fullmatch(path.name) and is_meant(path.name.removeprefix("voxelocity-").removesuffix(".pt")):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+    @contextlib.contextmanager
+    def _new_file(self, key: str) -> Iterator[Any]:
+        """A file that takes the place of the entry once it is written and flushed to the disk."""
+        temp = self._folder / f".voxelocity-{key}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        try:
+            with open(temp, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temp, self.path(key))
+        finally:
+            with contextlib.suppress(OSError):
+                temp.unlink(missing_ok=True)
+
+    def _dump(self, item: Any, file: Any) -> None:
+        watched: Any = _Watched(file)
+        try:
+            torch.save(item, watched, pickle_module=self._pickle_module, pickle_protocol=self._pickle_protocol)
+        except RuntimeError:
+            # Torch's writer tells of a full disk in words of its own.
+            if watched.error is not None:
+                raise watched.error from None
+            raise
+
+    def _remove_abandoned(self) -> None:
+        """Removes what writers that died a day ago left behind."""
+        for path in self._folder.iterdir():
+            if _TEMP.fullmatch(path.name):
+                with contextlib.suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _MAX_TEMP_AGE_S:
+                        path.unlink()
+
+
+class _Watched:
+    """A file for writing that remembers its first error."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return int(self._file.write(data))
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

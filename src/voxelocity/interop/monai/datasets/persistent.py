@@ -1,0 +1,235 @@
+"""Items after the fixed part of their chain, kept in a folder that runs and processes share."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import monai.data
+from monai.data.meta_obj import get_track_meta
+from monai.data.utils import SUPPORTED_PICKLE_MOD, pickle_hashing
+from monai.transforms import reset_ops_id
+from monai.utils import convert_to_tensor, look_up_option
+from torch.serialization import DEFAULT_PROTOCOL
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.interop.monai.content import digest
+from voxelocity.interop.monai.datasets import chain
+from voxelocity.interop.monai.datasets.entries import ABSENT, ItemFiles
+from voxelocity.interop.monai.datasets.plain import Dataset
+from voxelocity.interop.monai.fingerprint import fingerprint, source_facts
+
+_FORMAT = 1
+"""Raised when the meaning of a file changes; older files are then never looked at."""
+_Transforms = Sequence[Callable[..., Any]] | Callable[..., Any]
+
+
+class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[misc]
+    """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once an item and folder.
+
+    The name of a file is made of everything that decides on its content: `hash_func` of the item, path, size and time
+    of every file that the item names, the fingerprint of the fixed part of the chain, `hash_transform` of it, and the
+    options. A change of any of these gives another file; nothing stale is loaded. The chain is looked at when the data
+    set is made, at `set_data`, and when `transform` is replaced.
+
+    A chain that cannot be fingerprinted (told once, with the reason) is kept for this data set alone: its files are
+    removed when it goes.
+
+    Several threads and processes may use one folder: a file appears whole, and an item is made by one of them. A
+    damaged file is told and made again; a full disk is told once, and the items are then prepared whenever they are
+    needed.
+
+    Items come as MONAI loads them, from the first time on: tensors for arrays, `MetaTensor` with `track_meta=True`.
+    Their memory is mapped copy-on-write: a change stays with its maker.
+
+    Raises:
+        ConfigError: `cache_dir` is a file.
+        OutputError: `cache_dir` cannot be made.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: _Transforms,
+        cache_dir: Path | str | None,
+        hash_func: Callable[..., bytes] = pickle_hashing,
+        pickle_module: str = "pickle",
+        pickle_protocol: int = DEFAULT_PROTOCOL,
+        hash_transform: Callable[..., bytes] | None = None,
+        reset_ops_id: bool = True,
+        track_meta: bool = False,
+        weights_only: bool = True,
+    ) -> None:
+        if cache_dir is not None and Path(cache_dir).exists() and not Path(cache_dir).is_dir():
+            raise ConfigError(f"monai.PersistentDataset: cache_dir {cache_dir} is a file; give a folder")
+        # The folder is made by `ItemFiles`, which says what is wrong where it cannot be.
+        monai.data.PersistentDataset.__init__(
+            self,
+            data=data,
+            transform=transform,
+            cache_dir=None,
+            hash_func=hash_func,
+            pickle_module=pickle_module,
+            pickle_protocol=pickle_protocol,
+            hash_transform=hash_transform,
+            reset_ops_id=reset_ops_id,
+            track_meta=track_meta,
+            weights_only=weights_only,
+        )
+        self.cache_dir = None if cache_dir is None else Path(cache_dir)
+        self._files: ItemFiles | None = None if self.cache_dir is None else self._open_files(self.cache_dir)
+        self._is_doubt_told = False
+        self._read_chain()
+
+    def set_data(self, data: Sequence[Any]) -> None:
+        """Takes other items and removes the files of this class from the folder; files of others stay."""
+        self.data = data
+        if self._files is not None:
+            self._files.clear()
+        self._read_chain()
+
+    def _open_files(self, folder: Path) -> ItemFiles:
+        return ItemFiles(
+            folder,
+            weights_only=self.weights_only,
+            pickle_module=look_up_option(self.pickle_module, SUPPORTED_PICKLE_MOD),
+            pickle_protocol=self.pickle_protocol,
+        )
+
+    def _fixed_content(self) -> list[Any]:
+        return chain.fixed_content(self.transform)
+
+    def _read_chain(self) -> None:
+        """Sets what the names of files say of the chain."""
+        self._read_transform = self.transform
+        own = type(self)._pre_transform
+        # A subclass may have made the preparation its own.
+        changed = [] if own.__module__.startswith("voxelocity.") else [own]
+        found = fingerprint([*self._fixed_content(), *changed])
+        self._salt = ""
+        if found.doubts:
+            self._salt = f"-once-{secrets.token_hex(8)}"
+            self._tell_doubts(found.doubts)
+            self._forget_at_end()
+        self._chain_digest = found.digest
+
+    def _tell_doubts(self, doubts: Sequence[str]) -> None:
+        if not self._is_doubt_told:
+            self._is_doubt_told = True
+            warnings.warn(
+                f"{type(self).__name__}: prepared items are kept for this run alone, as another run could not tell "
+                f"whether they are still right: {'; '.join(doubts)}. Put functions and plain values into the chain",
+                stacklevel=2,
+            )
+
+    def _forget_at_end(self) -> None:
+        if self._files is not None:
+            weakref.finalize(self, _forget, self._files, self._salt, os.getpid())
+
+    def _key(self, item: Any) -> str:
+        """The name of the item's entry, of characters that a file name may have."""
+        if self.transform is not self._read_transform:
+            self._read_chain()
+        parts = [
+            _FORMAT,
+            self.hash_func(item).hex(),
+            source_facts(item),
+            self._chain_digest,
+            self.transform_hash,
+            [self.reset_ops_id, self.track_meta, get_track_meta()],
+        ]
+        return f"{digest(json.dumps(parts)).hex()}{self._salt}"
+
+    def _transform(self, index: int) -> Any:
+        return self._post_transform(self._cachecheck(self.data[index]))
+
+    def _pre_transform(self, item_transformed: Any) -> Any:
+        prepared = chain.run_fixed(self.transform, item_transformed)
+        if self.reset_ops_id:
+            reset_ops_id(prepared)
+        return prepared
+
+    def _post_transform(self, item_transformed: Any) -> Any:
+        return chain.run_random(self.transform, item_transformed)
+
+    def _cachecheck(self, item_transformed: Any) -> Any:
+        """The item after the fixed part of the chain, from its file where there is one."""
+        if self._files is None:
+            return self._pre_transform(deepcopy(item_transformed))
+        key = self._key(item_transformed)
+        found = self._files.load(key)
+        if found is not ABSENT:
+            return found
+        with self._files.lock(key):
+            # Another thread or process may have made it while this one waited.
+            found = self._files.load(key) if self._files.path(key).exists() else ABSENT
+            if found is ABSENT:
+                found = self._to_keep(self._pre_transform(deepcopy(item_transformed)))
+                self._files.save(key, found)
+        return found
+
+    def _to_keep(self, prepared: Any) -> Any:
+        return convert_to_tensor(prepared, convert_numeric=False, track_meta=self.track_meta)
+
+
+class CacheNTransDataset(PersistentDataset, monai.data.CacheNTransDataset):  # type: ignore[misc]
+    """MONAI's `CacheNTransDataset`: a `PersistentDataset` that keeps the result of the first N transforms, random too.
+
+    Raises:
+        ConfigError: `cache_n_trans` is negative or more than there are transforms.
+    """
+
+    def __init__(
+        self,
+        data: Sequence[Any],
+        transform: _Transforms,
+        cache_n_trans: int,
+        cache_dir: Path | str | None,
+        hash_func: Callable[..., bytes] = pickle_hashing,
+        pickle_module: str = "pickle",
+        pickle_protocol: int = DEFAULT_PROTOCOL,
+        hash_transform: Callable[..., bytes] | None = None,
+        reset_ops_id: bool = True,
+    ) -> None:
+        self.cache_n_trans = cache_n_trans
+        PersistentDataset.__init__(
+            self,
+            data=data,
+            transform=transform,
+            cache_dir=cache_dir,
+            hash_func=hash_func,
+            pickle_module=pickle_module,
+            pickle_protocol=pickle_protocol,
+            hash_transform=hash_transform,
+            reset_ops_id=reset_ops_id,
+        )
+
+    def _fixed_content(self) -> list[Any]:
+        num = len(self.transform.transforms)
+        if not 0 <= self.cache_n_trans <= num:
+            raise ConfigError(
+                f"monai.CacheNTransDataset: cache_n_trans = {self.cache_n_trans} is not valid for {num} transforms; "
+                f"give 0 to {num}"
+            )
+        return chain.fixed_content(self.transform, end=self.cache_n_trans)
+
+    def _pre_transform(self, item_transformed: Any) -> Any:
+        prepared = chain.run_fixed(self.transform, item_transformed, end=self.cache_n_trans)
+        reset_ops_id(prepared)
+        return prepared
+
+    def _post_transform(self, item_transformed: Any) -> Any:
+        return chain.run_random(self.transform, item_transformed, start=self.cache_n_trans)
+
+
+def _forget(files: ItemFiles, salt: str, pid: int) -> None:
+    """Removes the entries of a data set that is gone; in the process that made it, and not in those forked from it."""
+    if os.getpid() == pid:
+        files.clear(lambda key: key.endswith(salt))

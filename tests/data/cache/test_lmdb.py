@@ -217,3 +217,29 @@ def test_blosc2_entry_whose_chunks_do_not_decode_is_dropped_and_named(tmp_path):
     with pytest.raises(CacheError, match=r"the entry of case 'case é 0' is damaged and was dropped .*made anew"):
         got.read(Region((0, 0, 0), (5, 5, 5)))
     assert tier.get(KEY) is None
+
+
+def test_a_forked_process_opens_the_file_that_its_parent_has_open(tmp_path):
+    import multiprocessing
+
+    from voxelocity.data.cache import open_lmdb_file
+
+    path = tmp_path.resolve() / "values.lmdb"
+    file = open_lmdb_file(path, map_size=2**20)
+    assert file.info()["map_size"] == 2**20
+    file.write("a", [memoryview(b"one")])
+
+    def child(connection):
+        own = open_lmdb_file(path)
+        own.write("b", [memoryview(b"two")])
+        with own.reading("a") as value:
+            connection.send(bytes(value))
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=child, args=(sender,))
+    process.start()
+    assert receiver.poll(60)
+    assert receiver.recv() == b"one"
+    process.join(60)
+    assert process.exitcode == 0
+    assert file.keys() == ["a", "b"]

@@ -43,8 +43,11 @@ def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
     """
     with _opening:
         found = _opened.get(path)
-        # A process that was forked must not use what its parent opened, and opens the file itself.
-        if found is None or found.pid != os.getpid():
+        if found is not None and found.pid != os.getpid():
+            # A process that was forked must not use what its parent opened: it lets go of that and opens it itself.
+            found.close()
+            found = None
+        if found is None:
             found = _opened[path] = LmdbFile(path, **options)
         return found
 
@@ -122,6 +125,10 @@ class LmdbFile:
         """All keys, sorted."""
         with self._transaction() as transaction, transaction.cursor() as cursor:
             return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
+
+    def close(self) -> None:
+        """Ends the use of the file by this process; the object that another one of them opened is not touched."""
+        self._environment.close()
 
     def info(self) -> dict[str, Any]:
         """LMDB's own facts: size of the map, last transaction, readers."""

@@ -54,8 +54,8 @@ class Content:
     """Digests of objects. What could not be read is in `doubts`, in words; such a digest says too little.
 
     Args:
-        with_files: text that names an existing file counts with the file's size and time of change, and a folder's with
-            those of all files in it; otherwise this holds for `Path` objects and absolute paths to files alone.
+        with_files: text that names an existing file or folder counts with size and time of change of the file, or of
+            the files in the folder; otherwise `Path` objects and absolute paths to files do so, and nothing else.
     """
 
     def __init__(self, *, with_files: bool = False) -> None:
@@ -99,7 +99,7 @@ class Content:
         if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
             return self._array(value, where)
         if isinstance(value, PurePath):
-            return digest("path", str(value), *path_facts(str(value), folders=True))
+            return digest("path", str(value), *path_facts(str(value), folders=self._with_files))
         if isinstance(value, (dict, types.MappingProxyType)):
             return digest("dict", _name(type(value)), *self._pairs(value, where))
         if isinstance(value, (list, tuple, collections.deque)):
@@ -271,14 +271,15 @@ def digest(*parts: str | bytes) -> bytes:
 
 
 def path_facts(path: str, *, folders: bool) -> list[str]:
-    """Path, size and time of change of this file, or of all files below this folder; nothing where there is none."""
+    """Path, size and time of change of this file, or of the files in this folder; nothing where there is neither."""
     if "\0" in path or len(path) > 4096:
         return []
     if os.path.isfile(path):
         return [_file_facts(path)]
     if folders and path and os.path.isdir(path):
-        found = (os.path.join(root, name) for root, _, names in os.walk(path) for name in names)
-        return sorted(_file_facts(name) for name in found)
+        with os.scandir(path) as found:
+            # One level, as a word in an item may happen to name a folder above everything.
+            return sorted(_file_facts(one.path) if one.is_file() else f"{os.path.abspath(one.path)}/" for one in found)
     return []
 
 

@@ -58,8 +58,8 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
 def item_identity(item: object) -> str:
     """What an item of a data set is: numbers and text by value, arrays by their bytes, files by path, size and time.
 
-    A text that names an existing file, or a folder, stands for it: a change of the file's size or time of change gives
-    another identity. No file is opened.
+    A text that names an existing file, or a folder, stands for it: a change of the size or the time of change of the
+    file, or of one that lies in the folder, gives another identity. No file is opened.
 
     Raises:
         DatasetError: the item holds an object that cannot be read.

@@ -16,10 +16,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import torch
+from monai.data.utils import SUPPORTED_PICKLE_MOD
+from monai.utils import look_up_option
 from torch.utils.serialization import config as torch_config
 
 from voxelocity.core.errors import OutputError
@@ -43,14 +44,17 @@ class ItemFiles:
     Args:
         folder: made where it is missing.
         weights_only: whether files that hold other than plain data are refused.
-        pickle_module: for what is no tensor.
+        pickle_module: for what is no tensor, by its name in `monai.data.utils.SUPPORTED_PICKLE_MOD`.
         pickle_protocol: for what is no tensor.
 
     Raises:
         OutputError: the folder cannot be made, or is none.
     """
 
-    def __init__(self, folder: Path, *, weights_only: bool, pickle_module: ModuleType, pickle_protocol: int) -> None:
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    __slots__ = ("_folder", "_is_told", "_locks", "_pickle_module", "_pickle_protocol", "_weights_only")
+
+    def __init__(self, folder: Path, *, weights_only: bool, pickle_module: str, pickle_protocol: int) -> None:
         self._folder = folder
         self._weights_only = weights_only
         self._pickle_module = pickle_module
@@ -134,7 +138,8 @@ class ItemFiles:
     def _dump(self, item: Any, file: Any) -> None:
         watched: Any = _Watched(file)
         try:
-            torch.save(item, watched, pickle_module=self._pickle_module, pickle_protocol=self._pickle_protocol)
+            module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
+            torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
         except RuntimeError:
             # Torch's writer tells of a full disk in words of its own.
             if watched.error is not None:

@@ -31,6 +31,9 @@ class Keeper:
     as does a system without `memfd`.
     """
 
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    __slots__ = ("_current", "_lock", "_slabs")
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: list[weakref.ref[_Slab]] = []

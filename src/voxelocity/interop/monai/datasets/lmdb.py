@@ -58,7 +58,7 @@ class LMDBDataset(PersistentDataset, monai.data.LMDBDataset):  # type: ignore[mi
         self.lmdb_kwargs = _checked_options(lmdb_kwargs or {})
         self.db_file = Path(cache_dir) / f"{db_name}.lmdb"
         self.progress = progress
-        self._file: LmdbFile | None = None
+        self._handle = _Handle()
         self._is_full = False
         PersistentDataset.__init__(
             self,
@@ -88,23 +88,24 @@ class LMDBDataset(PersistentDataset, monai.data.LMDBDataset):  # type: ignore[mi
 
     def close(self) -> None:
         """Lets go of the file; it is opened again when it is needed."""
-        self._file = None
+        self._handle.file = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+        return {**self.__dict__, "_handle": _Handle()}
 
     def _opened(self) -> LmdbFile:
-        if self._file is None or self._file.pid != os.getpid():
+        file = self._handle.file
+        if file is None or file.pid != os.getpid():
             assert self.cache_dir is not None
             path = self.cache_dir.resolve() / self.db_file.name
             try:
-                self._file = open_lmdb_file(path, **self.lmdb_kwargs)
+                file = self._handle.file = open_lmdb_file(path, **self.lmdb_kwargs)
             except OSError as error:
                 raise CacheError(
                     f"monai.LMDBDataset: {path} cannot be opened ({error.strerror}); give a cache_dir that may be "
                     "written to, with free space, on a disk of this machine"
                 ) from error
-        return self._file
+        return file
 
     def _fill(self, *, show_progress: bool) -> None:
         items: Any = self.data
@@ -156,6 +157,15 @@ class LMDBDataset(PersistentDataset, monai.data.LMDBDataset):  # type: ignore[mi
         assert self.cache_dir is not None
         path = self.cache_dir.resolve() / self.db_file.name
         weakref.finalize(self, _forget, path, dict(self.lmdb_kwargs), self._salt, os.getpid())
+
+
+class _Handle:
+    """An open file, out of the sight of MONAI, which looks for random states in all attributes of a data set."""
+
+    __slots__ = ("file",)
+
+    def __init__(self) -> None:
+        self.file: LmdbFile | None = None
 
 
 def _checked_options(options: dict[str, Any]) -> dict[str, Any]:

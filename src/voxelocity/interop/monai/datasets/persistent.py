@@ -14,9 +14,9 @@ from typing import Any
 
 import monai.data
 from monai.data.meta_obj import get_track_meta
-from monai.data.utils import SUPPORTED_PICKLE_MOD, pickle_hashing
-from monai.transforms import reset_ops_id
-from monai.utils import convert_to_tensor, look_up_option
+from monai.data.utils import pickle_hashing
+from monai.transforms import Compose, reset_ops_id
+from monai.utils import convert_to_tensor
 from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import ConfigError
@@ -88,6 +88,16 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         self._is_doubt_told = False
         self._read_chain()
 
+    @property
+    def transform(self) -> Compose:
+        """The chain. Another one that is put in its place is read anew."""
+        return self.__dict__["transform"]
+
+    @transform.setter
+    def transform(self, transform: Compose) -> None:
+        self.__dict__["transform"] = transform
+        self._chain_digest = ""
+
     def set_data(self, data: Sequence[Any]) -> None:
         """Takes other items and removes the files of this class from the folder; files of others stay."""
         self.data = data
@@ -99,7 +109,7 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         return ItemFiles(
             folder,
             weights_only=self.weights_only,
-            pickle_module=look_up_option(self.pickle_module, SUPPORTED_PICKLE_MOD),
+            pickle_module=self.pickle_module,
             pickle_protocol=self.pickle_protocol,
         )
 
@@ -108,7 +118,6 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
 
     def _read_chain(self) -> None:
         """Sets what the names of files say of the chain."""
-        self._read_transform = self.transform
         own = type(self)._pre_transform
         # A subclass may have made the preparation its own.
         changed = [] if own.__module__.startswith("voxelocity.") else [own]
@@ -135,7 +144,7 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
 
     def _key(self, item: Any) -> str:
         """The name of the item's entry, of characters that a file name may have."""
-        if self.transform is not self._read_transform:
+        if self._chain_digest == "":
             self._read_chain()
         parts = [
             _FORMAT,

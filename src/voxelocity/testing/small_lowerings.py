@@ -16,7 +16,8 @@ def _flip(transform: Any, data: Any) -> Any:
     for key in transform.key_iterator(result):
         result[key] = Sketch.of(result[key])
         if transform._do_transform:
-            result[key].add(Flip(axes=tuple(axis == transform.flipper.spatial_axis for axis in range(3))))  # type: ignore[arg-type]
+            x, y, z = (axis == transform.flipper.spatial_axis for axis in range(3))
+            result[key].add(Flip(axes=(x, y, z)))
     return result
 
 

@@ -40,7 +40,7 @@ def fill(patch: torch.Tensor, step: Fill, engine: Engine = "auto") -> None:
         OverflowError: the array's own range is wanted and is not finite.
     """
     low, high = _range_of(patch, step)
-    if engine == "auto" and has_numba() and patch.device.type == "cpu" and patch.is_contiguous():
+    if engine != "torch" and has_numba() and patch.device.type == "cpu" and patch.is_contiguous():
         _fill_compiled(patch, step, low, high)
     elif step.is_outside:
         _fill_outside(patch, step, low, high)

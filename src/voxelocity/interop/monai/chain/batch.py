@@ -40,7 +40,7 @@ class PendingBatch:
         """
         for future in self._work:
             future.result()
-        return pin_memory(self._collated) if self._is_pinned else self._collated
+        return pin_memory(self._collated) if self._is_pinned else self._collated  # type: ignore[no-untyped-call]
 
     def cancel(self) -> None:
         """Gives up what is not begun yet and waits for the rest."""

@@ -29,7 +29,7 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
     `num_workers=0`.
 
     Args:
-        loader: its sampler, generator, `pin_memory` and `timeout` hold.
+        loader: its batches of indices, generator and `pin_memory` hold. It has a `batch_sampler`.
         dataset: the loader's, able to sketch.
         num_threads: that make patches.
         num_ahead: batches begun beyond the one that is given; 0 draws nothing before it is asked for.
@@ -51,14 +51,9 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
 def _begun(loader: DataLoader[Any], dataset: SketchedDataset, pool: ThreadPoolExecutor) -> Iterator[PendingBatch]:
     """The batches, begun when they are asked for."""
     # A loader of torch's own over the same sampler, so that it draws from torch's generators what the loader draws.
-    order = (
-        {"batch_size": None, "sampler": loader.sampler}
-        if loader.batch_sampler is None
-        else {"batch_sampler": loader.batch_sampler}
-    )
     inner: DataLoader[Any] = DataLoader(
         _Sketches(dataset),
-        **order,  # type: ignore[arg-type]
+        batch_sampler=loader.batch_sampler,
         generator=loader.generator,
         pin_memory=loader.pin_memory,
         collate_fn=lambda items: start_batch(items, pool),

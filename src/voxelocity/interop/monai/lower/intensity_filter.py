@@ -134,8 +134,8 @@ def _low_pass(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     return sketch
 
 
-def _draw_spikes(transform: Any, sketch: Sketch) -> Any:
-    """The spikes; for an image that is not float32, MONAI's transform that sets them.
+def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
+    """One spike for each channel, or None where the transform is not drawn to do anything.
 
     Raises:
         RuntimeError: there are ranges of intensities for more or fewer channels.

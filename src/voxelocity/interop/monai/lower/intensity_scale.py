@@ -170,4 +170,4 @@ LOWERINGS: Lowerings = {
     array.RandHistogramShift: array_form(_HISTOGRAM),
     dictionary.RandHistogramShiftd: dictionary_form(_HISTOGRAM, "shifter"),
 }
-"""Those whose result depends on numbers drawn beforehand and on the voxels, all of which are float32."""
+"""`RandHistogramShift` of a patch of a single value does not warn, as MONAI's does."""

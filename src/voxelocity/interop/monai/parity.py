@@ -134,6 +134,8 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor | np.ndarray) or isinstance(other, torch.Tensor | np.ndarray):
         first, second = _plain(one), _plain(other)
         return first.shape == second.shape and bool(np.array_equal(first, second))
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
     return bool(one == other)
 
 

@@ -115,7 +115,8 @@ def _resize(last: _Last, step: Resize) -> None:
     tables = [step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along]
     arguments = [
         source.transpose(0, *(one.axis + 1 for one in along)),
-        *(value for table in tables for value in (table.index, table.weight)),
+        *(value for table in tables[:2] for value in (table.index, table.weight)),
+        *(np.ascontiguousarray(value.T) for value in (tables[2].index, tables[2].weight)),
         _scale(last),
         *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
     ]

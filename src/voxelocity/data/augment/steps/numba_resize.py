@@ -27,18 +27,18 @@ def resize(
     Args:
         source: (c, x, y, z) of any memory order.
         index_x: (nx, taps) int32, `Table.index`.
-        weight_x: (nx, taps) float32, and so for y and z.
+        weight_x: (nx, taps) float32.
         index_y: as `index_x`.
         weight_y: as `weight_x`.
-        index_z: as `index_x`.
-        weight_z: as `weight_x`.
+        index_z: (taps, nz) int32, the other way round, so that the loop along z runs along its memory.
+        weight_z: (taps, nz) float32.
         scale: (c, 2) float32: a voxel's value times the first plus the second.
         out: flat float32.
         steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels, x, y and z.
     """
     num_channels, _, side_y, side_z = source.shape
     plane = np.empty((side_y, side_z), np.float32)
-    row, ended = np.empty(side_z, np.float32), np.empty(len(index_z), np.float32)
+    row, ended = np.empty(side_z, np.float32), np.empty(index_z.shape[1], np.float32)
     for c in range(num_channels):
         for i in range(len(index_x)):
             _sum_planes(source[c], index_x[i], weight_x[i], plane)
@@ -46,8 +46,11 @@ def resize(
                 _sum_rows(plane, index_y[j], weight_y[j], row)
                 _sum_along(row, index_z, weight_z, scale[c, 0], scale[c, 1], ended)
                 start = steps[0] + c * steps[1] + i * steps[2] + j * steps[3]
-                for k in range(ended.size):
-                    out[start + k * steps[4]] = ended[k]
+                if steps[4] == 1:
+                    out[start : start + ended.size] = ended
+                else:
+                    for k in range(ended.size):
+                        out[start + k * steps[4]] = ended[k]
 
 
 @kernel
@@ -78,14 +81,22 @@ def _sum_rows(plane: Any, index: Any, weight: Any, row: Any) -> None:
 
 @kernel
 def _sum_along(row: Any, index: Any, weight: Any, factor: Any, shift: Any, out: Any) -> None:
-    taps = index.shape[1]
-    if taps == 2:
+    """Along the row itself; `index` and `weight` are (taps, n)."""
+    first, share = index[0], weight[0]
+    if len(index) == 1:
         for k in range(out.size):
-            total = row[index[k, 0]] * weight[k, 0] + row[index[k, 1]] * weight[k, 1]
-            out[k] = total * factor + shift
+            out[k] = row[np.uint32(first[k])] * share[k] * factor + shift
+        return
+    second, other = index[1], weight[1]
+    if len(index) == 2:
+        for k in range(out.size):
+            out[k] = (row[np.uint32(first[k])] * share[k] + row[np.uint32(second[k])] * other[k]) * factor + shift
         return
     for k in range(out.size):
-        total = np.float32(0.0)
-        for t in range(taps):
-            total += row[index[k, t]] * weight[k, t]
-        out[k] = total * factor + shift
+        out[k] = row[np.uint32(first[k])] * share[k]
+    for t in range(1, len(index)):
+        further, share = index[t], weight[t]
+        for k in range(out.size):
+            out[k] += row[np.uint32(further[k])] * share[k]
+    for k in range(out.size):
+        out[k] = out[k] * factor + shift

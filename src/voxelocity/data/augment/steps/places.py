@@ -20,7 +20,7 @@ class Places:
     the outer faces of the array's outermost voxels, or their centres with `align_corners`.
 
     Attributes:
-        lines: (x,), (y,), (z,) float32 of the result's axes.
+        lines: (x,), (y,), (z,) float32 of the result's axes, each rising, falling or constant.
         theta: (3, 4) float32.
         order: of the three products in the sum; the fourth comes last.
         is_fused: whether a product is added before it is rounded, as processors do it by one instruction.

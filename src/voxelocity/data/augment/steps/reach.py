@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps.places import Places
 from voxelocity.data.augment.steps.spatial import Beyond
@@ -19,7 +17,7 @@ def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3
     for axis, side in enumerate(sides):
         low = high = float(places.theta[axis, 3])
         for factor, line in zip(places.theta[axis, :3].tolist(), places.lines, strict=True):
-            ends = (factor * float(line.min()), factor * float(line.max()))
+            ends = (factor * float(line[0]), factor * float(line[-1]))
             low, high = low + min(ends), high + max(ends)
         factor = 1.0 if places.scale is None else float(places.scale[axis])
         span = (side - 1) / 2 if places.align_corners else side / 2
@@ -39,6 +37,5 @@ def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]
         low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)
     if not (math.isfinite(low) and math.isfinite(high)):
         return 0, side
-    start = int(np.clip(math.floor(low), 0, side - 1))
-    stop = int(np.clip(math.floor(high) + 2, start + 1, side))
-    return start, stop
+    start = min(max(math.floor(low), 0), side - 1)
+    return start, min(max(math.floor(high) + 2, start + 1), side)

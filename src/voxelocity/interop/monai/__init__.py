@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from voxelocity.interop.monai.chain import ChainError, ChainPlan, CompiledChain, compile
+from voxelocity.interop.monai.check import CheckTable, check
 from voxelocity.interop.monai.datasets import (
     CacheDataset,
     CacheNTransDataset,
@@ -19,6 +21,10 @@ from voxelocity.interop.monai.datasets import (
 __all__ = [
     "CacheDataset",
     "CacheNTransDataset",
+    "ChainError",
+    "ChainPlan",
+    "CheckTable",
+    "CompiledChain",
     "DataLoader",
     "Dataset",
     "LMDBDataset",
@@ -26,6 +32,8 @@ __all__ = [
     "SmartCacheDataset",
     "ThreadBuffer",
     "ThreadDataLoader",
+    "check",
+    "compile",
     "partition_dataset",
     "partition_dataset_classes",
 ]

@@ -124,7 +124,7 @@ def test_set_data_removes_its_own_files_and_no_others(sets, filled, tmp_path):
 
 
 def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatch):
-    import voxelocity.interop.monai.datasets.entries as module
+    import voxelocity.interop.monai.items.files as module
 
     class Full:
         def __init__(self, file):
@@ -152,7 +152,7 @@ def test_a_disk_that_is_really_full_is_an_error_of_the_disk(tmp_path):
     import resource
     import signal
 
-    from voxelocity.interop.monai.datasets.entries import ABSENT, ItemFiles
+    from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
 
     files = ItemFiles(tmp_path, weights_only=True, pickle_module="pickle", pickle_protocol=2)
     old = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -49,12 +50,15 @@ class PendingBatch:
                 future.exception()
 
 
-def start_batch(items: Sequence[Any], pool: ThreadPoolExecutor) -> PendingBatch:
+def start_batch(
+    items: Sequence[Any], pool: ThreadPoolExecutor, count: Callable[[float], None] = lambda seconds: None
+) -> PendingBatch:
     """What `monai.data.list_data_collate` makes of these items once they are made, begun in the pool's threads.
 
     Args:
         items: as `Walker.sketch` returns them: dictionaries, bare sketches, or lists of either.
         pool: where patches are made, one sample a task.
+        count: told the seconds that a sample took, by the thread that made it.
 
     Raises:
         RuntimeError: they cannot be collated, in MONAI's words.
@@ -73,10 +77,16 @@ def start_batch(items: Sequence[Any], pool: ThreadPoolExecutor) -> PendingBatch:
     for name, voxels in memory.items():
         collated[name] = _dressed(voxels, collated[name])
     work = [
-        pool.submit(run, _pieces(sample, [(name, memory[name][number]) for name in names]))
+        pool.submit(_timed, _pieces(sample, [(name, memory[name][number]) for name in names]), count)
         for number, sample in enumerate(keyed)
     ]
     return PendingBatch(collated if isinstance(samples[0], dict) else collated[_BARE], work)
+
+
+def _timed(pieces: Sequence[Piece], count: Callable[[float], None]) -> None:
+    begin = time.perf_counter()
+    run(pieces)
+    count(time.perf_counter() - begin)
 
 
 def _is_uniform(values: Sequence[Any]) -> bool:

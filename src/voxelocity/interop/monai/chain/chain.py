@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 from monai.transforms.compose import Compose
@@ -54,20 +56,20 @@ class Chain:
         """Another chain with these settings."""
         return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
 
-    def sketch(self, prepared: Any) -> Any:
+    def sketch(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
         """What the random part makes of a prepared item, drawn and not made yet. See `Walker.sketch`."""
-        return self.random.sketch(prepared)
+        return self.random.sketch(prepared, private=private)
 
     def make(self, sketched: Any) -> Any:
         """The item with a tensor in place of each sketch."""
         begin = time.perf_counter()
         made = finish(sketched)
-        self.count_made(time.perf_counter() - begin)
+        self.count_made(time.perf_counter() - begin, len(made) if isinstance(made, list) else 1)
         return made
 
-    def count_made(self, seconds: float) -> None:
-        """Tells that the sketches of one item were made elsewhere, and how long it took."""
-        self._num_made += 1
+    def count_made(self, seconds: float, num_samples: int = 1) -> None:
+        """Tells that the sketches of samples were made, and how long it took."""
+        self._num_made += num_samples
         self._seconds_making += seconds
 
     def plan(self) -> ChainPlan:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from monai.transforms.compose import Compose
 
-from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.chain.chain import Chain
-from voxelocity.interop.monai.chain.items import ItemStore, MemoryItems, NoItems
 from voxelocity.interop.monai.chain.plan import ChainPlan
 from voxelocity.interop.monai.chain.split import ChainError, as_compose
+from voxelocity.interop.monai.content import digest
 from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
+from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems
 from voxelocity.observe import available_memory_bytes
 
 _MEMORY_SHARE = 0.5
@@ -52,7 +53,7 @@ def compile(
 
     Raises:
         ChainError: the chain is lazy or unpacks its items, or is no chain.
-        ConfigError: `cache` cannot be a folder.
+        OutputError: `cache` is a folder that cannot be used.
     """
     compose = as_compose(chain)
     compiled = Chain(compose, lower=lower, exact_noise=exact_noise)
@@ -65,12 +66,15 @@ class CompiledChain(Compose):  # type: ignore[misc]
     """What `compile` returns.
 
     It draws from its transforms' own generators, in the order of the calls: not for several threads at once.
+
+    Attributes:
+        chain: its two parts.
     """
 
     def __init__(self, compose: Compose, chain: Chain, store: ItemStore, content: Fingerprint) -> None:
         # Not `Compose.__init__`, which seeds every transform anew.
         self.__dict__ |= vars(compose)
-        self._chain = chain
+        self.chain = chain
         self._store = store
         self._content = content
         self._parts: dict[tuple[int, int | None], Chain] = {}
@@ -96,27 +100,28 @@ class CompiledChain(Compose):  # type: ignore[misc]
                 "voxelocity.monai.compile: a compiled chain cannot run with lazy=True; call the Compose it was made of"
             )
         if start == 0 and end is None:
-            return self._chain.make(self.sketch(input_))
+            return self.chain.make(self.sketch(input_))
         part = self._part(start, end)
         return part.make(part.sketch(part.fixed(input_)))
 
     def prepared(self, item: Any) -> Any:
         """The item after the deterministic part, from the cache or made now. It is the cache's own: only to be read."""
-        if not self._chain.fixed.stages:
+        if not self.chain.fixed.stages:
             return item
-        return self._store.get_or_make(f"{self._content.digest}-{item_identity(item)}", lambda: self._chain.fixed(item))
+        key = digest(self._content.digest, item_identity(item)).hex()
+        return self._store.get_or_make(key, lambda: self.chain.fixed(item))
 
     def sketch(self, item: Any) -> Any:
         """What the chain makes of an item, with its voxels drawn and not made yet, as batches are made of it."""
-        return self._chain.sketch(self.prepared(item))
+        return self.chain.sketch(self.prepared(item))
 
     def make(self, sketched: Any) -> Any:
         """What `sketch` returned, made."""
-        return self._chain.make(sketched)
+        return self.chain.make(sketched)
 
     def plan(self) -> ChainPlan:
         """What happens with each transform, why, and what each has cost so far."""
-        plan = self._chain.plan()
+        plan = self.chain.plan()
         return ChainPlan(rows=plan.rows, notes=[*plan.notes, *_doubts(self._content)])
 
     def __str__(self) -> str:
@@ -130,20 +135,26 @@ class CompiledChain(Compose):  # type: ignore[misc]
                 raise ValueError(f"'start' {start} and 'end' {end} are no part of a chain of {num} transforms")
             part = as_compose(list(self.transforms[start:stop]))
             part.map_items = self.map_items
-            self._parts[(start, end)] = self._chain.like(part)
+            self._parts[(start, end)] = self.chain.like(part)
         return self._parts[(start, end)]
 
 
 def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
     if cache == "off":
         return NoItems()
-    if cache == "memory":
-        return MemoryItems(max_bytes=max_bytes, warn=_warn)
-    raise ConfigError(cache)
+    if cache != "memory" and not content.doubts:
+        return FolderItems(Path(cache))
+    if cache != "memory":
+        _warn(
+            f"voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in {cache}, as "
+            f"another run could not tell whether they are still right: {'; '.join(content.doubts)}. Put functions and "
+            "plain values into the chain"
+        )
+    return MemoryItems(max_bytes=max_bytes, warn=_warn)
 
 
 def _doubts(content: Fingerprint) -> list[str]:
-    return [f"Not kept for later runs: {doubt}." for doubt in content.doubts]
+    return [f"Never kept for later runs: {doubt}." for doubt in content.doubts]
 
 
 def _warn(text: str) -> None:

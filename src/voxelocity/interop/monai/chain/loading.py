@@ -19,6 +19,10 @@ class SketchedDataset(Protocol):
         """What `self[index]` is once `finish` has made it; draws what `self[index]` draws."""
         ...
 
+    def count_made(self, seconds: float) -> None:
+        """Told how long it took to make a sample of it, by the thread that made it."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -56,7 +60,7 @@ def _begun(loader: DataLoader[Any], dataset: SketchedDataset, pool: ThreadPoolEx
         batch_sampler=loader.batch_sampler,
         generator=loader.generator,
         pin_memory=loader.pin_memory,
-        collate_fn=lambda items: start_batch(items, pool),
+        collate_fn=lambda items: start_batch(items, pool, dataset.count_made),
     )
     return iter(inner)
 

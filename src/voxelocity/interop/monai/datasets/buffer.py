@@ -12,6 +12,7 @@ import monai.data
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.interop.monai.datasets.loader import batches_of
 
 _END: Final = object()
 
@@ -113,7 +114,7 @@ class ThreadDataLoader(monai.data.ThreadDataLoader):  # type: ignore[misc]
         self._turn = threading.Lock()
 
     def __iter__(self) -> Iterator[Any]:
-        batches = monai.data.DataLoader.__iter__(self)
+        batches = batches_of(self, num_ahead=1) or monai.data.DataLoader.__iter__(self)
         with contextlib.closing(_one_pass(batches, self.buffer_size, self._turn, set())) as made:
             for batch in made:
                 for _ in range(self.repeats):

@@ -10,9 +10,8 @@ import monai.data
 import torch
 from monai.transforms import convert_to_contiguous
 
-from voxelocity.interop.monai.datasets import chain
-from voxelocity.interop.monai.datasets.kept import Keeper
 from voxelocity.interop.monai.datasets.plain import Dataset
+from voxelocity.interop.monai.items.kept import Keeper
 
 
 class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
@@ -36,7 +35,7 @@ class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
         monai.data.CacheDataset.set_data(self, data)
 
     def _load_cache_item(self, idx: int) -> Any:
-        item = chain.run_fixed(self.transform, self.data[idx])
+        item = self._data_chain().fixed(self.data[idx])
         if self.as_contiguous:
             item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
         # What a shared list of somebody else's holds is sent to its process by pickle.
@@ -46,16 +45,19 @@ class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
     def _is_kept_by_threads(self) -> bool:
         return isinstance(self.runtime_cache, str) and "thread" in self.runtime_cache
 
-    def _transform(self, index: int) -> Any:
+    def sketch(self, index: int) -> Any:
+        """As `Dataset.sketch`, from the cache where the item is there."""
         place = self._place_in_cache(index)
         if place is None:
-            return chain.run_whole(self.transform, self.data[index])
+            return super().sketch(index)
         item = self._cache[place]
         if item is None:
             item = self._cache[place] = self._load_cache_item(index)
+        return self._data_chain().sketch(item, private=self._private)
+
+    def _private(self, item: Any) -> Any:
         # A proxy has just sent a copy.
-        own = item if isinstance(self._cache, ListProxy) else self._keeper.private(item)
-        return chain.run_random(self.transform, own)
+        return item if isinstance(self._cache, ListProxy) else self._keeper.private(item)
 
     def _place_in_cache(self, index: int) -> int | None:
         if self.hash_as_key:

@@ -1,16 +1,111 @@
-"""Where a chain of transforms is run: its part before the first random transform, and the rest.
-
-Every data set of `interop.monai` runs its chain through these functions and in no other way.
-"""
+"""The chain of a data set, run in its two parts. Every data set of `interop.monai` runs its chain here alone."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
-from monai.transforms import Compose, OneOf, RandomizableTrait, RandomOrder, SomeOf, Transform
+from monai.transforms import Compose, OneOf, RandomOrder, SomeOf
 
+from voxelocity.interop.monai.chain import Chain, ChainError, CompiledChain, as_compose
+from voxelocity.interop.monai.chain.split import is_random
 from voxelocity.interop.monai.fingerprint import COMPOSE_OPTIONS
+from voxelocity.interop.monai.lower.finish import finish
+
+_KNOWN = (Compose, OneOf, RandomOrder, SomeOf)
+
+
+class DataChain:
+    """A chain as it stands in a data set: made fast where that gives the same, else run by MONAI.
+
+    The part that is the same every time is safe to use from several threads; the rest is not, as random transforms keep
+    what they draw in themselves.
+
+    Args:
+        compose: the chain; a compiled one keeps its own settings.
+
+    Attributes:
+        refusal: why MONAI runs it, in words; "" where it does not.
+    """
+
+    # Without a __dict__, so that MONAI's `set_rnd`, which looks for transforms in whatever a data set holds, seeds the
+    # transforms once: as the data set's `transform`.
+    __slots__ = ("_chain", "_compose", "_facts", "_rests", "refusal")
+
+    def __init__(self, compose: Compose) -> None:
+        self._compose = compose
+        self._facts = _facts(compose)
+        self._chain, self.refusal = _chain_of(compose)
+        self._rests: dict[int, Chain] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataChain, (self._compose,)
+
+    @property
+    def chain(self) -> Chain | None:
+        """The fast form, or None where MONAI runs the chain."""
+        return self._chain
+
+    def is_of(self, compose: Compose) -> bool:
+        """Whether this is still the chain: the same object, holding the same transforms."""
+        return compose is self._compose and self._facts == _facts(compose)
+
+    def fixed(self, item: Any, *, end: int | None = None) -> Any:
+        """The item after the part that may be kept, or after the first `end` transforms of the `Compose`."""
+        if end is None and self._chain is not None:
+            return self._chain.fixed(item)
+        stop = first_random(self._compose) if end is None else end
+        return item if stop == 0 else self._compose(item, end=stop, threading=True)
+
+    def sketch(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
+        """A kept item after the rest of the chain, drawn; its voxels are still to be made where that can wait.
+
+        Args:
+            kept: what `fixed` gave. It is only read.
+            start: the first transform of the rest where `fixed` was told an `end`.
+            private: a copy of a part of it that may be changed.
+        """
+        if self._chain is None:
+            return self._by_monai(private(kept), start)
+        if start is None:
+            return self._chain.sketch(kept, private=private)
+        rest = self._rest(start)
+        return rest.sketch(rest.fixed(private(kept)))
+
+    def make(self, sketched: Any) -> Any:
+        """What `sketch` gave, made."""
+        return finish(sketched) if self._chain is None else self._chain.make(sketched)
+
+    def count_made(self, seconds: float) -> None:
+        """Told how long it took to make a sample elsewhere."""
+        if self._chain is not None:
+            self._chain.count_made(seconds)
+
+    def fixed_content(self, *, end: int | None = None) -> list[Any]:
+        """What decides on the result of `fixed`: the transforms and the options with which they are run."""
+        if end is None and self._chain is not None:
+            transforms = [stage.transform for stage in self._chain.fixed.stages]
+        else:
+            transforms = list(self._compose.transforms[: first_random(self._compose) if end is None else end])
+        return [*transforms, {name: getattr(self._compose, name) for name in COMPOSE_OPTIONS}]
+
+    def _by_monai(self, item: Any, start: int | None) -> Any:
+        begin = first_random(self._compose) if start is None else start
+        if begin is None:
+            return item
+        return self._compose(item) if begin == 0 else self._compose(item, start=begin)
+
+    def _rest(self, start: int) -> Chain:
+        if start not in self._rests:
+            assert self._chain is not None
+            self._rests[start] = self._chain.like(as_compose(list(self._compose.transforms[start:])))
+        return self._rests[start]
+
+
+def as_it_is(item: Any) -> Any:
+    """The item itself, for `DataChain.sketch` where nobody else holds it."""
+    return item
 
 
 def first_random(compose: Compose) -> int | None:
@@ -21,40 +116,22 @@ def first_random(compose: Compose) -> int | None:
     """
     if isinstance(compose, (OneOf, SomeOf, RandomOrder)):
         return 0
-    found: int | None = compose.get_index_of_first(_is_not_to_be_kept)
+    found: int | None = compose.get_index_of_first(is_random)
     return found
 
 
-def run_fixed(compose: Compose, item: Any, *, end: int | None = None) -> Any:
-    """The item after the part that may be kept, or after the first `end` transforms.
-
-    Safe in several threads at once: a transform that changes itself (`ThreadUnsafe`) is copied for the item.
-    """
-    stop = first_random(compose) if end is None else end
-    return item if stop == 0 else compose(item, end=stop, threading=True)
-
-
-def run_random(compose: Compose, item: Any, *, start: int | None = None) -> Any:
-    """A kept item after the rest of the chain, from its first random transform or from `start`.
-
-    Not safe in several threads at once, as MONAI's random transforms keep what they draw in themselves.
-    """
-    begin = first_random(compose) if start is None else start
-    if begin is None:
-        return item
-    return compose(item) if begin == 0 else compose(item, start=begin)
+def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
+    if isinstance(compose, CompiledChain):
+        return compose.chain, ""
+    if type(compose) not in _KNOWN:
+        return None, f"{type(compose).__name__} is a container of a person's own"
+    if compose.log_stats is not False:
+        return None, "log_stats is set: MONAI's own run logs what its transforms are given"
+    try:
+        return Chain(as_compose(compose)), ""
+    except ChainError as error:
+        return None, str(error)
 
 
-def run_whole(compose: Compose, item: Any) -> Any:
-    """An item after the whole chain, of which nothing is kept."""
-    return compose(item)
-
-
-def fixed_content(compose: Compose, *, end: int | None = None) -> list[Any]:
-    """What decides on the result of `run_fixed`: the transforms and the options with which they are run."""
-    stop = first_random(compose) if end is None else end
-    return [*compose.transforms[:stop], {name: getattr(compose, name) for name in COMPOSE_OPTIONS}]
-
-
-def _is_not_to_be_kept(transform: Callable[..., Any]) -> bool:
-    return isinstance(transform, RandomizableTrait) or not isinstance(transform, Transform)
+def _facts(compose: Compose) -> tuple[Any, ...]:
+    return (compose.transforms, compose.map_items, compose.unpack_items, compose.lazy, compose.log_stats)

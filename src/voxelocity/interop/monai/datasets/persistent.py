@@ -21,10 +21,10 @@ from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.content import digest
-from voxelocity.interop.monai.datasets import chain
-from voxelocity.interop.monai.datasets.entries import ABSENT, ItemFiles
+from voxelocity.interop.monai.datasets.chain import as_it_is
 from voxelocity.interop.monai.datasets.plain import Dataset
 from voxelocity.interop.monai.fingerprint import fingerprint, source_facts
+from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
 
 _FORMAT = 1
 """Raised when the meaning of a file changes; older files are then never looked at."""
@@ -114,7 +114,7 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         )
 
     def _fixed_content(self) -> list[Any]:
-        return chain.fixed_content(self.transform)
+        return self._data_chain().fixed_content()
 
     def _read_chain(self) -> None:
         """Sets what the names of files say of the chain."""
@@ -156,17 +156,25 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         ]
         return f"{digest(json.dumps(parts)).hex()}{self._salt}"
 
+    def sketch(self, index: int) -> Any:
+        """As `Dataset.sketch`, from the item's file where there is one."""
+        return self._sketch_of(self._cachecheck(self.data[index]))
+
     def _transform(self, index: int) -> Any:
         return self._post_transform(self._cachecheck(self.data[index]))
 
     def _pre_transform(self, item_transformed: Any) -> Any:
-        prepared = chain.run_fixed(self.transform, item_transformed)
+        prepared = self._data_chain().fixed(item_transformed)
         if self.reset_ops_id:
             reset_ops_id(prepared)
         return prepared
 
     def _post_transform(self, item_transformed: Any) -> Any:
-        return chain.run_random(self.transform, item_transformed)
+        return self.make(self._sketch_of(item_transformed))
+
+    def _sketch_of(self, prepared: Any) -> Any:
+        # It was read for this call alone.
+        return self._data_chain().sketch(prepared, private=as_it_is)
 
     def _cachecheck(self, item_transformed: Any) -> Any:
         """The item after the fixed part of the chain, from its file where there is one."""
@@ -227,15 +235,15 @@ class CacheNTransDataset(PersistentDataset, monai.data.CacheNTransDataset):  # t
                 f"monai.CacheNTransDataset: cache_n_trans = {self.cache_n_trans} is not valid for {num} transforms; "
                 f"give 0 to {num}"
             )
-        return chain.fixed_content(self.transform, end=self.cache_n_trans)
+        return self._data_chain().fixed_content(end=self.cache_n_trans)
 
     def _pre_transform(self, item_transformed: Any) -> Any:
-        prepared = chain.run_fixed(self.transform, item_transformed, end=self.cache_n_trans)
+        prepared = self._data_chain().fixed(item_transformed, end=self.cache_n_trans)
         reset_ops_id(prepared)
         return prepared
 
-    def _post_transform(self, item_transformed: Any) -> Any:
-        return chain.run_random(self.transform, item_transformed, start=self.cache_n_trans)
+    def _sketch_of(self, prepared: Any) -> Any:
+        return self._data_chain().sketch(prepared, start=self.cache_n_trans, private=as_it_is)
 
 
 def _forget(files: ItemFiles, salt: str, pid: int) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import monai.data
 
-from voxelocity.interop.monai.datasets import chain
+from voxelocity.interop.monai.chain import ChainPlan
+from voxelocity.interop.monai.datasets.chain import DataChain, as_it_is
 
 
 class Dataset(monai.data.Dataset):  # type: ignore[misc]
@@ -20,5 +21,33 @@ class Dataset(monai.data.Dataset):  # type: ignore[misc]
         ValueError: `transform` cannot be made into a `Compose`.
     """
 
+    def plan(self) -> ChainPlan:
+        """What happens with each transform of the chain, why, and what each has cost so far. Print it."""
+        held = self._data_chain()
+        if held.chain is None:
+            return ChainPlan(rows=[], notes=[f"MONAI runs the chain as it is: {held.refusal}"])
+        return held.chain.plan()
+
+    def sketch(self, index: int) -> Any:
+        """What `self[index]` is, drawn and not made yet. It draws what `self[index]` draws; `make` makes it."""
+        chain = self._data_chain()
+        # As MONAI: a transform that changes its input changes the data.
+        return chain.sketch(chain.fixed(self.data[index]), private=as_it_is)
+
+    def make(self, sketched: Any) -> Any:
+        """What `sketch` gave, made."""
+        return self._data_chain().make(sketched)
+
+    def count_made(self, seconds: float) -> None:
+        """Told how long it took to make a sample, for `plan`."""
+        self._data_chain().count_made(seconds)
+
     def _transform(self, index: int) -> Any:
-        return chain.run_whole(self.transform, self.data[index])
+        return self.make(self.sketch(index))
+
+    def _data_chain(self) -> DataChain:
+        """The chain as it stands now: people put another one in its place, or other transforms into it."""
+        held: DataChain | None = self.__dict__.get("_held_chain")
+        if held is None or not held.is_of(self.transform):
+            held = self.__dict__["_held_chain"] = DataChain(self.transform)
+        return held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,19 @@ class Walker:
         """Whether every transform is lowered, so that walking only draws."""
         return all(stage.lowering is not None for stage in self.stages)
 
-    def sketch(self, data: Any) -> Any:
+    def sketch(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
         """What the chain makes of an item, with sketches in place of the tensors that are still to be made.
 
         The item is not changed and nothing of it is in the result but what sketches only read: it may be a cache's.
 
+        Args:
+            data: the item.
+            private: makes a copy of a part of it that may be changed; called for what no lowered transform takes.
+
         Raises:
             RuntimeError: a transform failed; it is named, and its own error is the cause.
         """
-        walk = _Walk(self._by_id)
+        walk = _Walk(self._by_id, private)
         return walk.owned(walk.through(self._transforms, data, self._map_items))
 
     def __call__(self, data: Any) -> Any:
@@ -107,8 +111,9 @@ class Walker:
 class _Walk:
     """One item on its way."""
 
-    def __init__(self, stages: dict[int, Stage]) -> None:
+    def __init__(self, stages: dict[int, Stage], private: Callable[[Any], Any]) -> None:
         self._stages = stages
+        self._private = private
         self._is_owned = False
 
     def through(self, transforms: Sequence[Any], data: Any, map_items: bool | int) -> Any:
@@ -121,11 +126,11 @@ class _Walk:
 
     def owned(self, data: Any) -> Any:
         """The data, with copies of what it would share with the item that came in."""
-        return data if self._is_owned else _copied(data)
+        return data if self._is_owned else self._copied(data)
 
     def _step(self, stage: Stage, data: Any, depth: int) -> Any:
         if stage.lowering is None and not self._is_owned:
-            data, self._is_owned = _copied(data), True
+            data, self._is_owned = self._copied(data), True
         begin = time.perf_counter()
         try:
             result = self._applied(stage, data, depth)
@@ -144,15 +149,20 @@ class _Walk:
         data = finish(data)
         return transform(data, lazy=False) if isinstance(transform, LazyTrait) else transform(data)
 
-
-def _copied(data: Any) -> Any:
-    if isinstance(data, Sketch):
+    def _copied(self, data: Any) -> Any:
+        if not _holds_sketches(data):
+            return self._private(data)
+        if isinstance(data, dict):
+            return {key: self._copied(value) for key, value in data.items()}
+        if isinstance(data, list):
+            return [self._copied(value) for value in data]
         return data
+
+
+def _holds_sketches(data: Any) -> bool:
     if isinstance(data, dict):
-        return {key: _copied(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_copied(value) for value in data]
-    return copy.deepcopy(data)
+        return any(map(_holds_sketches, data.values()))
+    return any(map(_holds_sketches, data)) if isinstance(data, list) else isinstance(data, Sketch)
 
 
 def _name_of(function: Any) -> str:

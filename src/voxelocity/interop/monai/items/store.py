@@ -1,13 +1,17 @@
-"""Prepared items by key: kept in this process, or not at all."""
+"""Prepared items by key: kept in this process, in a folder, or not at all."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.serialization import DEFAULT_PROTOCOL
+
+from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
 
 
 class ItemStore(Protocol):
@@ -78,6 +82,33 @@ class MemoryItems:
                 "cache may take in memory; the others are prepared anew each time they are used. Give more by "
                 "cache_max_bytes, or a folder by cache"
             )
+
+
+class FolderItems:
+    """Keeps items in files that later runs and other processes find.
+
+    Args:
+        folder: made where it is missing.
+
+    Raises:
+        OutputError: the folder cannot be made, or is none.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files = ItemFiles(folder, weights_only=True, pickle_module="pickle", pickle_protocol=DEFAULT_PROTOCOL)
+
+    def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
+        """As `ItemStore.get_or_make`. Tensors are mapped from the file: a patch reads what it needs."""
+        found = self._files.load(key)
+        if found is not ABSENT:
+            return found
+        with self._files.lock(key):
+            # Another thread or process may have made it while this one waited.
+            found = self._files.load(key) if self._files.path(key).exists() else ABSENT
+            if found is ABSENT:
+                found = make()
+                self._files.save(key, found)
+        return found
 
 
 def bytes_of(item: Any) -> int:

@@ -1,0 +1,68 @@
+"""MONAI's loader over data sets that can sketch: their patches are made into the memory of the batch, by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import monai.data
+from monai.data.utils import list_data_collate
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Subset
+
+from voxelocity.interop.monai.chain.loading import SketchedDataset, batches
+from voxelocity.interop.monai.datasets.plain import Dataset
+from voxelocity.observe import cpu_budget
+
+
+class DataLoader(monai.data.DataLoader):  # type: ignore[misc]
+    """MONAI's `DataLoader`, with MONAI's arguments and batches.
+
+    Where the data set is one of this package's, `num_workers` is 0 and the collation MONAI's own, threads make the
+    patches of a batch side by side, straight into its memory.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        made = batches_of(self, num_ahead=0)
+        return super().__iter__() if made is None else made
+
+
+def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Iterator[Any] | None:
+    """One epoch of the loader, its patches made by threads; None where it has to make its batches by itself.
+
+    Args:
+        loader: any.
+        num_ahead: batches begun beyond the one that is given.
+    """
+    is_plain = loader.num_workers == 0 and loader.batch_sampler is not None and loader.collate_fn is list_data_collate
+    dataset = _sketched(loader.dataset) if is_plain else None
+    if dataset is None:
+        return None
+    return batches(loader, dataset, num_threads=cpu_budget(), num_ahead=num_ahead)
+
+
+def _sketched(dataset: Any) -> SketchedDataset | None:
+    """The data set, or what gives the items of a subset; None where items are made in a way of a person's own."""
+    if type(dataset) is Subset:
+        whole = _sketched(dataset.dataset)
+        return None if whole is None else _Part(whole, dataset.indices)
+    # A class that somebody derived may have changed how an item is made.
+    is_own = isinstance(dataset, Dataset) and type(dataset).__module__.startswith("voxelocity.")
+    return dataset if is_own else None
+
+
+class _Part:
+    """Some items of a data set, as torch's `Subset` has them."""
+
+    def __init__(self, whole: SketchedDataset, indices: Any) -> None:
+        self._whole = whole
+        self._indices = indices
+
+    def sketch(self, index: int) -> Any:
+        return self._whole.sketch(self._indices[index])
+
+    def count_made(self, seconds: float) -> None:
+        self._whole.count_made(seconds)
+
+    def __len__(self) -> int:
+        return len(self._indices)

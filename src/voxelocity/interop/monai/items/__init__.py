@@ -1,0 +1,1 @@
+"""Items after the fixed part of their chain, kept: in memory, copy-on-write, or in files. Knows no transforms."""

@@ -37,16 +37,28 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
         dataset: the loader's, able to sketch.
         num_threads: that make patches.
         num_ahead: batches begun beyond the one that is given; 0 draws nothing before it is asked for.
+
+    Raises:
+        Exception: what went wrong with an item, where its batch would have come.
     """
     with ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-patches") as pool:
         waiting: deque[PendingBatch] = deque()
         try:
-            for batch in _begun(loader, dataset, pool):
-                waiting.append(batch)
+            begun = _begun(loader, dataset, pool)
+            error: Exception | None = None
+            while error is None:
+                try:
+                    waiting.append(next(begun))
+                except StopIteration:
+                    break
+                except Exception as raised:  # kept until the batches before it are given
+                    error = raised
                 if len(waiting) > num_ahead:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
+            if error is not None:
+                raise error
         finally:
             for batch in waiting:
                 batch.cancel()

@@ -8,10 +8,9 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final
 
-import monai.data
-
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.loader import batches_of
 
 _END: Final = object()
@@ -85,7 +84,7 @@ def _one_pass(
             passes.discard(taken)
 
 
-class ThreadDataLoader(monai.data.ThreadDataLoader):  # type: ignore[misc]
+class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
     """MONAI's `ThreadDataLoader`, with MONAI's arguments: batches are made by a thread beside the training.
 
     An error in a worker, a transform or the collation is raised in the loop, with its traceback, where MONAI ends the
@@ -114,7 +113,7 @@ class ThreadDataLoader(monai.data.ThreadDataLoader):  # type: ignore[misc]
         self._turn = threading.Lock()
 
     def __iter__(self) -> Iterator[Any]:
-        batches = batches_of(self, num_ahead=1) or monai.data.DataLoader.__iter__(self)
+        batches = batches_of(self, num_ahead=1) or peer.DataLoader.__iter__(self)
         with contextlib.closing(_one_pass(batches, self.buffer_size, self._turn, set())) as made:
             for batch in made:
                 for _ in range(self.repeats):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from multiprocessing.managers import ListProxy
 from typing import Any
 
-import monai.data
 import torch
 from monai.transforms import convert_to_contiguous
 
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.plain import Dataset
 from voxelocity.interop.monai.items.kept import Keeper
 
 
-class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
+class CacheDataset(Dataset, peer.CacheDataset):  # type: ignore[misc]
     """MONAI's `CacheDataset`, with MONAI's arguments: the part of the chain before its first random one runs once.
 
     What is handed out is never the kept object: its arrays are mapped copy-on-write, so that no transform and no
@@ -32,7 +32,7 @@ class CacheDataset(Dataset, monai.data.CacheDataset):  # type: ignore[misc]
         Call it between epochs, with `persistent_workers=False` in the loader.
         """
         self._keeper = Keeper()
-        monai.data.CacheDataset.set_data(self, data)
+        peer.CacheDataset.set_data(self, data)
 
     def _load_cache_item(self, idx: int) -> Any:
         item = self._data_chain().fixed(self.data[idx])

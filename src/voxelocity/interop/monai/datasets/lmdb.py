@@ -11,7 +11,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import monai.data
 import torch
 from monai.data.utils import pickle_hashing
 from monai.utils import convert_to_tensor, optional_import
@@ -19,12 +18,13 @@ from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError
 from voxelocity.data.cache import LmdbFile, PassingLocks, open_lmdb_file
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.persistent import PersistentDataset
 
 _PREFIX = "voxelocity-"
 
 
-class LMDBDataset(PersistentDataset, monai.data.LMDBDataset):  # type: ignore[misc]
+class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
     """MONAI's `LMDBDataset`, with MONAI's arguments: all items are prepared at once, into one file.
 
     Names of entries are those of `PersistentDataset`. Writers of several processes take their turn, a full map grows,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import monai.data
 from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
 from voxelocity.interop.monai.chain.loading import SketchedDataset, batches
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.plain import Dataset
 from voxelocity.observe import cpu_budget
 
 
-class DataLoader(monai.data.DataLoader):  # type: ignore[misc]
+class DataLoader(peer.DataLoader):  # type: ignore[misc]
     """MONAI's `DataLoader`, with MONAI's arguments and batches.
 
     Where the data set is one of this package's, `num_workers` is 0 and the collation MONAI's own, threads make the

@@ -12,7 +12,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import monai.data
 from monai.data.meta_obj import get_track_meta
 from monai.data.utils import pickle_hashing
 from monai.transforms import Compose, reset_ops_id
@@ -21,6 +20,7 @@ from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.content import digest
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.chain import as_it_is
 from voxelocity.interop.monai.datasets.plain import Dataset
 from voxelocity.interop.monai.fingerprint import fingerprint, source_facts
@@ -31,7 +31,7 @@ _FORMAT = 1
 _Transforms = Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
-class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[misc]
+class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
     """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once an item and folder.
 
     The name of a file is made of everything that decides on its content: `hash_func` of the item, path, size and time
@@ -70,7 +70,7 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         if cache_dir is not None and Path(cache_dir).exists() and not Path(cache_dir).is_dir():
             raise ConfigError(f"monai.PersistentDataset: cache_dir {cache_dir} is a file; give a folder")
         # The folder is made by `ItemFiles`, which says what is wrong where it cannot be.
-        monai.data.PersistentDataset.__init__(
+        peer.PersistentDataset.__init__(
             self,
             data=data,
             transform=transform,
@@ -196,7 +196,7 @@ class PersistentDataset(Dataset, monai.data.PersistentDataset):  # type: ignore[
         return convert_to_tensor(prepared, convert_numeric=False, track_meta=self.track_meta)
 
 
-class CacheNTransDataset(PersistentDataset, monai.data.CacheNTransDataset):  # type: ignore[misc]
+class CacheNTransDataset(PersistentDataset, peer.CacheNTransDataset):  # type: ignore[misc]
     """MONAI's `CacheNTransDataset`: a `PersistentDataset` that keeps the result of the first N transforms, random too.
 
     Raises:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import monai.data
-
 from voxelocity.interop.monai.chain import ChainPlan
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.chain import DataChain, as_it_is
 
 
-class Dataset(monai.data.Dataset):  # type: ignore[misc]
+class Dataset(peer.Dataset):  # type: ignore[misc]
     """MONAI's `Dataset`: item i is `transform(data[i])`; a slice or a list of indices gives a torch `Subset`.
 
     Args:

@@ -11,17 +11,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import monai.data
-
 from voxelocity.core.errors import ConfigError, ItemError
 from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.cached import CacheDataset
 
 _SHOWN = 200
 """Characters of an item that are shown in an error."""
 
 
-class SmartCacheDataset(CacheDataset, monai.data.SmartCacheDataset):  # type: ignore[misc]
+class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[misc]
     """MONAI's `SmartCacheDataset`, with MONAI's arguments.
 
     Of five items, with `cache_num=4` and `replace_rate=0.25`, the epochs hold 1234, 2345, 3451, ... Call `start()`
@@ -69,7 +68,7 @@ class SmartCacheDataset(CacheDataset, monai.data.SmartCacheDataset):  # type: ig
         self._update_lock = threading.RLock()
         self._work: OrderedPrefetch[Any] | None = None
         self._is_started = False
-        monai.data.CacheDataset.__init__(
+        peer.CacheDataset.__init__(
             self,
             data=data,
             transform=transform,

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shutil
 import subprocess
@@ -243,3 +244,23 @@ def test_a_forked_process_opens_the_file_that_its_parent_has_open(tmp_path):
     process.join(60)
     assert process.exitcode == 0
     assert file.keys() == ["a", "b"]
+
+
+def test_a_value_can_be_dropped_from_a_full_map(tmp_path):
+    import lmdb
+
+    from voxelocity.data.cache import open_lmdb_file
+
+    path = tmp_path.resolve() / "values.lmdb"
+    size, page = 2**23, 4096
+    file = open_lmdb_file(path, map_size=size)
+    for num_free in range(2, 20):
+        # Written without growing: one value that leaves hardly a page.
+        with contextlib.suppress(lmdb.MapFullError), file._transaction(write=True) as transaction:
+            transaction.put(b"large", bytes(size - num_free * page))
+        if file.keys():
+            break
+    assert file.keys() == ["large"]
+    file.drop("large")
+    assert file.keys() == []
+    assert file.info()["map_size"] > size

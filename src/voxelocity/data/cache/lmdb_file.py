@@ -115,11 +115,16 @@ class LmdbFile:
         Raises:
             CacheError: the file cannot be written.
         """
-        try:
-            with self._transaction(write=True) as transaction:
-                transaction.delete(key.encode())
-        except self._lmdb.Error as error:
-            raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
+        while True:
+            try:
+                with self._transaction(write=True) as transaction:
+                    transaction.delete(key.encode())
+                return
+            except self._lmdb.MapFullError:
+                # What becomes free has to be written down, and a full map has no page for that.
+                self._grow(0)
+            except self._lmdb.Error as error:
+                raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
 
     def keys(self) -> list[str]:
         """All keys, sorted."""

@@ -24,6 +24,7 @@ TITLES = {
     "feed": ["rate", "accelerators"] * 3 + ["step", "waiting"],
     "build": ["decoders", "build"],
     "training": ["step", "waiting"],
+    "monai": ["threads", "one process", "compiled", "persistent", "without affine", "brats", "filling", "memory"],
 }
 
 
@@ -84,7 +85,10 @@ def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, m
             "transfroms",
             "unknown scenario 'transfroms'; did you mean 'transforms'[?]; choose one of cache, patches",
         ),
-        ("xyz", "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build, training"),
+        (
+            "xyz",
+            "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build, training, monai",
+        ),
     ],
 )
 def test_an_unknown_scenario_is_refused_with_the_nearest_name(name, text, tmp_path):

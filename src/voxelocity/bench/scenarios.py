@@ -16,6 +16,8 @@ from voxelocity.bench.emulated import Accelerator
 from voxelocity.bench.feed import Feeds
 from voxelocity.bench.feed import run as run_feed
 from voxelocity.bench.kinds import Kinds
+from voxelocity.bench.monai_chains import MonaiChains
+from voxelocity.bench.monai_chains import run as run_monai
 from voxelocity.bench.paired import Comparison
 from voxelocity.bench.patches import Patches
 from voxelocity.bench.patches import run as run_patches
@@ -103,6 +105,16 @@ _QUICK: dict[str, DataclassInstance] = {
         resident_s=0.0,
         repeats=1,
     ),
+    "monai": MonaiChains(
+        cases=PhantomSet(kind="ct", shape=(56, 60, 40), num_cases=2, spacing_mm=(1.5, 1.5, 2.0), packed=True),
+        brains=_SMALL_MR,
+        patch=_SIDE,
+        num_batches=1,
+        num_peer_batches=1,
+        num_workers=0,
+        repeats=1,
+        repeats_of_memory=1,
+    ),
 }
 """The same scenarios in seconds: to see that everything runs here, not to compare anything."""
 _FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], Iterator[Comparison]]]] = {
@@ -112,6 +124,7 @@ _FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], 
     "feed": (Feeds, run_feed),
     "build": (Build, run_build),
     "training": (RealTrainings, run_training),
+    "monai": (MonaiChains, run_monai),
 }
 NAMES = tuple(_FULL)
 

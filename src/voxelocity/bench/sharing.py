@@ -24,10 +24,11 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
     """Bytes by which the PSS of these processes together grows when each opens all cases and looks at every voxel.
 
     Args:
-        side: "ours" or "monai".
+        side: "ours", "monai", or "drop-in": a CacheDataset of either package.
         refs: the cases.
         num_processes: holders at the same time.
-        options: plain values for the holder: kind, num_classes, and cache (ours) or runtime_cache (MONAI's).
+        options: plain values for the holder: kind, num_classes, and cache (ours) or runtime_cache (MONAI's); of a
+            drop-in the module that it is imported from.
 
     Raises:
         RuntimeError: a holder failed; its errors have gone to stderr.
@@ -83,8 +84,8 @@ def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
         VolumeRef(case_id=case_id, images=tuple(map(Path, images)), label=Path(label))
         for case_id, images, label in task["refs"]
     ]
-    opened = _open_ours if task["side"] == "ours" else _open_monai
-    held = opened(refs, task)
+    opened = {"ours": _open_ours, "monai": _open_monai, "drop-in": _open_drop_in}
+    held = opened[task["side"]](refs, task)
     next(held)
     answers.write(_READY)
     answers.flush()
@@ -121,3 +122,9 @@ def _open_monai(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Any:
         item["image"].max(), item["label"].max()
     yield
     del dataset
+
+
+def _open_drop_in(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Any:
+    from voxelocity.bench import drop_in_side
+
+    yield from drop_in_side.open_cached(refs, task)

@@ -1,0 +1,247 @@
+"""Scripts as people write them for MONAI, under either package's names: what `voxelocity.monai` promises to speed up.
+
+The chains are those of `examples/monai`, unchanged. Imported only where MONAI is to be run.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import tempfile
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from monai.transforms import (
+    Compose,
+    CropForegroundd,
+    EnsureChannelFirstd,
+    EnsureTyped,
+    FgBgToIndicesd,
+    LoadImaged,
+    MapTransform,
+    NormalizeIntensityd,
+    Orientationd,
+    RandAffined,
+    RandCropByPosNegLabeld,
+    RandFlipd,
+    RandScaleIntensityd,
+    RandShiftIntensityd,
+    RandSpatialCropd,
+    ScaleIntensityRanged,
+    Spacingd,
+)
+
+from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.bench.stream import OpenStream, passes_of
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import VolumeRef
+
+Names = Literal["monai.data", "voxelocity.monai"]
+"""The module that a script imports its data sets and loaders from."""
+ChainName = Literal["spleen", "spleen without RandAffined", "brats"]
+KEYS = ("image", "label")
+PATCHES_PER_IMAGE = 4
+LARGEST_DIFFERENCE = 1e-3
+"""Of two voxels of an image, as a share of the largest value."""
+LARGEST_SHARE = 1e-4
+"""Of the voxels of a label: where the nearest voxel is a matter of rounding."""
+_MANY = 1_000_000
+
+
+class TumourRegionsd(MapTransform):  # type: ignore[misc]
+    """A label (1, x, y, z) of BraTS's classes becomes (3, x, y, z): core, whole and enhancing tumour."""
+
+    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
+        changed = dict(data)
+        for key in self.key_iterator(changed):
+            label = changed[key]
+            core = (label == 2) | (label == 3)
+            changed[key] = torch.cat([core, core | (label == 1), label == 3]).float()
+        return changed
+
+
+def names(module: Names) -> Any:
+    """The module: `CacheDataset`, `ThreadDataLoader` and so on are its attributes."""
+    return importlib.import_module(module)
+
+
+def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
+    """File names by key; those of several channels as a list."""
+    return [
+        {"image": str(ref.images[0]) if len(ref.images) == 1 else list(map(str, ref.images)), "label": str(ref.label)}
+        for ref in refs
+    ]
+
+
+def preparing(chain: ChainName) -> list[Any]:
+    """The deterministic part of a chain; transforms of its own at each call."""
+    head = [LoadImaged(keys=KEYS), EnsureChannelFirstd(keys=KEYS)]
+    orient = Orientationd(keys=KEYS, axcodes="RAS", labels=None)
+    if chain == "brats":
+        spacing = Spacingd(keys=KEYS, pixdim=(1.0, 1.0, 1.0), mode=("bilinear", "nearest"))
+        return [*head, TumourRegionsd(keys="label"), orient, spacing, EnsureTyped(keys=KEYS, track_meta=False)]
+    return [
+        *head,
+        orient,
+        Spacingd(keys=KEYS, pixdim=(1.5, 1.5, 2.0), mode=("bilinear", "nearest")),
+        ScaleIntensityRanged(keys="image", a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True),
+        CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True),
+        FgBgToIndicesd(keys="label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
+        EnsureTyped(keys=KEYS, track_meta=False),
+    ]
+
+
+def augmenting(chain: ChainName, patch: Index3) -> list[Any]:
+    """The random part of a chain; transforms of its own at each call."""
+    flips = [RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)]
+    if chain == "brats":
+        return [
+            RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False),
+            *flips,
+            NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True),
+            RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
+            RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
+        ]
+    crop = RandCropByPosNegLabeld(
+        keys=KEYS,
+        label_key="label",
+        spatial_size=patch,
+        pos=1,
+        neg=1,
+        num_samples=PATCHES_PER_IMAGE,
+        fg_indices_key="label_fg",
+        bg_indices_key="label_bg",
+        allow_smaller=False,
+    )
+    affine = RandAffined(
+        keys=KEYS,
+        prob=1.0,
+        spatial_size=patch,
+        rotate_range=(0.26, 0.26, 0.26),
+        scale_range=(0.1, 0.1, 0.1),
+        mode=("bilinear", "nearest"),
+        padding_mode="zeros",
+    )
+    return [
+        crop,
+        *([affine] if chain == "spleen" else []),
+        *flips,
+        RandScaleIntensityd(keys="image", factors=0.1, prob=0.5),
+        RandShiftIntensityd(keys="image", offsets=0.1, prob=0.5),
+    ]
+
+
+def whole(chain: ChainName, patch: Index3) -> Compose:
+    """The whole chain, as a script hands it to a data set."""
+    return Compose([*preparing(chain), *augmenting(chain, patch)])
+
+
+def cached(module: Names, refs: Sequence[VolumeRef], chain: Compose) -> Any:
+    """A CacheDataset of every case, filled, with the settings that it has unless told otherwise."""
+    return names(module).CacheDataset(items(refs), chain, progress=False)
+
+
+def persistent(module: Names, refs: Sequence[VolumeRef], chain: Compose, folder: Path) -> Any:
+    """A PersistentDataset in this folder, each of its cases made."""
+    dataset = names(module).PersistentDataset(items(refs), chain, cache_dir=folder)
+    for index in range(len(dataset)):
+        dataset[index]
+    return dataset
+
+
+def compiled(refs: Sequence[VolumeRef], chain: Compose, module: Names) -> Any:
+    """A Dataset of the compiled chain, each of its cases in the chain's memory cache."""
+    fast = names("voxelocity.monai").compile(chain, cache="memory")
+    dataset = names(module).Dataset(items(refs), fast)
+    for index in range(len(dataset)):
+        dataset[index]
+    return dataset
+
+
+def stream(
+    module: Names, loader: Literal["DataLoader", "ThreadDataLoader"], dataset: Any, *, batch_size: int, num_workers: int
+) -> OpenStream:
+    """Batches in one pass that does not end while it is measured, the same ones each time it is opened."""
+    make = getattr(names(module), loader)
+    return functools.partial(_open, make, dataset, {"batch_size": batch_size, "num_workers": num_workers})
+
+
+def _open(make: Any, dataset: Any, options: dict[str, Any]) -> Any:
+    sampler = torch.utils.data.RandomSampler(
+        dataset, replacement=True, num_samples=_MANY, generator=torch.Generator().manual_seed(0)
+    )
+    # The loader seeds the data set's transforms from its generator.
+    return passes_of(make(dataset, sampler=sampler, generator=torch.Generator().manual_seed(0), **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """How two batches differ.
+
+    Attributes:
+        image: largest difference of two voxels, as a share of the largest value.
+        label: share of the voxels that differ.
+    """
+
+    image: float
+    label: float
+
+    @property
+    def words(self) -> str:
+        return (
+            f"largest difference of an image {self.image:.1e} of its largest value, labels {self.label:.1e} of voxels"
+        )
+
+
+def checked(ours: OpenStream, theirs: OpenStream, what: str) -> Parity:
+    """How the first batches differ, which were drawn from one seed.
+
+    Raises:
+        RuntimeError: they differ by more than `LARGEST_DIFFERENCE` or `LARGEST_SHARE`, so that a comparison of their
+            speeds would mean nothing.
+    """
+    batches = []
+    for open_stream in (ours, theirs):
+        with open_stream() as opened:
+            batches.append(next(opened))
+    return parity(batches[0], batches[1], what)
+
+
+def parity(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> Parity:
+    """How two batches differ. As `checked`, of batches that are at hand."""
+    for key in KEYS:
+        if ours[key].shape != theirs[key].shape:
+            raise RuntimeError(
+                f"bench monai: {what}: the batches' {key} has shape {tuple(ours[key].shape)} by voxelocity.monai and "
+                f"{tuple(theirs[key].shape)} by MONAI; {_CURE}"
+            )
+    one, other = (torch.as_tensor(batch["image"]) for batch in (ours, theirs))
+    found = Parity(
+        image=float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)),
+        label=float((torch.as_tensor(ours["label"]) != torch.as_tensor(theirs["label"])).double().mean()),
+    )
+    # Written so that a NaN is refused as well.
+    if not (found.image <= LARGEST_DIFFERENCE and found.label <= LARGEST_SHARE):
+        raise RuntimeError(f"bench monai: {what}: the batches of one seed differ ({found.words}); {_CURE}")
+    return found
+
+
+_CURE = "speeds of different work cannot be compared. See which transform it is: voxelocity.monai.check(chain, item)"
+
+
+def open_cached(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[None]:
+    """For `sharing.hold`: yields when all is imported, and when a CacheDataset holds every case of the spleen chain."""
+    with tempfile.TemporaryDirectory() as place:
+        small = PhantomSet(kind="ct", shape=(24, 24, 24), num_cases=1, spacing_mm=(1.4, 1.4, 2.4))
+        # What a package loads or compiles when it first runs is no part of a cache.
+        cached(task["module"], make_phantoms(small, Path(place)), Compose(preparing("spleen")))
+    yield
+    dataset = cached(task["module"], refs, Compose(preparing("spleen")))
+    for item in dataset:
+        for value in item.values():
+            value.max()
+    yield
+    del dataset

@@ -22,6 +22,7 @@ README, DOCS = ROOT / "README.md", ROOT / "docs"
 _TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
              "feed.md": ("feed", "training"), "monai.md": ()}  # fmt: skip
 """Scenarios of `voxelocity bench` whose records a page shows, as far as there are any."""
+_NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmarks/tables.py`."
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 
@@ -305,20 +306,89 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]
     return ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *body]
 
 
-def _filled(page: Path, tables: str) -> str:
-    """The page with these tables between its two marks."""
-    text = page.read_text()
-    assert text.count(_BEGIN) == text.count(_END) == 1, f"{page} needs the marks {_BEGIN} and {_END}, once each"
-    before, rest = text.split(_BEGIN)
-    return f"{before}{_BEGIN}\n{tables}\n{_END}{rest.split(_END)[1]}"
+def _filled(text: str, tables: str, *, where: str, name: str = "") -> str:
+    """The page's text with these tables between its two marks, or between those of this name."""
+    begin, end = (mark.replace("figures", f"figures of {name}") if name else mark for mark in (_BEGIN, _END))
+    assert text.count(begin) == text.count(end) == 1, f"{where} needs the marks {begin} and {end}, once each"
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{tables}\n{end}{rest.split(end)[1]}"
+
+
+def _page(path: Path, tables: str) -> str:
+    return _filled(path.read_text(), tables, where=str(path))
+
+
+def _monai_page(path: Path) -> str:
+    """docs/monai.md, each of its tables between marks of its own."""
+    text = path.read_text()
+    for name, lines in (
+        ("the examples", _example_lines()),
+        ("the chains", _chain_lines()),
+        ("the curves", _curve_lines()),
+    ):
+        text = _filled(text, "\n".join(lines or [_NOT_MEASURED]), where=str(path), name=name)
+    return text
+
+
+def _example_lines() -> list[str]:
+    """Both scripts of each worked example."""
+    lines: list[str] = []
+    for record in load("monai_examples.json"):
+        rows = [
+            (found["name"], side, *(_range(figures[key]) for key in ("seconds_to_fill_cache", "seconds_per_epoch",
+             "samples_per_s", "seconds_in_all")), f"{figures['mean_dice']['median']:.4f}", found["n"])
+            for found in record["examples"]
+            for side, figures in found["sides"].items()
+        ]  # fmt: skip
+        lines += _table(("example", "imports from", "filling the cache, s", "an epoch, s", "patches/s",
+                         "the whole script, s", "Dice", "n"), rows)  # fmt: skip
+        lines += ["", *(
+            f"{found['name']}: {found['cases']}, `{' '.join(found['options'])}`, {found['num_steps']} steps; largest "
+            f"difference of a loss {found['largest_difference']:.1e} of its value.  "
+            for found in record["examples"]
+        ), "", _source(record, record["command"])]  # fmt: skip
+    return lines
+
+
+def _chain_lines() -> list[str]:
+    return [line for record in load("bench_monai.json") for line in _in_short(record)][:-1]
+
+
+def _curve_lines() -> list[str]:
+    """Largest differences of losses, and the two samples of final losses."""
+    lines: list[str] = []
+    for record in load("monai_curves.json"):
+        lines += _table(
+            ("data set", "loader", "optimizer", "steps", "largest difference of a loss", "of the held-out loss"),
+            (
+                (row["data_set"], row["loader"], row["optimizer"], row["num_steps"],
+                 f"{row['largest_difference']:.1e}", f"{row['held_out_difference']:.1e}")
+                for row in record["curves"]
+            ),
+        )  # fmt: skip
+        found = record["noise"]
+        low, high = found["difference_of_means"]
+        is_within = "within" if found["is_equivalent"] else "**not within**"
+        lines += ["", f"Shares of MONAI's loss; expected below {record['tolerance']:g}.", "",
+                  f"With `RandGaussianNoised`, drawn by the engine: final losses of {found['n'][0]} seeds against "
+                  f"{found['n'][1]} others under MONAI. Two-sided Mann-Whitney p = {found['mann_whitney_p']:.2f}, "
+                  f"two-sample Kolmogorov-Smirnov p = {found['kolmogorov_smirnov_p']:.2f}. The difference of the means "
+                  f"is {low:+.2%} to {high:+.2%} of MONAI's ({found['confidence']:.0%} interval), {is_within} the "
+                  f"{found['margin']:.0%} set before.", "", _source(record, record["command"])]  # fmt: skip
+    return lines
+
+
+def _range(figure: dict[str, float]) -> str:
+    return f"{_figure(figure['median'])} ({_figure(figure['low'])} to {_figure(figure['high'])})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    pages = {README: _filled(README, readme_table()), DOCS / "measured.md": measured_page()}
-    pages |= {DOCS / name: _filled(DOCS / name, page_tables(name)) for name in _TABLE_OF}
+    pages = {README: _page(README, readme_table()), DOCS / "measured.md": measured_page()}
+    pages |= {DOCS / name: _page(DOCS / name, page_tables(name)) for name in _TABLE_OF}
+    pages[DOCS / "monai.md"] = _monai_page(DOCS / "monai.md")
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         sys.exit(f"not what the result files say: {', '.join(stale)}; run benchmarks/tables.py" if stale else 0)

@@ -78,14 +78,57 @@ def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path)
     assert lines[-1].startswith("`python benchmarks/monai_parity.py`, commit x")
 
 
-def test_a_page_without_the_marks_is_named(tables, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# Page\n")
-    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures"):
-        tables._filled(page, "")
+def test_a_page_without_the_marks_is_named(tables):
+    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures: made by"):
+        tables._filled("# Page\n", "", where="page.md")
+    with pytest.raises(AssertionError, match=r"page\.md needs the marks <!-- figures of the curves: made by"):
+        tables._filled(f"{tables._BEGIN}\n{tables._END}\n", "", where="page.md", name="the curves")
 
 
-def test_tables_replace_what_stood_between_the_marks_and_nothing_else(tables, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{tables._BEGIN}\nold\n{tables._END}\nafter\n")
-    assert tables._filled(page, "new") == f"before\n{tables._BEGIN}\nnew\n{tables._END}\nafter\n"
+def test_tables_replace_what_stood_between_the_marks_and_nothing_else(tables):
+    page = f"before\n{tables._BEGIN}\nold\n{tables._END}\nafter\n"
+    assert tables._filled(page, "new", where="page") == f"before\n{tables._BEGIN}\nnew\n{tables._END}\nafter\n"
+
+
+def marked(tables, name):
+    begin, end = (mark.replace("figures", f"figures of {name}") for mark in (tables._BEGIN, tables._END))
+    return f"# {name}\n\n{begin}\n{end}\n"
+
+
+@pytest.fixture
+def monai_page(tables, tmp_path):
+    page = tmp_path / "monai.md"
+    page.write_text("\n".join(marked(tables, name) for name in ("the examples", "the chains", "the curves")))
+    return page
+
+
+def test_tables_of_the_monai_page_that_are_not_measured_yet_say_so(tables, monai_page):
+    assert tables._monai_page(monai_page).count("Not measured yet: run the commands above") == 3
+
+
+def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, record, tmp_path):
+    kept = json.loads(record.read_text())
+    (tmp_path / "bench_monai.json").write_text(json.dumps(kept))
+    one = {"median": 2.0, "low": 1.0, "high": 3.0}
+    figures = dict.fromkeys(
+        ("seconds_to_fill_cache", "seconds_per_epoch", "samples_per_s", "seconds_in_all", "mean_dice")
+    )
+    example = {"name": "spleen", "cases": "5 CTs", "options": ["--small"], "num_steps": 20, "n": 3,
+               "largest_difference": 1.234e-5, "sides": {"MONAI": dict.fromkeys(figures, one)}}  # fmt: skip
+    head = {"command": "python x.py", "date": "2026-01-02", "environment": kept["environment"]}
+    (tmp_path / "monai_examples.json").write_text(json.dumps({**head, "examples": [example]}))
+    curve = {"data_set": "Dataset", "loader": "DataLoader", "optimizer": "SGD", "num_steps": 20,
+             "largest_difference": 2e-6, "held_out_difference": 0.0}  # fmt: skip
+    noise = {"n": [60, 60], "mann_whitney_p": 0.61, "kolmogorov_smirnov_p": 0.4, "confidence": 0.95,
+             "difference_of_means": [-0.004, 0.011], "margin": 0.02, "is_equivalent": True}  # fmt: skip
+    (tmp_path / "monai_curves.json").write_text(
+        json.dumps({**head, "tolerance": 1e-3, "curves": [curve], "noise": noise})
+    )
+    text = tables._monai_page(monai_page)
+    assert "Not measured yet" not in text
+    assert "| spleen | MONAI | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2.0000 | 3 |" in text
+    assert "spleen: 5 CTs, `--small`, 20 steps; largest difference of a loss 1.2e-05 of its value." in text
+    assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in text
+    assert "| Dataset | DataLoader | SGD | 20 | 2.0e-06 | 0.0e+00 |" in text
+    assert "Mann-Whitney p = 0.61" in text
+    assert "is -0.40% to +1.10% of MONAI's (95% interval), within the 2% set before." in text

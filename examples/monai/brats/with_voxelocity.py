@@ -66,14 +66,15 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for losses, metrics and summary")
     parser.add_argument("--epochs", type=int, default=300)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many batches in all; 0: never")
-    parser.add_argument("--patch", type=int, default=128, help="side of a patch in voxels, a multiple of 8")
+    parser.add_argument(
+        "--patch", type=int, default=0, help="side in voxels, a multiple of 8; 128 if not given, --small: 32"
+    )
     parser.add_argument("--cache-rate", type=float, default=1.0, help="share of the cases that is cached")
     parser.add_argument("--validate-every", type=int, default=10, help="epochs; the last one is always validated")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="a tiny network and patches of 32: to see that it runs")
+    parser.add_argument("--small", action="store_true", help="a tiny network: to see that it runs")
     options = parser.parse_args(words)
-    if options.small:
-        options.patch = min(options.patch, 32)
+    options.patch = options.patch or (32 if options.small else 128)
     return options
 
 

@@ -36,7 +36,7 @@ SIDES = {"voxelocity": voxelocity.monai, "monai": monai.data}
 
 
 class MadeItem(Transform):  # type: ignore[misc]
-    """A case of noise, which stands for a chain that loads and resamples: cheap, as its cost is the same on both sides."""
+    """A case of noise in place of a chain that loads and resamples: cheap, as its cost is the same on both sides."""
 
     def __call__(self, number: int) -> dict[str, Any]:
         """Image and label of this case."""

@@ -149,6 +149,30 @@ def test_nearest_voxels_are_those_of_torch_one_by_one(
     assert torch.equal(made(pieces, "auto")[0], made(pieces, "torch")[0])
 
 
+@pytest.mark.parametrize("is_shifted", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_each_rounding_of_the_sums_finds_its_own_voxels_in_a_large_patch(order, is_shifted):
+    shape, are_equal = (64, 60, 66), []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        source = torch.from_numpy(rng.integers(0, 255, size=(1, *shape), dtype=np.uint8))
+        drawn = vars(draw_places(rng, shape, order=order)) | {"scale": 2.0 / np.array(shape)}
+        # Tenths: many sums would be a half, were they not rounded.
+        drawn["theta"] = np.round(rng.uniform(-0.7, 0.7, size=(3, 4)), 1).astype(np.float32)
+        if is_shifted:
+            drawn["shifts"] = np.round(rng.normal(size=(3, *shape)), 1).astype(np.float32)
+        found = []
+        for is_fused in (True, False):
+            warp = draw_warp(rng, Places(**{**drawn, "is_fused": is_fused}), shape, "nearest", "zeros")
+            outs = [torch.empty((1, *shape)) for _ in range(2)]
+            for engine, out in zip(("auto", "torch"), outs, strict=True):
+                run([Piece(source=source, steps=[warp], out=out)], engine=engine)
+            assert torch.equal(*outs)
+            found.append(outs[0])
+        are_equal.append(torch.equal(*found))
+    assert not all(are_equal)
+
+
 @pytest.mark.parametrize("num_extra", [0, 1])
 def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monkeypatch, num_extra):
     rng = np.random.default_rng(3)

@@ -15,11 +15,13 @@ def finish(data: Any) -> Any:
     """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone."""
     if isinstance(data, Sketch):
         return _made([data])[0]
-    if isinstance(data, list | tuple):
-        return [finish(item) for item in data]
+    if type(data) in (list, tuple):
+        return type(data)(finish(item) for item in data)
     if not isinstance(data, dict):
         return data
     keys = [key for key, value in data.items() if isinstance(value, Sketch)]
+    if not keys:
+        return data
     return {**data, **dict(zip(keys, _made([data[key] for key in keys]), strict=True))}
 
 

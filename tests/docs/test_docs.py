@@ -29,7 +29,9 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DATASET").symlink_to(tiny_msd)
     short = snippet.replace("time_budget_s=300", f"overrides={tiny_plan!r}")
-    assert short != snippet, "the snippet would train for minutes"
+    assert short != snippet or not {"vx.plan(", "vx.train("} & set(re.findall(r"vx\.\w+\(", snippet)), (
+        "the snippet would train for minutes"
+    )
     exec(compile(short, "snippet", "exec"), {})
     assert "vx.train(" not in snippet or (tmp_path / "runs" / "first" / "report.html").exists()
 

@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -103,7 +102,7 @@ def main() -> None:
                 f"{kind}, {name}: {medians['voxelocity'] * 1e3:.1f} ms, MONAI {medians['monai'] * 1e3:.1f} ms, {spread}"
             )
     record = {
-        "command": ["python", "benchmarks/monai_datasets.py", *sys.argv[1:]],
+        "command": ["python", "benchmarks/monai_datasets.py", *(["--folder", "DIR"] if arguments.folder else [])],
         "environment": environment(),
         "variants": variants,
     }

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
-             "feed.md": ("feed", "training"), "monai.md": ()}  # fmt: skip
+             "feed.md": ("feed", "training"), "monai-transforms.md": ()}  # fmt: skip
 """Scenarios of `voxelocity bench` whose records a page shows, as far as there are any."""
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmarks/tables.py`."
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
@@ -60,10 +60,10 @@ def page_tables(name: str) -> str:
     for record in load("growth.json") if name == "cache.md" else []:
         lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *_growth_table(record), ""]
         lines += [_source(record, "python benchmarks/growth.py"), ""]
-    for record in load("monai_deterministic.json") if name == "monai.md" else []:
+    for record in load("monai_deterministic.json") if name == "monai-transforms.md" else []:
         lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
         lines += [_source(record, record["command"]), ""]
-    for record in load("monai_parity.json") if name == "monai.md" else []:
+    for record in load("monai_parity.json") if name == "monai-transforms.md" else []:
         lines += [*_parity_table(record), "", _source(record, record["command"]), ""]
     for scenario in _TABLE_OF[name]:
         for record in load(f"bench_{scenario}.json"):

@@ -72,7 +72,7 @@ def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path)
     other = {**row, "largest": 2e-3, "tolerance": 1e-6, "num_label_voxels": 7, "words": "shapes"}
     record = {"command": "python benchmarks/monai_parity.py", "environment": environment, "rows": [row, other]}
     (tmp_path / "monai_parity.json").write_text(json.dumps(record))
-    lines = tables.page_tables("monai.md").splitlines()
+    lines = tables.page_tables("monai-transforms.md").splitlines()
     assert lines[2] == "| `RandFlipd` | `prob=1.0` | 5 | image, label | 0 | 0 | equal | 14 | 1.3 |"
     assert "| 2.0e-03; shapes | 7 | 1e-06 |" in lines[3]
     assert lines[-1].startswith("`python benchmarks/monai_parity.py`, commit x")

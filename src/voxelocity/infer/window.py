@@ -11,8 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -21,11 +20,10 @@ from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
+from voxelocity.infer.blending import Blend, blank, importance, weight_sums
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
-
-Blend = Literal["gaussian", "uniform"]
 
 
 class WindowConfig(Config):
@@ -87,19 +85,6 @@ def predict_volumes(
             yield complete.popleft()
 
 
-@lru_cache(maxsize=8)
-def importance(shape: Index3, blend: Blend, sigma_scale: float, device: torch.device) -> torch.Tensor:
-    """Weights of a window's voxels, (x, y, z) float32, positive; made once and kept, so not to be changed."""
-    # The kept tensor must not become an inference tensor only because the first caller was in inference mode.
-    with torch.inference_mode(False):
-        if blend == "uniform":
-            return torch.ones(shape, device=device)
-        x, y, z = (_bell(n, n * sigma_scale, device) for n in shape)
-        weights = x[:, None, None] * y[:, None] * z
-        # A corner's weight would otherwise vanish against rounding; the floor is MONAI's.
-        return weights.clamp_(min=1e-3)
-
-
 class _Prediction:
     """One volume while its windows come in."""
 
@@ -113,7 +98,6 @@ class _Prediction:
         self.boxes = grid_regions(_shape(self._image), config.shape_voxel, config.overlap)
         self._num_left = len(self.boxes)
         self._sum: torch.Tensor | None = None
-        self._weight: torch.Tensor | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -129,24 +113,26 @@ class _Prediction:
         if len(self.boxes) == 1:
             self._sum = logits_kxyz
             return
-        if self._sum is None or self._weight is None:
-            shape = _shape(self._image)
-            self._sum = logits_kxyz.new_zeros((logits_kxyz.shape[0], *shape))
-            self._weight = logits_kxyz.new_zeros(shape)
-        config = self._config
-        weights = importance(config.shape_voxel, config.blend, config.sigma_scale, logits_kxyz.device)
-        self._sum[:, *box.slices].addcmul_(logits_kxyz, weights)
-        self._weight[box.slices] += weights
+        if self._sum is None:
+            shape = (logits_kxyz.shape[0], *_shape(self._image))
+            self._sum = blank(shape, logits_kxyz.dtype, logits_kxyz.device)
+        self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(logits_kxyz.device))
 
     def finish(self) -> torch.Tensor:
         """Probabilities (k, x, y, z) of the volume without its padding; all other memory is given back."""
         assert self._sum is not None, "asked for only once all windows are in"
         logits = self._sum[:, *self._inside.slices]
-        if self._weight is not None:
-            logits = logits.div_(self._weight[self._inside.slices])
-        self._sum = self._weight = None
+        if len(self.boxes) > 1:
+            starts = [sorted({box.start[axis] for box in self.boxes}) for axis in range(3)]
+            sums = weight_sums(self._importance(logits.device), starts, _shape(self._image))
+            logits = logits.div_(sums[self._inside.slices])
+        self._sum = None
         del self._image
         return torch.softmax(logits, dim=0)
+
+    def _importance(self, device: torch.device) -> torch.Tensor:
+        config = self._config
+        return importance(config.shape_voxel, config.blend, config.sigma_scale, device)
 
 
 def _windows(
@@ -201,11 +187,6 @@ def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]
         ends = [side for n in reversed(missing) for side in (n // 2, n - n // 2)]
         image_cxyz = torch.nn.functional.pad(image_cxyz, ends)
     return image_cxyz, Region.whole(inside).shifted((x, y, z))
-
-
-def _bell(length: int, sigma: float, device: torch.device) -> torch.Tensor:
-    places = torch.arange(length, dtype=torch.float32, device=device) - (length - 1) / 2.0
-    return torch.exp(places.square() / (-2.0 * sigma**2))
 
 
 def _shape(tensor: torch.Tensor) -> Index3:

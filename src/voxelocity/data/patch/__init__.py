@@ -2,7 +2,7 @@
 
 from voxelocity.data.patch.choose import choose_region
 from voxelocity.data.patch.config import PatchConfig
-from voxelocity.data.patch.grid import grid_regions
+from voxelocity.data.patch.grid import axis_starts, grid_regions
 from voxelocity.data.patch.order import CaseOrder
 from voxelocity.data.patch.partition import PartitionedOrder, partition, share_of_rank
 
@@ -10,6 +10,7 @@ __all__ = [
     "CaseOrder",
     "PartitionedOrder",
     "PatchConfig",
+    "axis_starts",
     "choose_region",
     "grid_regions",
     "partition",

@@ -27,12 +27,13 @@ def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Re
         raise ConfigError(f"patch.grid: overlap {overlap} is not valid; choose from 0 to below 1, for example 0.5")
     if min(*shape, *patch_shape) < 1:
         raise ConfigError(f"patch.grid: a volume of {shape} voxels cannot be covered by patches of {patch_shape}")
-    starts = [_starts(n, side, overlap) for n, side in zip(shape, patch_shape, strict=True)]
+    starts = [axis_starts(n, side, overlap) for n, side in zip(shape, patch_shape, strict=True)]
     dx, dy, dz = patch_shape
     return tuple(Region((x, y, z), (x + dx, y + dy, z + dz)) for x, y, z in product(*starts))
 
 
-def _starts(num_voxels: int, side: int, overlap: float) -> list[int]:
+def axis_starts(num_voxels: int, side: int, overlap: float) -> list[int]:
+    """The first voxels of the boxes along one axis, ascending; see `grid_regions`."""
     last = num_voxels - side
     if last <= 0:
         return [-(-last // 2)]

@@ -37,3 +37,6 @@ __all__ = [
     "partition_dataset",
     "partition_dataset_classes",
 ]
+from voxelocity.interop.monai.window import SlidingWindowInferer, sliding_window_inference
+
+__all__ = ["SlidingWindowInferer", "sliding_window_inference"]

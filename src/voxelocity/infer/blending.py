@@ -1,0 +1,78 @@
+"""How windows are put together: what their voxels weigh, what the weights sum up to, and the memory of the result.
+
+Any number of spatial axes; what predicts, and in which order windows are predicted, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+
+Blend = Literal["gaussian", "uniform"]
+
+
+@lru_cache(maxsize=8)
+def importance(
+    shape: tuple[int, ...], blend: Blend, sigma_scale: float | tuple[float, ...], device: torch.device
+) -> torch.Tensor:
+    """Weights of a window's voxels, of `shape`, float32, positive; made once and kept, so not to be changed.
+
+    Args:
+        shape: voxels of a window on each axis.
+        blend: falling from the centre to the edges, or 1 everywhere.
+        sigma_scale: standard deviation of the Gaussian as a share of the window's edge, of every axis or of each.
+        device: where the weights will be.
+    """
+    # The kept tensor must not become an inference tensor only because the first caller was in inference mode.
+    with torch.inference_mode(False), torch.no_grad():
+        if blend == "uniform":
+            return torch.ones(shape, device=device)
+        scales = sigma_scale if isinstance(sigma_scale, tuple) else (sigma_scale,) * len(shape)
+        weights = torch.ones((), device=device)
+        for length, scale in zip(shape, scales, strict=True):
+            weights = weights[..., None] * _bell(length, length * scale, device)
+        # A corner's weight would otherwise vanish against rounding; the floor is MONAI's.
+        return weights.clamp_(min=1e-3)
+
+
+def weight_sums(weights: torch.Tensor, starts: Sequence[Sequence[int]], shape: Sequence[int]) -> torch.Tensor:
+    """What the weights of all windows add up to at each voxel of a volume, in the weights' dtype, on their device.
+
+    Windows stand at every combination of the `starts` of the axes, so the sum is taken one axis after the other: a
+    window's weights are laid along the last axis first, that strip along the axis before, and so on. With n starts on
+    each of three axes, that adds 3n arrays and not n**3; the weights need not be a product.
+
+    Args:
+        weights: of one window, one axis for each of `shape`.
+        starts: for each axis, the first voxel of each window.
+        shape: of the volume.
+    """
+    strip = weights
+    for axis in reversed(range(len(shape))):
+        length = strip.shape[axis]
+        longer = strip.new_zeros((*strip.shape[:axis], shape[axis], *strip.shape[axis + 1 :]))
+        for start in starts[axis]:
+            longer.narrow(axis, start, length).add_(strip)
+        strip = longer
+    return strip
+
+
+def blank(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that cost little before they are written to.
+
+    On the CPU they lie in numpy's memory, which the system hands out zeroed, as it is touched, and in huge pages:
+    0.10 s of CPU time where `torch.zeros` took 0.28 s, for 14 x 192^3 float32 written once.
+    """
+    if device.type != "cpu":
+        return torch.zeros(tuple(shape), dtype=dtype, device=device)
+    num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(tuple(shape))
+
+
+def _bell(length: int, sigma: float, device: torch.device) -> torch.Tensor:
+    places = torch.arange(length, dtype=torch.float32, device=device) - (length - 1) / 2.0
+    return torch.exp(places.square() / (-2.0 * sigma**2))

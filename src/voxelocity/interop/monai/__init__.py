@@ -37,6 +37,34 @@ __all__ = [
     "partition_dataset",
     "partition_dataset_classes",
 ]
+from voxelocity.interop.monai import quiet as quiet  # first: MONAI is imported there, and the process left as it was
+
+# isort: split
+from voxelocity.interop.monai.cucim import (
+    CuCIM,
+    CuCIMD,
+    CuCIMd,
+    CuCIMDict,
+    RandCuCIM,
+    RandCuCIMD,
+    RandCuCIMd,
+    RandCuCIMDict,
+)
+from voxelocity.interop.monai.novograd import Novograd
+from voxelocity.interop.monai.ranges import Range
 from voxelocity.interop.monai.window import SlidingWindowInferer, sliding_window_inference
 
-__all__ = ["SlidingWindowInferer", "sliding_window_inference"]
+__all__ = [
+    "CuCIM",
+    "CuCIMD",
+    "CuCIMDict",
+    "CuCIMd",
+    "Novograd",
+    "RandCuCIM",
+    "RandCuCIMD",
+    "RandCuCIMDict",
+    "RandCuCIMd",
+    "Range",
+    "SlidingWindowInferer",
+    "sliding_window_inference",
+]

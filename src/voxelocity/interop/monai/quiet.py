@@ -1,0 +1,58 @@
+"""MONAI imported, and the state of the process put back that this changes. Nothing is put back where it was imported.
+
+MONAI and what it brings replace `warnings.showwarning`, filter warnings and the logger "py.warnings", set three
+environment variables and draw from `random`. All of that belongs to the process, so it is put back as soon as the
+import is over; a lock keeps two threads from doing so at once. What another thread itself changes during the seconds of
+the import stays, but for the list of warning filters and the state of `random`, which are those from before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# Of MONAI (for deterministic cuBLAS) and of scikit-learn (for two copies of OpenMP).
+_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+_lock = threading.Lock()
+
+
+def import_quietly(name: str) -> None:
+    """Imports a module, and puts back what of the process's state this changes; nothing if it is imported already."""
+    with _lock:
+        if name not in sys.modules:
+            with _as_found():
+                importlib.import_module(name)
+
+
+@contextmanager
+def _as_found() -> Iterator[None]:
+    show, filters = warnings.showwarning, list(warnings.filters)
+    variables = {name: os.environ.get(name) for name in _VARIABLES}
+    drawn = random.getstate()
+    logger = logging.getLogger("py.warnings")
+    log_filters = list(logger.filters)
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
+        # In place: others hold the list itself.
+        warnings.filters[:] = filters  # type: ignore[index]  # typed as a Sequence, and a list
+        warnings._filters_mutated()  # type: ignore[attr-defined]  # else warnings that were seen keep their old verdict
+        for variable, value in variables.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
+        random.setstate(drawn)
+        for entry in [each for each in logger.filters if each not in log_filters]:
+            logger.removeFilter(entry)
+
+
+import_quietly("monai")

@@ -22,6 +22,7 @@ TITLES = {
     "patches": ["ct", "mr"],
     "transforms": ["ct", "nnunet", "mr"],
     "feed": ["rate", "accelerators"] * 3 + ["step", "waiting"],
+    "windows": ["default", "tutorials", "dense"],
     "build": ["decoders", "build"],
     "training": ["step", "waiting"],
     "monai": ["threads", "one process", "compiled", "persistent", "without affine", "brats", "filling", "memory"],
@@ -87,7 +88,8 @@ def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, m
         ),
         (
             "xyz",
-            "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, build, training, monai",
+            "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, windows, build, training, "
+            "monai",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What windows weigh, what their weights sum up to, and the memory of the result."""
+"""What windows weigh, and what their weights sum up to."""
 
 import itertools
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from monai.data.utils import compute_importance_map
 
 from voxelocity.data.patch import axis_starts
-from voxelocity.infer.blending import blank, importance, weight_sums
+from voxelocity.infer.blending import importance, weight_sums
 
 CPU = torch.device("cpu")
 
@@ -36,11 +36,3 @@ def test_weight_sums_are_those_of_adding_window_after_window(axes, seed):
     for corner in itertools.product(*starts):
         expected[tuple(slice(a, a + n) for a, n in zip(corner, window, strict=True))] += weights
     torch.testing.assert_close(weight_sums(weights, starts, shape), expected, rtol=1e-12, atol=0.0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
-def test_blank_memory_is_zero_and_can_be_written(dtype):
-    memory = blank((2, 3, 5), dtype, CPU)
-    assert memory.dtype == dtype
-    assert torch.equal(memory, torch.zeros((2, 3, 5), dtype=dtype))
-    assert (memory.add_(1) == 1).all()

@@ -30,6 +30,8 @@ from voxelocity.bench.training import run as run_training
 from voxelocity.bench.transforms import Transforms
 from voxelocity.bench.transforms import run as run_transforms
 from voxelocity.bench.waiting import Training
+from voxelocity.bench.windows import Windows
+from voxelocity.bench.windows import run as run_windows
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.observe import environment
 
@@ -97,6 +99,7 @@ _QUICK: dict[str, DataclassInstance] = {
         repeats=1,
         repeats_of_accelerators=1,
     ),
+    "windows": Windows(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1),
     "build": Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1),
     "training": RealTrainings(
         with_demo=False,
@@ -122,6 +125,7 @@ _FULL: dict[str, tuple[Callable[[], DataclassInstance], Callable[[Any, Places], 
     "patches": (Patches, run_patches),
     "transforms": (Transforms, run_transforms),
     "feed": (Feeds, run_feed),
+    "windows": (Windows, run_windows),
     "build": (Build, run_build),
     "training": (RealTrainings, run_training),
     "monai": (MonaiChains, run_monai),

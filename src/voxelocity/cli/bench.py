@@ -12,7 +12,8 @@ from voxelocity.cli import interrupt
 
 def bench(
     scenario: Annotated[
-        str, typer.Argument(help="cache, patches, transforms, feed, build, training or monai; all if not given.")
+        str,
+        typer.Argument(help="cache, patches, transforms, feed, windows, build, training or monai; all if not given."),
     ] = "",
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, compares nothing.")

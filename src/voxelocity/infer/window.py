@@ -20,7 +20,7 @@ from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
-from voxelocity.infer.blending import Blend, blank, importance, weight_sums
+from voxelocity.infer.blending import Blend, importance, weight_sums
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
@@ -115,7 +115,7 @@ class _Prediction:
             return
         if self._sum is None:
             shape = (logits_kxyz.shape[0], *_shape(self._image))
-            self._sum = blank(shape, logits_kxyz.dtype, logits_kxyz.device)
+            self._sum = logits_kxyz.new_zeros(shape)
         self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(logits_kxyz.device))
 
     def finish(self) -> torch.Tensor:

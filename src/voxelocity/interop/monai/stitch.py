@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from voxelocity.data.patch import axis_starts
-from voxelocity.infer.blending import blank, weight_sums
+from voxelocity.infer.blending import weight_sums
 
 WHERE = "sliding_window_inference"
 
@@ -117,7 +117,8 @@ class Canvas:
     ) -> None:
         self._grid, self._weights = grid, weights
         self._window = tuple(answer.shape[2:])
-        self.sum = blank((grid.num_images, answer.shape[1], *self._scaled(grid.shape)), dtype, device)
+        shape = grid.num_images, answer.shape[1], *self._scaled(grid.shape)
+        self.sum = torch.zeros(shape, dtype=dtype, device=device)
 
     def add(self, answer: torch.Tensor, place: Place, weights: torch.Tensor | None) -> None:
         """Adds the answer (k, ...) to one window, times `weights` (spatial axes only)."""

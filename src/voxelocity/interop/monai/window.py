@@ -1,7 +1,7 @@
 """MONAI's `sliding_window_inference` and `SlidingWindowInferer`: every argument of theirs, less work for a window.
 
-An answer is weighted and added in one pass, weights are summed up axis by axis, and the result lies in memory that is
-cheap to touch. Not here: `infer.window`, the engine of this package's own predictions, which shares `infer.blending`.
+An answer is weighted and added in one pass, weights are summed up axis by axis, and what is the same everywhere is not
+weighted at all. Not here: `infer.window`, the engine of this package's own predictions, which shares `infer.blending`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monai.utils import (
 )
 
 from voxelocity.core.errors import InputError
-from voxelocity.infer.blending import Blend, blank, importance
+from voxelocity.infer.blending import Blend, importance
 from voxelocity.interop.monai.calls import Calls, Prediction, as_spatial, packed
 from voxelocity.interop.monai.stitch import WHERE, Canvas, Grid, Place, Slab, add_weighted, slabs_overlap
 
@@ -269,7 +269,7 @@ def _in_slabs(calls: Calls, slabs: Sequence[Slab], batch_size: int, device: torc
             if canvas is None:
                 canvas, keys = Canvas(grid, tensor, weights, dtype, device), answers.keys
             if total is None:
-                total = blank((tensor.shape[1], *slab.shape(grid)), dtype, calls.device)
+                total = torch.zeros((tensor.shape[1], *slab.shape(grid)), dtype=dtype, device=calls.device)
             for answer, place in zip(tensor, places, strict=True):
                 add_weighted(total[(slice(None), *slab.box(grid, place))], answer, weights)
         assert canvas is not None, "a slab has at least one window"

@@ -1,0 +1,78 @@
+"""`voxelocity bench windows`: sliding windows around a predictor that costs nothing, ours and MONAI's."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from voxelocity.bench.paired import Comparison, Side, compare
+from voxelocity.bench.peers import missing
+from voxelocity.bench.places import Places
+from voxelocity.core.region import Index3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """Segmentation of a whole scan: what is left is cutting windows out and putting answers together."""
+
+    # An abdominal CT at 1.5 mm and its 13 organs.
+    shape: Index3 = (256, 256, 256)
+    num_classes: int = 14
+    window: Index3 = (96, 96, 96)
+    batch_size: int = 4
+    # MONAI's default, its tutorials' and nnU-Net's, and one for the last half per cent of Dice.
+    blends: tuple[tuple[float, str], ...] = ((0.25, "constant"), (0.5, "gaussian"), (0.625, "gaussian"))
+    repeats: int = 5
+
+
+def run(scenario: Windows, places: Places) -> Iterator[Comparison]:
+    """Every comparison of this scenario, one after the other."""
+    for overlap, mode in scenario.blends:
+        yield _cpu_s(scenario, overlap, mode)
+
+
+def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
+    from voxelocity.monai import sliding_window_inference
+
+    name, why = "MONAI sliding_window_inference", missing("MONAI")
+    peer: Callable[..., Any] | None = None
+    if not why:
+        import monai.inferers
+
+        peer = monai.inferers.sliding_window_inference
+    image = torch.zeros(1, 1, *scenario.shape)
+    # Zeros, for the peer multiplies answers in place, and these are answered again.
+    answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
+    once = functools.partial(_once, scenario, image, answers, overlap, mode)
+    return compare(
+        f"overlap {overlap:g}, {mode}: {scenario.num_classes} classes of {'x'.join(map(str, scenario.shape))}",
+        "s",
+        "smaller",
+        [
+            Side(name="Voxelocity sliding_window_inference", once=functools.partial(once, sliding_window_inference)),
+            Side(name=name, once=None if peer is None else functools.partial(once, peer), note=why),
+        ],
+        repeats=scenario.repeats,
+        note=f"CPU time; windows of {'x'.join(map(str, scenario.window))}, {scenario.batch_size} a call; a predictor "
+        "that answers the same zeros each time, so that only cutting and stitching is left",
+    )
+
+
+def _once(
+    scenario: Windows,
+    image: torch.Tensor,
+    answers: torch.Tensor,
+    overlap: float,
+    mode: str,
+    function: Callable[..., Any],
+) -> float:
+    """CPU seconds of one whole image, over all threads."""
+    start_s = time.process_time()
+    with torch.no_grad():
+        function(image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
+    return time.process_time() - start_s

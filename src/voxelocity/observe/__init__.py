@@ -12,6 +12,7 @@ from voxelocity.observe.host import (
     total_memory_bytes,
 )
 from voxelocity.observe.measure import Timing, measure
+from voxelocity.observe.nvtx import nvtx, nvtx_range
 
 __all__ = [
     "Clock",
@@ -27,6 +28,8 @@ __all__ = [
     "free_disk_bytes",
     "local_ranks",
     "measure",
+    "nvtx",
+    "nvtx_range",
     "process_age_s",
     "read_events",
     "system_clock",

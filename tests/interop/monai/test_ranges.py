@@ -13,8 +13,7 @@ from monai.data import Dataset
 from torch.utils.data import DataLoader, IterableDataset
 
 from voxelocity.core.errors import InputError
-from voxelocity.interop.monai import ranges
-from voxelocity.monai import CuCIM, Range
+from voxelocity.monai import CuCIM, Range, compile
 
 
 class Recorder:
@@ -33,7 +32,7 @@ class Recorder:
 @pytest.fixture
 def nvtx(monkeypatch):
     recorder = Recorder()
-    monkeypatch.setattr(ranges, "_nvtx", lambda: recorder)
+    monkeypatch.setattr(torch._C, "_nvtx", recorder, raising=False)
     monkeypatch.setattr(Range, "name_counter", type(Range.name_counter)(int))
     return recorder
 
@@ -156,7 +155,7 @@ def test_decorated_objects_are_copied_and_pickled_with_their_ranges(nvtx):
 
 def test_pickle_of_a_decorated_object_is_a_plain_one_where_there_is_no_nvtx(nvtx, monkeypatch):
     pickled = pickle.dumps(Range("flip")(mt.Flip(0)))
-    monkeypatch.setattr(ranges, "_nvtx", lambda: None)
+    monkeypatch.delattr(torch._C, "_nvtx", raising=False)
     assert type(pickle.loads(pickled)) is mt.Flip
 
 
@@ -176,18 +175,13 @@ def test_range_ends_although_the_method_raises(nvtx):
 
 
 def test_nothing_is_changed_where_torch_has_no_nvtx(monkeypatch):
-    monkeypatch.setattr(ranges, "_nvtx", lambda: None)
+    monkeypatch.delattr(torch._C, "_nvtx", raising=False)
     transform = mt.Flip(0)
     assert Range()(transform) is transform
     assert type(transform) is mt.Flip
     assert "__call__" not in vars(transform)
     with Range("block") as block:
         assert block.name == "block"
-
-
-def test_nvtx_is_found_where_torch_has_it(monkeypatch):
-    monkeypatch.setattr(torch._C, "_nvtx", "found", raising=False)
-    assert ranges._nvtx() == "found"
 
 
 @pytest.mark.parametrize(
@@ -201,3 +195,20 @@ def test_nvtx_is_found_where_torch_has_it(monkeypatch):
 def test_what_has_no_method_to_wrap_is_refused(nvtx, make, named):
     with pytest.raises(InputError, match=named):
         make()
+
+
+def test_a_transform_in_a_range_is_made_fast_as_without_one(nvtx):
+    def chain():
+        return mt.Compose(
+            [mt.ScaleIntensityRange(0.0, 1.0, 0.0, 2.0), mt.RandFlip(1.0, 0), mt.OneOf([mt.RandFlip(1.0, 1)])]
+        )
+
+    data = torch.arange(8.0).reshape(1, 2, 2, 2)
+    plain, ranged = compile(chain()), compile(Range(recursive=True)(chain()))
+    nvtx.events.clear()
+    expected = plain(data)
+    assert nvtx.events == ["ScaleIntensityRange", "<", "RandFlip", "<", "RandFlip", "<"]
+    nvtx.events.clear()
+    assert torch.equal(ranged(data), expected)
+    assert nvtx.events.count("RandFlip") == 2
+    assert [row.how for row in ranged.plan().rows] == [row.how for row in plain.plan().rows]

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from voxelocity.interop.monai import quiet as quiet  # first: MONAI is imported there, and the process left as it was
+
+# isort: split
 from voxelocity.interop.monai.chain import ChainError, ChainPlan, CompiledChain, compile
 from voxelocity.interop.monai.check import CheckTable, check
+from voxelocity.interop.monai.cucim import (
+    CuCIM,
+    CuCIMD,
+    CuCIMd,
+    CuCIMDict,
+    RandCuCIM,
+    RandCuCIMD,
+    RandCuCIMd,
+    RandCuCIMDict,
+)
 from voxelocity.interop.monai.datasets import (
     CacheDataset,
     CacheNTransDataset,
@@ -17,6 +30,9 @@ from voxelocity.interop.monai.datasets import (
     partition_dataset,
     partition_dataset_classes,
 )
+from voxelocity.interop.monai.novograd import Novograd
+from voxelocity.interop.monai.ranges import Range
+from voxelocity.interop.monai.window import SlidingWindowInferer, sliding_window_inference
 
 __all__ = [
     "CacheDataset",
@@ -25,10 +41,21 @@ __all__ = [
     "ChainPlan",
     "CheckTable",
     "CompiledChain",
+    "CuCIM",
+    "CuCIMD",
+    "CuCIMDict",
+    "CuCIMd",
     "DataLoader",
     "Dataset",
     "LMDBDataset",
+    "Novograd",
     "PersistentDataset",
+    "RandCuCIM",
+    "RandCuCIMD",
+    "RandCuCIMDict",
+    "RandCuCIMd",
+    "Range",
+    "SlidingWindowInferer",
     "SmartCacheDataset",
     "ThreadBuffer",
     "ThreadDataLoader",
@@ -36,35 +63,5 @@ __all__ = [
     "compile",
     "partition_dataset",
     "partition_dataset_classes",
-]
-from voxelocity.interop.monai import quiet as quiet  # first: MONAI is imported there, and the process left as it was
-
-# isort: split
-from voxelocity.interop.monai.cucim import (
-    CuCIM,
-    CuCIMD,
-    CuCIMd,
-    CuCIMDict,
-    RandCuCIM,
-    RandCuCIMD,
-    RandCuCIMd,
-    RandCuCIMDict,
-)
-from voxelocity.interop.monai.novograd import Novograd
-from voxelocity.interop.monai.ranges import Range
-from voxelocity.interop.monai.window import SlidingWindowInferer, sliding_window_inference
-
-__all__ = [
-    "CuCIM",
-    "CuCIMD",
-    "CuCIMDict",
-    "CuCIMd",
-    "Novograd",
-    "RandCuCIM",
-    "RandCuCIMD",
-    "RandCuCIMDict",
-    "RandCuCIMd",
-    "Range",
-    "SlidingWindowInferer",
     "sliding_window_inference",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any, ClassVar
 
@@ -19,8 +18,10 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
 from voxelocity.core.errors import InputError
+from voxelocity.observe import nvtx, nvtx_range
 
 _KNOWN_METHODS = ("forward", "__call__", "__next__", "__getitem__")
+_OWNER = "_voxelocity_ranged_class"
 _Spans = tuple[tuple[str, str], ...]
 """(method, name of its range), ..."""
 
@@ -77,19 +78,19 @@ class Range:
         if self.append_method_name is None:
             self.append_method_name = len(methods) > 1
         spans = tuple((m, f"{self.name}.{m}" if self.append_method_name else self.name) for m in methods)
-        return obj if _nvtx() is None else _decorated(obj, spans)
+        return obj if nvtx() is None else _decorated(obj, spans)
 
     def __enter__(self) -> Range:
         if self.name is None:
             self.name_counter["context"] += 1
             self.name = f"context_{self.name_counter['context']}"
-        if (nvtx := _nvtx()) is not None:
-            nvtx.rangePushA(self.name)
+        if (found := nvtx()) is not None:
+            found.rangePushA(self.name)
         return self
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        if (nvtx := _nvtx()) is not None:
-            nvtx.rangePop()
+        if (found := nvtx()) is not None:
+            found.rangePop()
 
     def _counted(self, name: str) -> str:
         self.name_counter[name] += 1
@@ -97,22 +98,12 @@ class Range:
         return name if count == 1 else f"{name}_{count}"
 
 
-def _nvtx() -> Any:
-    """NVTX of torch, or None where it was built without."""
-    return getattr(torch._C, "_nvtx", None)
-
-
-@contextmanager
-def _range(name: str) -> Iterator[None]:
-    nvtx = _nvtx()
-    if nvtx is None:
-        yield
-        return
-    nvtx.rangePushA(name)
-    try:
-        yield
-    finally:
-        nvtx.rangePop()
+def plain_class(obj: Any) -> type:
+    """The class of an object as it was before a `Range` was put around its methods."""
+    kind = type(obj)
+    while (owner := vars(kind).get(_OWNER)) is not None:
+        kind = owner
+    return kind
 
 
 def _name_of(obj: Any) -> str:
@@ -182,7 +173,7 @@ def _spanned(function: Callable[..., Any], method: str, name: str) -> Callable[.
     def call(*args: Any, **kwargs: Any) -> Any:
         if method == "__iter__":
             return _steps(iter(function(*args, **kwargs)), name)
-        with _range(name):
+        with nvtx_range(name):
             return function(*args, **kwargs)
 
     return call
@@ -191,7 +182,7 @@ def _spanned(function: Callable[..., Any], method: str, name: str) -> Callable[.
 def _steps(iterator: Iterator[Any], name: str) -> Iterator[Any]:
     """The iterator's items, the making of each in a range."""
     while True:
-        with _range(name):
+        with nvtx_range(name):
             try:
                 item = next(iterator)
             except StopIteration:
@@ -210,11 +201,11 @@ def _spanned_class(owner: Any, spans: _Spans) -> type:
 
     body: dict[str, Any] = {method: _spanned(getattr(owner, method), method, name) for method, name in spans}
     names = {"__module__": owner.__module__, "__qualname__": owner.__qualname__, "__doc__": owner.__doc__}
-    return type(owner.__name__, (owner,), {**body, **names, "__reduce_ex__": reduce})
+    return type(owner.__name__, (owner,), {**body, **names, "__reduce_ex__": reduce, _OWNER: owner})
 
 
 def _restored(make: Callable[..., Any], arguments: tuple[Any, ...], spans: _Spans) -> Any:
     obj = make(*arguments)
-    if _nvtx() is not None:
+    if nvtx() is not None:
         obj.__class__ = _spanned_class(obj.__class__, spans)
     return obj

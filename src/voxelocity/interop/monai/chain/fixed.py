@@ -12,6 +12,7 @@ from monai.transforms.compose import Compose
 from monai.transforms.traits import LazyTrait, ReduceTrait, ThreadUnsafe
 
 from voxelocity.interop.monai.deterministic import faster, why_not
+from voxelocity.observe import nvtx_range
 
 
 @dataclass(kw_only=True, eq=False)
@@ -65,7 +66,8 @@ class FixedPart:
         for stage in self.stages:
             begin = time.perf_counter()
             try:
-                item = _applied(stage, item, int(self._map_items))
+                with nvtx_range(stage.name):
+                    item = _applied(stage, item, int(self._map_items))
             except Exception as error:
                 raise RuntimeError(f"applying transform {stage.transform}") from error
             stage.seconds += time.perf_counter() - begin

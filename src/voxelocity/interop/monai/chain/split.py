@@ -11,6 +11,7 @@ from monai.transforms.traits import RandomizableTrait
 from monai.transforms.transform import Transform
 
 from voxelocity.core.errors import InputError
+from voxelocity.interop.monai.ranges import plain_class
 
 
 class ChainError(InputError):
@@ -43,7 +44,7 @@ def as_compose(chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any
     Raises:
         ChainError: it is neither a chain nor a transform.
     """
-    if type(chain) is Compose:
+    if plain_class(chain) is Compose:
         return chain
     transforms = tuple(chain) if isinstance(chain, list | tuple) else (chain,)
     for transform in transforms:
@@ -80,7 +81,11 @@ def split(compose: Compose) -> Split:
 def _flat(compose: Compose) -> Iterator[Any]:
     # Not `Compose.flatten`, which seeds every transform anew.
     for transform in compose.transforms:
-        if type(transform) is Compose and transform.map_items == compose.map_items and not transform.unpack_items:
+        if (
+            plain_class(transform) is Compose
+            and transform.map_items == compose.map_items
+            and not transform.unpack_items
+        ):
             yield from _flat(transform) if transform.lazy is False else [transform]
         else:
             yield transform

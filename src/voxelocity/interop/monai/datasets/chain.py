@@ -12,6 +12,7 @@ from voxelocity.interop.monai.chain import Chain, ChainError, CompiledChain, as_
 from voxelocity.interop.monai.chain.split import is_random
 from voxelocity.interop.monai.fingerprint import COMPOSE_OPTIONS
 from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.ranges import plain_class
 
 _KNOWN = (Compose, OneOf, RandomOrder, SomeOf)
 
@@ -123,7 +124,7 @@ def first_random(compose: Compose) -> int | None:
 def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
     if isinstance(compose, CompiledChain):
         return compose.chain, ""
-    if type(compose) not in _KNOWN:
+    if plain_class(compose) not in _KNOWN:
         return None, f"{type(compose).__name__} is a container of a person's own"
     if compose.log_stats is not False:
         return None, "log_stats is set: MONAI's own run logs what its transforms are given"

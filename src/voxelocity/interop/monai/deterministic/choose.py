@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxelocity.core.jit import has_numba
+from voxelocity.interop.monai.ranges import plain_class
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,14 @@ def faster(transform: object) -> Callable[..., Any] | None:
     Args:
         transform: of exactly one of MONAI's classes; subclasses are never replaced.
     """
-    return None if why_not(transform) else _ways()[type(transform)].make(transform)
+    return None if why_not(transform) else _ways()[plain_class(transform)].make(transform)
 
 
 def why_not(transform: object) -> str:
     """Why `faster` has nothing for this transform, in words; empty where it has."""
     if not has_numba():
         return "Numba is not installed, so no loop can be compiled"
-    way = _ways().get(type(transform))
+    way = _ways().get(plain_class(transform))
     if way is not None:
         return way.why_not(transform)
     name = type(transform).__name__

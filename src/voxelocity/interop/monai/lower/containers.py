@@ -7,10 +7,12 @@ from typing import Any
 
 from monai.transforms.compose import Compose, OneOf, RandomOrder, SomeOf
 
+from voxelocity.interop.monai.ranges import plain_class
+
 
 def is_container(transform: Any) -> bool:
     """Whether `drawn` knows it: one of MONAI's own four, without arguments that only MONAI's run can follow."""
-    return type(transform) in (Compose, OneOf, RandomOrder, SomeOf) and why_not(transform) == ""
+    return plain_class(transform) in (Compose, OneOf, RandomOrder, SomeOf) and why_not(transform) == ""
 
 
 def why_not(container: Compose) -> str:
@@ -27,7 +29,7 @@ def why_not(container: Compose) -> str:
 def drawn(container: Compose) -> Sequence[Any]:
     """The transforms that run this time, in their order. Draws from the container's `R` what its own call draws."""
     num = len(container.transforms)
-    if num == 0 or type(container) is Compose:
+    if num == 0 or plain_class(container) is Compose:
         return tuple(container.transforms)
     if isinstance(container, OneOf):
         return (container.transforms[int(container.R.multinomial(1, container.weights).argmax())],)

@@ -16,6 +16,8 @@ from voxelocity.interop.monai.lower.containers import drawn, is_container, why_n
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.ranges import plain_class
+from voxelocity.observe import nvtx_range
 
 
 @dataclass(kw_only=True, eq=False)
@@ -97,7 +99,7 @@ class Walker:
                 yield stage
 
     def _stage_of(self, transform: Any) -> Stage:
-        lowering = self._lowerings.get(type(transform))
+        lowering = self._lowerings.get(plain_class(transform))
         if lowering is not None:
             reason = lowering.why_not(transform)
             return Stage(transform=transform, lowering=None if reason else lowering, reason=reason)
@@ -133,7 +135,8 @@ class _Walk:
             data, self._is_owned = self._copied(data), True
         begin = time.perf_counter()
         try:
-            result = self._applied(stage, data, depth)
+            with nvtx_range(stage.name):
+                result = self._applied(stage, data, depth)
         except Exception as error:
             raise RuntimeError(f"applying transform {stage.transform}") from error
         stage.seconds += time.perf_counter() - begin

@@ -19,6 +19,7 @@ from monai.transforms import (
 )
 
 from voxelocity.interop.monai.lower import Sketch
+from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Walker
 from voxelocity.testing.small_lowerings import SMALL
 
@@ -125,3 +126,24 @@ def test_stages_count_their_calls_and_their_time() -> None:
     walker(_item())
     assert [stage.num_calls for stage in walker.stages] == [2, 6]
     assert all(stage.seconds > 0.0 for stage in walker.stages)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        torch.arange(4.0).reshape(1, 4),
+        torch.arange(16.0).reshape(1, 1, 2, 2, 2, 2),
+        torch.arange(8.0).reshape(1, 2, 2, 2).to_sparse().coalesce(),
+    ],
+)
+def test_what_no_sketch_can_hold_goes_to_monai_as_a_copy(image: torch.Tensor) -> None:
+    item = {"image": image, "name": "case"}
+    walker = Walker([RandShiftIntensityd("image", 0.5, prob=1.0)], lowerings=lowerings())
+    kept = image.clone()
+    if image.layout == torch.sparse_coo:
+        with pytest.raises(RuntimeError, match="applying transform"):
+            walker(item)
+    else:
+        assert not torch.equal(walker(item)["image"], kept)
+    assert torch.equal(image.to_dense(), kept.to_dense())
+    assert walker.stages[0].num_by_monai == 1

@@ -87,6 +87,12 @@ class Chain:
             notes.append("Nothing is cached: the chain begins with a random transform or a bare function.")
         if not self.random.stages:
             notes.append("Nothing is drawn: the chain is the same every time, so its whole result is cached.")
+        returned = [stage.name for stage in self.random.stages if stage.num_by_monai]
+        if returned:
+            names = ", ".join(dict.fromkeys(returned))
+            notes.append(
+                f"Run as they are for some data, which lay on a GPU or had other than two or three axes: {names}."
+            )
         slow = [stage for stage in self.random.stages if stage.lowering is None]
         if slow:
             names = ", ".join(dict.fromkeys(stage.name for stage in slow))

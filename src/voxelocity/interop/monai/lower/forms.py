@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,10 @@ def continued(value: Any) -> Sketch:
 
 
 def is_sketchable(value: Any) -> bool:
-    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes.
+    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes, on a CPU.
 
-    Not so what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine.
+    Not so what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine. Nor what lies on
+    another device: whether the engine is faster there than MONAI has not been measured.
     """
     if isinstance(value, Sketch):
         return True
@@ -35,10 +36,27 @@ def is_sketchable(value: Any) -> bool:
         return value.ndim in (3, 4) and value.dtype.kind in "biuf"
     if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
         return False
+    if value.device.type != "cpu":
+        return False
     if isinstance(value, MetaTensor):
         is_plain = not value.pending_operations and not value.is_batch
         return is_plain and len(value.affine) >= value.ndim
     return True
+
+
+def values_of(transform: Any, data: Any) -> list[Any]:
+    """What a transform works on: the values of its keys that are there, or the data itself for an array form."""
+    if not isinstance(data, Mapping):
+        return [data]
+    return [data[key] for key in getattr(transform, "keys", ()) if key in data]
+
+
+def holds_voxels_for_monai(transform: Any, data: Any) -> bool:
+    """Whether there are tensors or arrays among these values that no sketch can hold."""
+    return any(
+        isinstance(value, torch.Tensor | np.ndarray) and not is_sketchable(value)
+        for value in values_of(transform, data)
+    )
 
 
 def or_monais(apply: Apply) -> Apply:
@@ -46,11 +64,7 @@ def or_monais(apply: Apply) -> Apply:
 
     @functools.wraps(apply)
     def lowered(transform: Any, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            values: Iterable[Any] = (data[key] for key in transform.keys if key in data)
-        else:
-            values = [data]
-        if all(map(is_sketchable, values)):
+        if all(map(is_sketchable, values_of(transform, data))):
             return apply(transform, data)
         return transform(finish(data))
 

@@ -14,6 +14,7 @@ from monai.transforms.transform import Transform
 
 from voxelocity.interop.monai.lower.containers import drawn, is_container, why_not
 from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.forms import holds_voxels_for_monai
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch
 from voxelocity.interop.monai.ranges import plain_class
@@ -29,6 +30,8 @@ class Stage:
         lowering: how it is lowered; None where it runs as it is.
         reason: why it is not lowered, in words; "" where it is.
         num_calls: how often it was applied: once an item, or a sample of several.
+        num_by_monai: of these, how often it was lowered and yet run as it is, as the data lay on a GPU or were none of
+            two or three axes.
         seconds: spent in it: in drawing where it is lowered.
     """
 
@@ -36,6 +39,7 @@ class Stage:
     lowering: Lowering | None
     reason: str
     num_calls: int = 0
+    num_by_monai: int = 0
     seconds: float = 0.0
 
     @property
@@ -148,7 +152,10 @@ class _Walk:
             return [self._applied(stage, item, depth - 1) for item in data]
         stage.num_calls += 1
         if stage.lowering is not None:
-            return stage.lowering.apply(transform, data)
+            if not holds_voxels_for_monai(transform, data):
+                return stage.lowering.apply(transform, data)
+            stage.num_by_monai += 1
+            data = data if self._is_owned else self._copied(data)
         data = finish(data)
         return transform(data, lazy=False) if isinstance(transform, LazyTrait) else transform(data)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from voxelocity.interop.monai.parity_table import cases, row_of
+from voxelocity.interop.monai.parity.table import ParityRow, cases, row_of
 from voxelocity.observe import environment
 
 OUT = Path(__file__).parent / "results" / "monai_parity.json"
@@ -27,24 +27,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="transforms whose name contains this; nothing is written")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # as in workers; waiting of torch's own threads for each other counts as CPU time too
-    rows = []
+    rows: list[ParityRow] = []
     for case, lowering in cases():
         if arguments.only not in case.transform.__name__:
             continue
         row = row_of(case, lowering, num_draws=arguments.draws)
-        rows.append(asdict(row))
-        print(f"{row.transform:28} {row.largest:.1e} {row.num_label_voxels:6} {row.monai_ms:9.2f} {row.our_ms:9.2f} ms"
-              f"  {row.arguments} {row.words}", flush=True)  # fmt: skip
+        rows.append(row)
+        noise = "" if row.smallest_p is None else f" p >= {row.smallest_p:.2g}"
+        times = f"{row.monai_ms:9.2f} {row.our_ms:9.2f} ms"
+        print(f"{row.transform:32} {row.largest:.1e} {row.num_label_voxels or 0:6} {times}{noise}  {row.arguments} "
+              f"{row.words}", flush=True)  # fmt: skip
     if not arguments.only:
         record = {
             "command": f"python benchmarks/monai_parity.py --draws {arguments.draws}",
             "date": time.strftime("%Y-%m-%d"),
             "environment": environment(),
-            "rows": rows,
+            "rows": [asdict(row) for row in rows],
         }
         OUT.write_text(json.dumps(record, indent=1) + "\n")
-    failed = [row for row in rows if row["words"] or row["largest"] > row["tolerance"] or row["num_label_voxels"]]
-    sys.exit(f"not equal to MONAI: {', '.join(row['transform'] for row in failed)}" if failed else 0)
+    failed = [f"{row.transform}({row.arguments})" for row in rows if not row.is_equal]
+    sys.exit(f"not equal to MONAI: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

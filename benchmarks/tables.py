@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
-             "feed.md": ("feed", "training"), "monai-transforms.md": ()}  # fmt: skip
+             "feed.md": ("feed", "training")}  # fmt: skip
 """Scenarios of `voxelocity bench` whose records a page shows, as far as there are any."""
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmarks/tables.py`."
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
@@ -60,11 +60,6 @@ def page_tables(name: str) -> str:
     for record in load("growth.json") if name == "cache.md" else []:
         lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *_growth_table(record), ""]
         lines += [_source(record, "python benchmarks/growth.py"), ""]
-    for record in load("monai_deterministic.json") if name == "monai-transforms.md" else []:
-        lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
-        lines += [_source(record, record["command"]), ""]
-    for record in load("monai_parity.json") if name == "monai-transforms.md" else []:
-        lines += [*_parity_table(record), "", _source(record, record["command"]), ""]
     for scenario in _TABLE_OF[name]:
         for record in load(f"bench_{scenario}.json"):
             lines += _in_short(record)
@@ -120,6 +115,14 @@ def _waiting_lines() -> list[str]:
             "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip
 
 
+def _deterministic_lines() -> list[str]:
+    lines: list[str] = []
+    for record in load("monai_deterministic.json"):
+        lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
+        lines += [_source(record, record["command"])]
+    return lines
+
+
 def _deterministic_table(record: dict[str, Any]) -> list[str]:
     """A line for each transform: ours and MONAI's, medians of the rounds; the ratio is the median of theirs."""
     rows = []
@@ -143,14 +146,22 @@ def _growth_table(record: dict[str, Any]) -> list[str]:
     )  # fmt: skip
 
 
+def _parity_lines() -> list[str]:
+    lines: list[str] = []
+    for record in load("monai_parity.json"):
+        lines += [*_parity_table(record), "", _source(record, record["command"])]
+    return lines
+
+
 def _parity_table(record: dict[str, Any]) -> list[str]:
     return _table(
         ("transform", "arguments tried", "draws", "keys", "largest difference / largest value",
          "label voxels that differ", "tolerance", "MONAI, CPU ms", "ours, CPU ms"),
         (
             (f"`{row['transform']}`", f"`{row['arguments'].replace('|', '&#124;')}`" if row["arguments"] else "",
-             row["num_draws"], ", ".join(row["keys"]), _gap(row), row["num_label_voxels"], f"{row['tolerance']:.0e}"
-             if row["tolerance"] else "equal", _figure(row["monai_ms"]), _figure(row["our_ms"]))
+             row["num_draws"], ", ".join(row["keys"]), _gap(row),
+             "not touched" if row["num_label_voxels"] is None else row["num_label_voxels"], _promise(row),
+             _figure(row["monai_ms"]), _figure(row["our_ms"]))
             for row in record["rows"]
         ),
     )  # fmt: skip
@@ -158,8 +169,18 @@ def _parity_table(record: dict[str, Any]) -> list[str]:
 
 def _gap(row: dict[str, Any]) -> str:
     """The difference, and in words what else differs."""
-    words = [f"{row['largest']:.1e}" if row["largest"] else "0", *([row["words"]] if row["words"] else [])]
-    return "; ".join(words)
+    if row["smallest_p"] is not None:
+        found = f"not compared; smallest p of {row['num_draws']}: {row['smallest_p']:.2g}"
+    else:
+        found = f"{row['largest']:.1e}" if row["largest"] else "0"
+    return "; ".join([found, row["words"]] if row["words"] else [found])
+
+
+def _promise(row: dict[str, Any]) -> str:
+    """What a case is held to."""
+    if row["smallest_p"] is not None:
+        return "equal in distribution"
+    return f"{row['tolerance']:.0e}" if row["tolerance"] else "equal"
 
 
 def measured_page() -> str:
@@ -319,14 +340,10 @@ def _page(path: Path, tables: str) -> str:
 
 
 def _monai_page(path: Path) -> str:
-    """docs/monai.md, each of its tables between marks of its own."""
+    """A page on MONAI, each of its tables between marks of its own."""
     text = path.read_text()
-    for name, lines in (
-        ("the examples", _example_lines()),
-        ("the chains", _chain_lines()),
-        ("the curves", _curve_lines()),
-    ):
-        text = _filled(text, "\n".join(lines or [_NOT_MEASURED]), where=str(path), name=name)
+    for name, lines in _MONAI_TABLES[path.name].items():
+        text = _filled(text, "\n".join(lines() or [_NOT_MEASURED]), where=str(path), name=name)
     return text
 
 
@@ -382,13 +399,22 @@ def _range(figure: dict[str, float]) -> str:
     return f"{_figure(figure['median'])} ({_figure(figure['low'])} to {_figure(figure['high'])})"
 
 
+_MONAI_TABLES = {
+    "monai.md": {"the examples": _example_lines, "the chains": _chain_lines, "the curves": _curve_lines},
+    "monai-transforms.md": {
+        "the random transforms": _parity_lines,
+        "the deterministic transforms": _deterministic_lines,
+    },
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     pages = {README: _page(README, readme_table()), DOCS / "measured.md": measured_page()}
     pages |= {DOCS / name: _page(DOCS / name, page_tables(name)) for name in _TABLE_OF}
-    pages[DOCS / "monai.md"] = _monai_page(DOCS / "monai.md")
+    pages |= {DOCS / name: _monai_page(DOCS / name) for name in _MONAI_TABLES}
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         sys.exit(f"not what the result files say: {', '.join(stale)}; run benchmarks/tables.py" if stale else 0)

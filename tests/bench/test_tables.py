@@ -67,15 +67,28 @@ def test_the_page_on_the_feed_shows_what_whole_trainings_waited(tables, tmp_path
 def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path):
     environment = dict.fromkeys(("cpu", "num_cpus", "gpu", "commit"), "x") | {"memory_bytes": 1}
     row = {"transform": "RandFlipd", "arguments": "prob=1.0", "num_draws": 5, "keys": ["image", "label"],
-           "largest": 0.0, "num_label_voxels": 0, "tolerance": 0.0, "words": "", "monai_ms": 14.0,
+           "largest": 0.0, "num_label_voxels": 0, "tolerance": 0.0, "smallest_p": None, "words": "", "monai_ms": 14.0,
            "our_ms": 1.3}  # fmt: skip
     other = {**row, "largest": 2e-3, "tolerance": 1e-6, "num_label_voxels": 7, "words": "shapes"}
-    record = {"command": "python benchmarks/monai_parity.py", "environment": environment, "rows": [row, other]}
+    noise = {**row, "transform": "RandGaussianNoised", "smallest_p": 0.123, "num_label_voxels": None}
+    record = {"command": "python benchmarks/monai_parity.py", "environment": environment, "rows": [row, other, noise]}
     (tmp_path / "monai_parity.json").write_text(json.dumps(record))
-    lines = tables.page_tables("monai-transforms.md").splitlines()
+    lines = tables._parity_lines()
     assert lines[2] == "| `RandFlipd` | `prob=1.0` | 5 | image, label | 0 | 0 | equal | 14 | 1.3 |"
     assert "| 2.0e-03; shapes | 7 | 1e-06 |" in lines[3]
+    assert "| not compared; smallest p of 5: 0.12 | not touched | equal in distribution |" in lines[4]
     assert lines[-1].startswith("`python benchmarks/monai_parity.py`, commit x")
+
+
+def test_the_page_on_monai_shows_its_deterministic_transforms(tables, tmp_path):
+    environment = dict.fromkeys(("cpu", "num_cpus", "gpu", "commit"), "x") | {"memory_bytes": 1}
+    sides = [{"median": 2.0, "n": 7}, {"median": 6.0, "ours_better_by": {"median": 3.0, "low": 2.5, "high": 3.5}}]
+    record = {"command": "python y.py", "environment": environment,
+              "comparisons": [{"title": "Spacingd", "sides": sides}]}  # fmt: skip
+    (tmp_path / "monai_deterministic.json").write_text(json.dumps(record))
+    lines = tables._deterministic_lines()
+    assert lines[4] == "| Spacingd | 2 | 6 | 3.0× | 2.5 to 3.5 | 7 |"
+    assert lines[-1].startswith("`python y.py`, commit x")
 
 
 def test_a_page_without_the_marks_is_named(tables):
@@ -98,7 +111,7 @@ def marked(tables, name):
 @pytest.fixture
 def monai_page(tables, tmp_path):
     page = tmp_path / "monai.md"
-    page.write_text("\n".join(marked(tables, name) for name in ("the examples", "the chains", "the curves")))
+    page.write_text("\n".join(marked(tables, name) for name in tables._MONAI_TABLES["monai.md"]))
     return page
 
 
@@ -125,7 +138,7 @@ def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, rec
         json.dumps({**head, "tolerance": 1e-3, "curves": [curve], "noise": noise})
     )
     text = tables._monai_page(monai_page)
-    assert "Not measured yet" not in text
+    assert text.count("Not measured yet") == 2
     assert "| spleen | MONAI | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2.0000 | 3 |" in text
     assert "spleen: 5 CTs, `--small`, 20 steps; largest difference of a loss 1.2e-05 of its value." in text
     assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in text

@@ -19,7 +19,7 @@ from voxelocity.interop.monai.lower.crop import LOWERINGS as CROPS
 from voxelocity.interop.monai.lower.crop_at import LOWERINGS
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.sketch import Sketch
-from voxelocity.interop.monai.parity_cases import item_of
+from voxelocity.interop.monai.parity.case import item_of
 from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")

@@ -17,7 +17,7 @@ from voxelocity.data.augment.steps import Crop, Fill
 from voxelocity.interop.monai.lower.dropout import LOWERINGS
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.turn import LOWERINGS as TURNS
-from voxelocity.interop.monai.parity_cases import item_of
+from voxelocity.interop.monai.parity.case import item_of
 from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")

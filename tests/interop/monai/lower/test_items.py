@@ -14,7 +14,7 @@ from voxelocity.interop.monai.lower.items import LOWERINGS
 from voxelocity.interop.monai.lower.sketch import Sketch
 from voxelocity.interop.monai.lower.turn import LOWERINGS as TURNS
 from voxelocity.interop.monai.parity import differences_of
-from voxelocity.interop.monai.parity_cases import item_of
+from voxelocity.interop.monai.parity.case import item_of
 
 KEYS = ("image", "label")
 FLIP = mt.Flipd(KEYS, 0)

@@ -18,7 +18,7 @@ from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.pad import LOWERINGS
 from voxelocity.interop.monai.lower.turn import LOWERINGS as TURNS
 from voxelocity.interop.monai.parity import differences_of
-from voxelocity.interop.monai.parity_cases import item_of
+from voxelocity.interop.monai.parity.case import item_of
 from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")

@@ -14,7 +14,7 @@ from monai.data import set_track_meta
 
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.turn import LOWERINGS
-from voxelocity.interop.monai.parity_cases import item_of
+from voxelocity.interop.monai.parity.case import item_of
 from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")

@@ -38,8 +38,8 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
     Spatial steps that follow each other are gathered in one pass where at most one of them resamples, and a linear
-    change right after them is made in it. Pieces whose warps have the same `Places` object share the work of finding
-    the voxels.
+    change of all voxels right after them, without a centre, is made in it. Pieces whose warps have the same `Places`
+    object share the work of finding the voxels.
 
     Args:
         pieces: of one sample.
@@ -80,10 +80,15 @@ def _stages(piece: Piece) -> list[_Stage]:
         spatial = cast("list[SpatialStep]", groups[number][1])
         intensity = cast("list[IntensityStep]", groups[number + 1][1] if number + 1 < len(groups) else [])
         linear = None
-        if intensity and isinstance(intensity[0], Linear) and piece.out.dtype == torch.float32:
-            linear, intensity = intensity[0], intensity[1:]
+        if intensity and _is_gathered(intensity[0]) and piece.out.dtype == torch.float32:
+            linear, intensity = cast(Linear, intensity[0]), intensity[1:]
         stages.append(_Stage(spatial=spatial, linear=linear, intensity=intensity))
     return stages
+
+
+def _is_gathered(step: IntensityStep) -> bool:
+    """Whether it can be made with the spatial steps before it: `v * scale + shift` of every voxel."""
+    return isinstance(step, Linear) and step.centre is None and not step.keeps_zero
 
 
 def _between(piece: Piece, source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:

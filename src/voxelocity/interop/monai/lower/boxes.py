@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from voxelocity.data.augment.steps import Crop
@@ -25,6 +26,7 @@ def boxed(sketch: Sketch, start: Sequence[int], shape: Sequence[int], fill: floa
         fill: what lies beyond the array, a value of the sketch's dtype (`fill_of`).
     """
     if not any(start) and tuple(shape) == sketch.spatial_shape:
+        sketch.relocate(np.eye(4))
         return sketch
     is_filled = any(s < 0 or s + n > side for s, n, side in zip(start, shape, sketch.spatial_shape, strict=True))
     if not is_filled:

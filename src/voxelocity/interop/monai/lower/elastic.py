@@ -29,7 +29,7 @@ from voxelocity.interop.monai.lower.sampling import (
 )
 
 Floats = npt.NDArray[np.float32]
-NOWHERE = np.eye(4)
+NOWHERE = None
 """MONAI leaves the affine of an elastic result as it was, whatever turned or moved it."""
 
 

@@ -85,17 +85,17 @@ def first_reason(*reasons: str) -> str:
 
 
 def resampled(
-    sketch: Sketch, places: Places, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix
+    sketch: Sketch, places: Places, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix | None
 ) -> Sketch:
-    """The sketch with a warp added."""
+    """The sketch with a warp added, of which the affine is told by `matrix` (4, 4), or not at all."""
     step = Warp(
         places=places,
         shape=Sketch._lifted_shape(tuple(shape)),
         interpolation=_INTERPOLATIONS[str(getattr(mode, "value", mode))],
         beyond=cast(Beyond, str(getattr(padding_mode, "value", padding_mode))),
-        matrix=matrix,
+        matrix=np.eye(4) if matrix is None else matrix,
     )
-    sketch.add(step)
+    sketch.add(step, is_told=matrix is not None)
     return sketch
 
 

@@ -43,6 +43,7 @@ class Sketch:
         self.steps: list[Step] = []
         self._to_source: npt.NDArray[np.float64] = np.eye(4)
         self._shape3 = self._lifted_shape(tuple(self.source.shape[1:]))
+        self._is_placed_anew = False
 
     @classmethod
     def of(cls, value: Any) -> Sketch:
@@ -97,10 +98,16 @@ class Sketch:
         is_moved_only = all(isinstance(step, Crop | Flip | Turn) for step in self.steps)
         return self.source.dtype if is_moved_only else torch.float32
 
-    def add(self, step: Step) -> None:
-        """A further step."""
+    def add(self, step: Step, *, is_told: bool = True) -> None:
+        """A further step.
+
+        Args:
+            step: on three spatial axes.
+            is_told: whether MONAI tells the affine and the spacing of the result of it, if it is a spatial one.
+        """
         self.kept = None
         if isinstance(step, SpatialStep):
+            self._is_placed_anew |= is_told
             self._to_source = self._to_source @ step.to_source(self._shape3)
             self._shape3 = step.shape_after(self._shape3)
             if isinstance(step, Warp | Resize):
@@ -110,7 +117,11 @@ class Sketch:
         self.steps.append(step)
 
     def relocate(self, matrix: npt.NDArray[np.float64]) -> None:
-        """Moves the result in the world without touching a voxel: `matrix` (4, 4) as a step's `to_source`."""
+        """Moves the result in the world without touching a voxel: `matrix` (4, 4) as a step's `to_source`.
+
+        The spacing among the metadata is told anew even where nothing moves, as MONAI does it.
+        """
+        self._is_placed_anew = True
         self._to_source = self._to_source @ matrix
 
     def branch(self) -> Sketch:
@@ -132,7 +143,7 @@ class Sketch:
             return out
         affine = self._affine if self._affine is not None else torch.eye(4, dtype=torch.float64)
         meta = {name: value for name, value in self.meta.items() if name != "affine"}
-        if any(isinstance(step, SpatialStep) for step in self.steps):
+        if self._is_placed_anew:
             affine = affine @ self._moved(affine)
             if "pixdim" in meta:
                 spacing = affine_to_spacing(affine)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 from monai.transforms import (
     Flip,
     Flipd,
@@ -47,6 +48,8 @@ def _turned(rotator: Any, value: Any) -> Any:
         return rotator(finish(value))
     if rotator.k:
         sketch.add(_turn(rotator.k, first, second))
+    else:
+        sketch.relocate(np.eye(4))
     return sketch
 
 

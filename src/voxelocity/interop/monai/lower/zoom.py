@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -107,7 +108,7 @@ def low_resolution(transform: Any, value: Any) -> Any:
         down = interpolation(side, few, _named(transform.downsample_mode), bool(transform.align_corners))
         up = interpolation(few, side, _named(transform.upsample_mode), bool(transform.align_corners))
         tables.append(up.after(down))
-    _add(sketch, tables, np.eye(4))
+    _add(sketch, tables, np.eye(4), is_told=False)
     return sketch
 
 
@@ -161,15 +162,16 @@ def _resized(transform: Any, sketch: Sketch, mode: Any, align_corners: Any) -> S
         shape = tuple(round(side * scale) for side in before)
     matrix = lifted_matrix(scale_affine(before, shape, align_corners=bool(align_corners)))
     if shape == before:
+        sketch.relocate(matrix)
         return as_float(sketch)
     sides = zip(before, shape, strict=True)
     _add(sketch, [interpolation(side, size, _named(mode), bool(align_corners)) for side, size in sides], matrix)
     return sketch
 
 
-def _add(sketch: Sketch, tables: Sequence[Table], matrix: Matrix) -> None:
+def _add(sketch: Sketch, tables: Sequence[Table], matrix: Matrix, *, is_told: bool = True) -> None:
     x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
-    sketch.add(Resize(tables=(x, y, z), matrix=matrix))
+    sketch.add(Resize(tables=(x, y, z), matrix=matrix), is_told=is_told)
 
 
 def _named(mode: Any) -> str:
@@ -177,10 +179,13 @@ def _named(mode: Any) -> str:
 
 
 def _modes_why_not(modes: Any, align_corners: Any) -> str:
-    for mode in map(_named, each(modes)):
+    named, aligned = tuple(map(_named, each(modes))), each(align_corners)
+    # Each is one for all keys, or one for each.
+    num_keys = max(len(named), len(aligned))
+    for _, mode, is_aligned in zip(range(num_keys), itertools.cycle(named), itertools.cycle(aligned), strict=False):
         if mode not in MODES:
             return f"mode {mode!r} is not one of {', '.join(MODES)}"
-        if mode not in LINEAR and any(value is not None for value in each(align_corners)):
+        if mode not in LINEAR and is_aligned is not None:
             return f"align_corners is not for mode {mode!r}, which torch will say"
     return ""
 

@@ -7,26 +7,21 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.stats import ks_2samp
 
-from voxelocity.interop.monai.lower import (
-    Lowering,
-    Lowerings,
-    cast,
-    crop,
-    crop_at,
-    crop_cases,
-    dropout,
-    items,
-    pad,
-    turn,
-)
+from voxelocity.interop.monai.lower import Lowering
 from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.parity import compare
-from voxelocity.interop.monai.parity_cases import ParityCase
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.parity.case import ParityCase
+from voxelocity.interop.monai.parity.cases import all_cases
+from voxelocity.interop.monai.parity.difference import Difference, compare
+
+SMALLEST_P = 1e-3
+"""Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once passes always."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +33,12 @@ class ParityRow:
         arguments: in words.
         num_draws: how often both were drawn and compared.
         keys: of the tensors that were compared.
-        largest: largest difference of two values, relative to the largest absolute value of MONAI's.
-        num_label_voxels: that differ, over all draws.
+        largest: largest difference of two values, relative to the largest absolute value of MONAI's; where noise is
+            the engine's own, of the values beside it.
+        num_label_voxels: that differ, over all draws; None where the transform changes no label.
         tolerance: for `largest`.
+        smallest_p: over the draws and keys, of the two-sample Kolmogorov-Smirnov test of what noise of the engine's own
+            and MONAI's change in an image; None where both have the same noise, or none.
         words: what else differs: types, shapes, affines, metadata, draws left behind. "" for nothing.
         monai_ms: median CPU time of MONAI's transform.
         our_ms: median CPU time of drawing and finishing. MONAI's crops are views of the volume; ours are copies.
@@ -51,22 +49,24 @@ class ParityRow:
     num_draws: int
     keys: tuple[str, ...]
     largest: float
-    num_label_voxels: int
+    num_label_voxels: int | None
     tolerance: float
+    smallest_p: float | None
     words: str
     monai_ms: float
     our_ms: float
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether values are equal within the tolerance, labels exactly, noise in distribution, and nothing differs."""
+        has_same_noise = self.smallest_p is None or self.smallest_p >= SMALLEST_P
+        return not self.words and not self.num_label_voxels and self.largest <= self.tolerance and has_same_noise
 
-def cases() -> Iterator[tuple[ParityCase, Lowering]]:
-    """All cases, each with the lowering that it is about."""
-    lowerings: Lowerings = {
-        name: lowering
-        for module in (cast, crop, crop_at, dropout, items, pad, turn)
-        for name, lowering in module.LOWERINGS.items()
-    }
-    for case in crop_cases.CASES:
-        yield case, lowerings[case.transform]
+
+def cases(side: int = 96) -> Iterator[tuple[ParityCase, Lowering]]:
+    """All cases for patches of this many voxels a side, each with the lowering that it is about."""
+    for case in all_cases(side):
+        yield case, lowerings(exact_noise=not case.is_seeded)[case.transform]
 
 
 def row_of(case: ParityCase, lowering: Lowering, *, num_draws: int) -> ParityRow:
@@ -78,9 +78,13 @@ def row_of(case: ParityCase, lowering: Lowering, *, num_draws: int) -> ParityRow
     reason = lowering.why_not(case.made(0))
     if reason:
         raise ValueError(f"parity table: {case.transform.__name__}({case.words}) is not lowered: {reason}")
-    largest, num_label_voxels, words, keys = 0.0, 0, "", set()
+    largest, num_label_voxels, words, keys, p_values = 0.0, 0, "", set(), []
     for seed in range(num_draws):
-        theirs, ours, differences = compare(case.made(seed), lowering, case.item(seed))
+        item = case.item(seed)
+        theirs, ours, differences = compare(case.made(seed), lowering, item)
+        if case.is_seeded:
+            p_values += [_p_of_noise(theirs[key], ours[key], item[key]) for key in case.keys]
+            differences = list(_beside_noise(differences, case))
         for difference in differences:
             keys.add(difference.key.rpartition(".")[2])
             words = words or difference.words
@@ -94,12 +98,28 @@ def row_of(case: ParityCase, lowering: Lowering, *, num_draws: int) -> ParityRow
         num_draws=num_draws,
         keys=tuple(sorted(keys)),
         largest=largest,
-        num_label_voxels=num_label_voxels,
+        num_label_voxels=num_label_voxels if case.label_keys else None,
         tolerance=case.tolerance,
+        smallest_p=min(p_values, default=None),
         words=words,
         monai_ms=monai_ms,
         our_ms=our_ms,
     )
+
+
+def _beside_noise(differences: list[Difference], case: ParityCase) -> Iterator[Difference]:
+    """Those that noise of the engine's own does not explain: not its numbers, nor the state that its seed leaves."""
+    for difference in differences:
+        if difference.key in case.keys:
+            yield replace(difference, largest=0.0)
+        elif difference.key != "R":
+            yield difference
+
+
+def _p_of_noise(theirs: Any, ours: Any, source: Any) -> float:
+    """How likely two samples of one distribution would differ as much as what both sides changed; 1 for nothing."""
+    one, other = ((np.asarray(made) - np.asarray(source)).ravel() for made in (theirs, ours))
+    return float(ks_2samp(one, other).pvalue)
 
 
 def _num_different(theirs: Any, ours: Any, key: str) -> int:

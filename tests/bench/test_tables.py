@@ -138,7 +138,7 @@ def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, rec
         json.dumps({**head, "tolerance": 1e-3, "curves": [curve], "noise": noise})
     )
     text = tables._monai_page(monai_page)
-    assert text.count("Not measured yet") == 2
+    assert "Not measured yet" not in text
     assert "| spleen | MONAI | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2.0000 | 3 |" in text
     assert "spleen: 5 CTs, `--small`, 20 steps; largest difference of a loss 1.2e-05 of its value." in text
     assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in text

@@ -7,10 +7,12 @@ import functools
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.stats import ks_2samp
 
 from voxelocity.interop.monai.lower import Lowering
@@ -134,15 +136,27 @@ def _num_different(theirs: Any, ours: Any, key: str) -> int:
 def _times(case: ParityCase, lowering: Lowering, num_draws: int) -> tuple[float, float]:
     """Median CPU times in ms of MONAI's and of ours, in turn, after one of each that does not count."""
     monai_ms, our_ms = [], []
-    for seed in range(-1, num_draws):
-        item = case.item(abs(seed))
-        transform, twin = case.made(abs(seed)), case.made(abs(seed))
-        theirs = _cpu_ms(transform, copy.deepcopy(item))
-        ours = _cpu_ms(functools.partial(_made, lowering, twin), item)
-        if seed >= 0:
-            monai_ms.append(theirs)
-            our_ms.append(ours)
+    with _one_thread():
+        for seed in range(-1, num_draws):
+            item = case.item(abs(seed))
+            transform, twin = case.made(abs(seed)), case.made(abs(seed))
+            theirs = _cpu_ms(transform, copy.deepcopy(item))
+            ours = _cpu_ms(functools.partial(_made, lowering, twin), item)
+            if seed >= 0:
+                monai_ms.append(theirs)
+                our_ms.append(ours)
     return statistics.median(monai_ms), statistics.median(our_ms)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch as in workers: waiting of its threads for each other would count as CPU time too."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _made(lowering: Lowering, transform: Any, data: Any) -> Any:

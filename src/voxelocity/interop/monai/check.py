@@ -12,7 +12,7 @@ from monai.transforms.compose import Compose
 from monai.transforms.transform import apply_transform
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.interop.monai.chain import as_compose, split
+from voxelocity.interop.monai.chain import CompiledChain, as_compose, split
 from voxelocity.interop.monai.chain.fixed import FixedPart
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
@@ -107,7 +107,7 @@ def check(
     if num_draws < 1:
         raise ConfigError(f"voxelocity.monai.check: num_draws is {num_draws}; at least one draw can be compared")
     # The random states must be copied before anything draws from them.
-    compose = copy.deepcopy(as_compose(chain))
+    compose = copy.deepcopy(chain.compose if isinstance(chain, CompiledChain) else as_compose(chain))
     parts = split(compose)
     rows = [_Row(transform) for transform in (*parts.fixed, *parts.random)]
     whole = _Row(None)
@@ -115,14 +115,22 @@ def check(
     prepared = copy.deepcopy(item)
     for row in rows[: len(parts.fixed)]:
         prepared = row.fixed(prepared, parts.map_items)
+    begin = time.perf_counter()
     prepared_ours = FixedPart(parts.fixed, map_items=parts.map_items)(copy.deepcopy(item))
+    seconds_fixed = time.perf_counter() - begin
+    seconds_drawn = 0.0
     walker = Walker(ours, lowerings=lowerings(exact_noise=True), map_items=parts.map_items)
     for _ in range(num_draws):
         data = copy.deepcopy(prepared)
         for row in rows[len(parts.fixed) :]:
             data = row.random(data, parts.map_items)
-        whole.add(data, finish(walker.sketch(prepared_ours)))
-    whole.seconds = (sum(row.seconds[0] for row in rows), sum(row.seconds[1] for row in rows))
+        begin = time.perf_counter()
+        made = finish(walker.sketch(prepared_ours))
+        seconds_drawn += time.perf_counter() - begin
+        whole.add(data, made)
+    # Of one item, drawn once: the deterministic part ran once for all draws.
+    seconds_monai = sum(row.seconds[0] / row.num_calls for row in rows)
+    whole.seconds = (num_draws * seconds_monai, num_draws * seconds_fixed + seconds_drawn)
     return CheckTable(rows=[row.told(tolerance) for row in (*rows, whole)], num_draws=num_draws)
 
 

@@ -52,6 +52,11 @@ class Chain:
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self._compose, self._lower, self._exact_noise)
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether the engine's own may run in place of MONAI's transforms."""
+        return self._lower
+
     def like(self, compose: Compose) -> Chain:
         """Another chain with these settings."""
         return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from monai.data.meta_obj import get_track_meta
 from monai.transforms.compose import Compose
 
+from voxelocity import __version__
 from voxelocity.interop.monai.chain.chain import Chain
 from voxelocity.interop.monai.chain.plan import ChainPlan
 from voxelocity.interop.monai.chain.split import ChainError, as_compose
@@ -18,6 +21,8 @@ from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems
 from voxelocity.observe import available_memory_bytes
 
+_FORMAT = 1
+"""Raised when the meaning of what is kept changes: older entries are then never looked at."""
 _MEMORY_SHARE = 0.5
 """Of the memory that is free when a chain is compiled: what its cache may take if nobody says how much."""
 
@@ -38,9 +43,11 @@ def compile(
     its `plan()`, to see which.
 
     Args:
-        chain: a `monai.transforms.Compose`, a list of transforms or a single one.
+        chain: a `monai.transforms.Compose`, a list of transforms or a single one; of one that is compiled, what it was
+            made of.
         cache: "memory" keeps prepared items in this process, "off" keeps none, anything else is a folder that keeps
-            them for later runs and other processes. What is kept is found by the files of an item (path, size, time of
+            them for later runs and other processes. Each worker process of a loader has a memory of its own, so with
+            workers a folder is the better place. What is kept is found by the files of an item (path, size, time of
             change) or its values, and by the whole content of the deterministic transforms: class, arguments, versions
             and the code of functions.
         cache_max_bytes: of the items in memory; by default half of what is free now.
@@ -55,7 +62,7 @@ def compile(
         ChainError: the chain is lazy or unpacks its items, or is no chain.
         OutputError: `cache` is a folder that cannot be used.
     """
-    compose = as_compose(chain)
+    compose = as_compose(chain.compose if isinstance(chain, CompiledChain) else chain)
     compiled = Chain(compose, lower=lower, exact_noise=exact_noise)
     content = fingerprint([stage.transform for stage in compiled.fixed.stages])
     max_bytes = int(_MEMORY_SHARE * available_memory_bytes()) if cache_max_bytes is None else cache_max_bytes
@@ -67,17 +74,24 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
     It draws from its transforms' own generators, in the order of the calls: not for several threads at once.
 
+    Copies, those that worker processes are given included, start with an empty memory.
+
     Attributes:
         chain: its two parts.
+        compose: what it was made of; the same transforms.
     """
 
     def __init__(self, compose: Compose, chain: Chain, store: ItemStore, content: Fingerprint) -> None:
         # Not `Compose.__init__`, which seeds every transform anew.
         self.__dict__ |= vars(compose)
+        self.compose = compose
         self.chain = chain
         self._store = store
         self._content = content
         self._parts: dict[tuple[int, int | None], Chain] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompiledChain, (self.compose, self.chain, self._store, self._content)
 
     def __call__(
         self, input_: Any, start: int = 0, end: int | None = None, threading: bool = False, lazy: bool | None = None
@@ -106,10 +120,14 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
     def prepared(self, item: Any) -> Any:
         """The item after the deterministic part, from the cache or made now. It is the cache's own: only to be read."""
-        if not self.chain.fixed.stages:
-            return item
-        key = digest(self._content.digest, item_identity(item)).hex()
-        return self._store.get_or_make(key, lambda: self.chain.fixed(item))
+        if not self.chain.fixed.stages or isinstance(self._store, NoItems):
+            return self.chain.fixed(copy.deepcopy(item)) if self.chain.fixed.stages else item
+        return self._store.get_or_make(self._key(item), lambda: self.chain.fixed(copy.deepcopy(item)))
+
+    def _key(self, item: Any) -> str:
+        """The name of the item's entry: all that decides on what is prepared."""
+        options = [_FORMAT, __version__, self.chain.is_lowered, int(self.map_items), get_track_meta()]
+        return digest(self._content.digest, item_identity(item), repr(options)).hex()
 
     def sketch(self, item: Any) -> Any:
         """What the chain makes of an item, with its voxels drawn and not made yet, as batches are made of it."""
@@ -143,7 +161,7 @@ def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
     if cache == "off":
         return NoItems()
     if cache != "memory" and not content.doubts:
-        return FolderItems(Path(cache))
+        return FolderItems(Path(cache), warn=_warn)
     if cache != "memory":
         _warn(
             f"voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in {cache}, as "

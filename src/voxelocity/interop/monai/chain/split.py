@@ -62,8 +62,15 @@ def split(compose: Compose) -> Split:
     """The chain split at its first random transform.
 
     Raises:
-        ChainError: it resamples lazily or unpacks its items, so that its transforms do not run one after the other.
+        ChainError: it resamples lazily or unpacks its items, so that its transforms do not run one after the other, or
+            it logs what they are given.
     """
+    if compose.log_stats is not False:
+        raise ChainError(
+            f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: what a "
+            "transform that fails was given cannot be logged, as it is not made yet. Set log_stats=False, or use "
+            "MONAI's own"
+        )
     for flag, value, why in (
         ("lazy", compose.lazy, "its transforms are then applied together, later, and no part of them can be cached"),
         ("unpack_items", compose.unpack_items, "what goes from one transform to the next is then no item"),

@@ -113,8 +113,14 @@ class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
         self._turn = threading.Lock()
 
     def __iter__(self) -> Iterator[Any]:
-        batches = batches_of(self, num_ahead=1) or peer.DataLoader.__iter__(self)
-        with contextlib.closing(_one_pass(batches, self.buffer_size, self._turn, set())) as made:
-            for batch in made:
+        own = batches_of(self, num_ahead=1)
+        batches = peer.DataLoader.__iter__(self) if own is None else own
+        with contextlib.ExitStack() as ends:
+            if own is not None:
+                ends.callback(own.close)
+            for batch in ends.enter_context(contextlib.closing(self._pass_of(batches))):
                 for _ in range(self.repeats):
                     yield batch
+
+    def _pass_of(self, batches: Iterator[Any]) -> Generator[Any, None, None]:
+        return _one_pass(batches, self.buffer_size, self._turn, set())

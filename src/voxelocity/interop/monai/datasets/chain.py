@@ -8,7 +8,7 @@ from typing import Any
 
 from monai.transforms import Compose, OneOf, RandomOrder, SomeOf
 
-from voxelocity.interop.monai.chain import Chain, ChainError, CompiledChain, as_compose
+from voxelocity.interop.monai.chain import Chain, ChainError, ChainPlan, CompiledChain, as_compose
 from voxelocity.interop.monai.chain.split import is_random
 from voxelocity.interop.monai.fingerprint import COMPOSE_OPTIONS
 from voxelocity.interop.monai.lower.finish import finish
@@ -82,6 +82,23 @@ class DataChain:
         """Told how long it took to make a sample elsewhere."""
         if self._chain is not None:
             self._chain.count_made(seconds)
+
+    def whole(self, item: Any) -> Any:
+        """An item of the data after the whole chain, as `sketch` gives it; a compiled chain has its own cache.
+
+        As with MONAI, a transform that changes its input changes the item; a compiled chain does not.
+        """
+        if isinstance(self._compose, CompiledChain):
+            return self._compose.sketch(item)
+        return self.sketch(self.fixed(item), private=as_it_is)
+
+    def plan(self) -> ChainPlan:
+        """What happens with each transform, why, and what each has cost so far."""
+        if isinstance(self._compose, CompiledChain):
+            return self._compose.plan()
+        if self._chain is None:
+            return ChainPlan(rows=[], notes=[f"MONAI runs the chain as it is: {self.refusal}"])
+        return self._chain.plan()
 
     def fixed_content(self, *, end: int | None = None) -> list[Any]:
         """What decides on the result of `fixed`: the transforms and the options with which they are run."""

@@ -9,7 +9,7 @@ from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
-from voxelocity.interop.monai.chain.loading import SketchedDataset, batches
+from voxelocity.interop.monai.chain.loading import Batches, SketchedDataset, batches
 from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.plain import Dataset
 from voxelocity.observe import cpu_budget
@@ -27,7 +27,7 @@ class DataLoader(peer.DataLoader):  # type: ignore[misc]
         return super().__iter__() if made is None else made
 
 
-def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Iterator[Any] | None:
+def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Batches | None:
     """One epoch of the loader, its patches made by threads; None where it has to make its batches by itself.
 
     Args:

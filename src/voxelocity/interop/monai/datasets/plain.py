@@ -6,7 +6,7 @@ from typing import Any
 
 from voxelocity.interop.monai.chain import ChainPlan
 from voxelocity.interop.monai.datasets import peer
-from voxelocity.interop.monai.datasets.chain import DataChain, as_it_is
+from voxelocity.interop.monai.datasets.chain import DataChain
 
 
 class Dataset(peer.Dataset):  # type: ignore[misc]
@@ -22,16 +22,11 @@ class Dataset(peer.Dataset):  # type: ignore[misc]
 
     def plan(self) -> ChainPlan:
         """What happens with each transform of the chain, why, and what each has cost so far. Print it."""
-        held = self._data_chain()
-        if held.chain is None:
-            return ChainPlan(rows=[], notes=[f"MONAI runs the chain as it is: {held.refusal}"])
-        return held.chain.plan()
+        return self._data_chain().plan()
 
     def sketch(self, index: int) -> Any:
         """What `self[index]` is, drawn and not made yet. It draws what `self[index]` draws; `make` makes it."""
-        chain = self._data_chain()
-        # As MONAI: a transform that changes its input changes the data.
-        return chain.sketch(chain.fixed(self.data[index]), private=as_it_is)
+        return self._data_chain().whole(self.data[index])
 
     def make(self, sketched: Any) -> Any:
         """What `sketch` gave, made."""

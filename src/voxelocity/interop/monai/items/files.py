@@ -46,16 +46,27 @@ class ItemFiles:
         weights_only: whether files that hold other than plain data are refused.
         pickle_module: for what is no tensor, by its name in `monai.data.utils.SUPPORTED_PICKLE_MOD`.
         pickle_protocol: for what is no tensor.
+        owner: whose folder it is, and `argument`, where it was given: as messages name it.
 
     Raises:
         OutputError: the folder cannot be made, or is none.
     """
 
     # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
-    __slots__ = ("_folder", "_is_told", "_locks", "_pickle_module", "_pickle_protocol", "_weights_only")
+    __slots__ = ("_folder", "_is_told", "_locks", "_owner", "_pickle_module", "_pickle_protocol", "_weights_only")
 
-    def __init__(self, folder: Path, *, weights_only: bool, pickle_module: str, pickle_protocol: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        weights_only: bool,
+        pickle_module: str,
+        pickle_protocol: int,
+        owner: str = "PersistentDataset",
+        argument: str = "cache_dir",
+    ) -> None:
         self._folder = folder
+        self._owner = owner
         self._weights_only = weights_only
         self._pickle_module = pickle_module
         self._pickle_protocol = pickle_protocol
@@ -64,8 +75,7 @@ class ItemFiles:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"monai.PersistentDataset: cache_dir {folder} cannot be used ({error.strerror}); give a folder that "
-                "may be written to"
+                f"{owner}: {argument} {folder} cannot be used ({error.strerror}); give a folder that may be written to"
             ) from error
         self._locks = PassingLocks(folder)
         self._remove_abandoned()
@@ -93,7 +103,7 @@ class ItemFiles:
             return ABSENT
         except _DAMAGE as error:
             warnings.warn(
-                f"PersistentDataset: {path} cannot be loaded ({_first_line(error)}); its item is prepared again",
+                f"{self._owner}: {path} cannot be loaded ({_first_line(error)}); its item is prepared again",
                 stacklevel=2,
             )
             with contextlib.suppress(OSError):
@@ -109,7 +119,7 @@ class ItemFiles:
             if not self._is_told:
                 self._is_told = True
                 warnings.warn(
-                    f"PersistentDataset: items cannot be written to {self._folder} ({error.strerror or error}); those "
+                    f"{self._owner}: items cannot be written to {self._folder} ({error.strerror or error}); those "
                     "that are not there are prepared again in every epoch",
                     stacklevel=2,
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
+from voxelocity.interop.monai.items.plain import NotPlainError, from_plain, to_plain
 
 
 class ItemStore(Protocol):
@@ -48,11 +50,22 @@ class MemoryItems:
         self._items: dict[str, Any] = {}
         self._num_bytes = 0
         self._is_told = False
+        self._begin_process()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy keeps items of its own: what is kept here may be large, and can be made again.
+        return _new_memory, (self._max_bytes, self._warn)
+
+    def _begin_process(self) -> None:
+        # A lock that a thread holds while its process is forked is never released in the new one.
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._making: dict[str, threading.Lock] = {}
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
         """As `ItemStore.get_or_make`."""
+        if self._pid != os.getpid():
+            self._begin_process()
         with self._lock:
             if key in self._items:
                 return self._items[key]
@@ -60,10 +73,12 @@ class MemoryItems:
         with making:
             if key in self._items:
                 return self._items[key]
-            item = make()
-            with self._lock:
+            try:
+                item = make()
+                with self._lock:
+                    self._keep(key, item)
+            finally:
                 self._making.pop(key, None)
-                self._keep(key, item)
             return item
 
     def _keep(self, key: str, item: Any) -> None:
@@ -84,31 +99,58 @@ class MemoryItems:
             )
 
 
+def _new_memory(max_bytes: int, warn: Callable[[str], None]) -> MemoryItems:
+    return MemoryItems(max_bytes=max_bytes, warn=warn)
+
+
 class FolderItems:
-    """Keeps items in files that later runs and other processes find.
+    """Keeps items in files that later runs and other processes find. An item of other than plain data is not kept.
 
     Args:
         folder: made where it is missing.
+        warn: told in words, once, of an item that cannot be kept.
 
     Raises:
         OutputError: the folder cannot be made, or is none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._files = ItemFiles(folder, weights_only=True, pickle_module="pickle", pickle_protocol=DEFAULT_PROTOCOL)
+    def __init__(self, folder: Path, *, warn: Callable[[str], None]) -> None:
+        self._files = ItemFiles(
+            folder,
+            weights_only=True,
+            pickle_module="pickle",
+            pickle_protocol=DEFAULT_PROTOCOL,
+            owner="voxelocity.monai.compile",
+            argument="cache",
+        )
+        self._folder = folder
+        self._warn = warn
+        self._is_told = False
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
         """As `ItemStore.get_or_make`. Tensors are mapped from the file: a patch reads what it needs."""
         found = self._files.load(key)
         if found is not ABSENT:
-            return found
+            return from_plain(found)
         with self._files.lock(key):
             # Another thread or process may have made it while this one waited.
             found = self._files.load(key) if self._files.path(key).exists() else ABSENT
-            if found is ABSENT:
-                found = make()
-                self._files.save(key, found)
-        return found
+            if found is not ABSENT:
+                return from_plain(found)
+            item = make()
+            try:
+                self._files.save(key, to_plain(item))
+            except NotPlainError as error:
+                self._tell(error)
+        return item
+
+    def _tell(self, error: NotPlainError) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._warn(
+                f"voxelocity.monai: prepared items are not kept in {self._folder}, but prepared anew each time they "
+                f"are used: {error}. Make such values after the first random transform, or use cache='memory'"
+            )
 
 
 def bytes_of(item: Any) -> int:

@@ -99,6 +99,11 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
         words.extend(_of_meta(theirs, ours))
     if one.size == 0:
         return _in_words(key, "; ".join(words))
+    if one.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
+        # Texts and complex numbers, as some metadata are.
+        same = _is_same(one, other)
+        words.extend([] if same else [f"{one!r} and {other!r}"])
+        return _in_words(key, "; ".join(words))
     with np.errstate(invalid="ignore"):
         gap = np.atleast_1d(np.abs(one.astype(np.float64) - other.astype(np.float64)))
     gap[(one == other) | (np.isnan(one) & np.isnan(other) if one.dtype.kind == "f" else False)] = 0.0
@@ -131,12 +136,16 @@ def _plain(value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, all the way down; what is not a number, as in many NIfTI headers, equals itself."""
     if isinstance(one, torch.Tensor | np.ndarray) or isinstance(other, torch.Tensor | np.ndarray):
         first, second = _plain(one), _plain(other)
-        return first.shape == second.shape and bool(np.array_equal(first, second))
+        is_number = first.dtype.kind in "fc" and second.dtype.kind in "fc"
+        return first.shape == second.shape and bool(np.array_equal(first, second, equal_nan=is_number))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_is_same, one, other))
-    return bool(one == other)
+    return bool(one == other) or bool(one != one and other != other)
 
 
 def _same_state(one: Any, other: Any) -> bool:

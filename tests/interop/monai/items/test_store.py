@@ -203,11 +203,11 @@ def test_a_full_disk_is_told_once_and_the_items_are_made(tmp_path: Path, monkeyp
 
     store = FolderItems(tmp_path, warn=_never)
     monkeypatch.setattr("os.replace", full)
-    with pytest.warns(UserWarning) as told:
+    with pytest.warns(UserWarning, match="cannot be written") as told:
         assert [store.get_or_make(KEY, lambda number=number: number) for number in range(3)] == [0, 1, 2]
     assert [str(one.message) for one in told] == [
-        f"voxelocity.monai.compile: items cannot be written to {tmp_path} (No space left on device); those that are not "
-        "there are prepared again in every epoch"
+        f"voxelocity.monai.compile: items cannot be written to {tmp_path} (No space left on device); those that are "
+        "not there are prepared again in every epoch"
     ]
     assert list(tmp_path.iterdir()) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from monai.transforms.compose import Compose
@@ -81,6 +82,8 @@ class Chain:
         """What happens with each transform, and what each has cost so far."""
         rows = [_row(stage, "cached", stage.faster is not None) for stage in self.fixed.stages]
         rows += [_row(stage, "drawn anew", stage.lowering is not None) for stage in self.random.stages]
+        if not self._lower:
+            rows = [replace(row, reason="turned off") for row in rows]
         if any(stage.lowering is not None for stage in self.random.stages):
             ms = 1e3 * self._seconds_making / self._num_made if self._num_made else None
             rows.append(PlanRow(stage="(fused passes)", part="drawn anew", how="engine", reason="", ms=ms))

@@ -100,7 +100,11 @@ def _standardise(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
         return as_monai(transform, sketch)
     subtract, divide = (_given(values, num_channels) for values in given)
     if subtract is not None and divide is not None:
-        scale = (1.0 / np.where(divide == 0.0, 1.0, divide.astype(np.float64))).astype(np.float32)
+        with np.errstate(over="ignore"):
+            scale = (1.0 / np.where(divide == 0.0, 1.0, divide.astype(np.float64))).astype(np.float32)
+        if not np.isfinite(scale).all():
+            # A number so small that one over it is no float32: only a division gives what MONAI gives.
+            return as_monai(transform, sketch)
         shift = same(num_channels, 0.0)
         sketch.add(Linear(centre=subtract, scale=scale, shift=shift, keeps_zero=transform.nonzero))
         return sketch

@@ -55,6 +55,12 @@ def test_what_differs_beside_the_values_is_told(theirs: Any, ours: Any, key: str
     assert _words(theirs, ours) == [(key, words)]
 
 
+def test_roundings_in_the_metadata_are_no_difference() -> None:
+    spacing = np.array([1.0, 0.7, 0.0], np.float32)
+    assert _words(_image(pixdim=spacing), _image(pixdim=np.nextafter(spacing, spacing * 2))) == []
+    assert len(_words(_image(pixdim=spacing), _image(pixdim=spacing * 1.001))) == 1
+
+
 def test_affines_are_compared() -> None:
     moved = MetaTensor(torch.ones(1, 2, 2), affine=2 * torch.eye(4))
     assert _words(_image(), moved)[0][1].startswith("affines [[1.0, 0.0")

@@ -172,7 +172,7 @@ def test_an_item_that_holds_an_object_is_told_once_and_not_kept(tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize("how", ["cut", "changed", "emptied"])
+@pytest.mark.parametrize("how", ["cut", "changed", "one bit", "emptied"])
 def test_a_damaged_file_is_told_and_made_again(tmp_path: Path, how: str) -> None:
     store = FolderItems(tmp_path, warn=_never)
     store.get_or_make(KEY, _image)
@@ -180,7 +180,10 @@ def test_a_damaged_file_is_told_and_made_again(tmp_path: Path, how: str) -> None
     data = bytearray(path.read_bytes())
     if how == "changed":
         data[-20:] = bytes(20)
-    path.write_bytes({"cut": data[: len(data) // 2], "changed": data, "emptied": b""}[how])
+    if how == "one bit":
+        voxels = _image()["image"].as_tensor().numpy().tobytes()
+        data[data.index(voxels) + 99] ^= 1
+    path.write_bytes({"cut": data[: len(data) // 2], "changed": data, "one bit": data, "emptied": b""}[how])
     make = Maker(_image)
     with pytest.warns(UserWarning, match=rf"voxelocity.monai.compile: {path} cannot be loaded .*is prepared again"):
         item = store.get_or_make(KEY, make)

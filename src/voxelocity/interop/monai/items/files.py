@@ -13,6 +13,7 @@ import re
 import secrets
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,6 +26,7 @@ from torch.utils.serialization import config as torch_config
 
 from voxelocity.core.errors import OutputError
 from voxelocity.data.cache import PassingLocks
+from voxelocity.interop.monai.items.archive import first_damaged
 
 ABSENT: Final = object()
 """What `load` gives where there is no entry."""
@@ -34,7 +36,8 @@ _TEMP = re.compile(r"\.voxelocity-.+\.tmp")
 _MAX_TEMP_AGE_S = 86400.0
 # Whatever a damaged file makes the reader of archives or of pickles raise; errors of the disk are none of these.
 _DAMAGE = (
-    RuntimeError, pickle.UnpicklingError, EOFError, ValueError, LookupError, AttributeError, ImportError, TypeError,
+    RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile,
+    EOFError, ValueError, LookupError, AttributeError, ImportError, TypeError,
 )  # fmt: skip
 
 
@@ -53,7 +56,16 @@ class ItemFiles:
     """
 
     # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
-    __slots__ = ("_folder", "_is_told", "_locks", "_owner", "_pickle_module", "_pickle_protocol", "_weights_only")
+    __slots__ = (
+        "_folder",
+        "_is_told",
+        "_locks",
+        "_owner",
+        "_pickle_module",
+        "_pickle_protocol",
+        "_verified",
+        "_weights_only",
+    )
 
     def __init__(
         self,
@@ -71,6 +83,7 @@ class ItemFiles:
         self._pickle_module = pickle_module
         self._pickle_protocol = pickle_protocol
         self._is_told = False
+        self._verified: dict[str, tuple[int, int, int]] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -96,6 +109,7 @@ class ItemFiles:
         """
         path = self.path(key)
         try:
+            self._verify(path)
             # By the option and not by the argument, which people who replace `torch.load` do not expect.
             with _options.patch("load.mmap", True):
                 return torch.load(path, weights_only=self._weights_only)
@@ -109,6 +123,19 @@ class ItemFiles:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             return ABSENT
+
+    def _verify(self, path: Path) -> None:
+        """Raises ValueError for a file whose bytes are not those that were written. Looked at once in a process.
+
+        torch compares checksums of what it reads, and not of what it maps.
+        """
+        facts = path.stat()
+        seen = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+        if self._verified.get(path.name) != seen:
+            damaged = first_damaged(path)
+            if damaged:
+                raise ValueError(f"the checksum of {damaged} in it is wrong")
+            self._verified[path.name] = seen
 
     def save(self, key: str, item: Any) -> None:
         """Writes the item, or tells once that it could not: then it is prepared again when it is needed."""

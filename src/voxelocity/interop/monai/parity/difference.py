@@ -14,6 +14,9 @@ from monai.data.meta_tensor import MetaTensor
 from voxelocity.interop.monai.lower import Lowering
 from voxelocity.interop.monai.lower.finish import finish
 
+_META_RTOL = 1e-5
+"""Of affines and of arrays in the metadata, such as `pixdim`, which is computed from the affine in float32."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -119,13 +122,15 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
 
 
 def _of_meta(theirs: MetaTensor, ours: MetaTensor) -> Iterator[str]:
-    if theirs.affine.shape != ours.affine.shape or not np.allclose(theirs.affine, ours.affine, rtol=1e-5, atol=1e-4):
+    if theirs.affine.shape != ours.affine.shape or not np.allclose(
+        theirs.affine, ours.affine, rtol=_META_RTOL, atol=1e-4
+    ):
         yield f"affines {theirs.affine.tolist()} and {ours.affine.tolist()}"
     one, other = ({name: value for name, value in image.meta.items() if name != "affine"} for image in (theirs, ours))
     if set(one) != set(other):
         yield f"metadata {sorted(map(str, one))} and {sorted(map(str, other))}"
     for name in one:
-        if name in other and not _is_same(one[name], other[name]):
+        if name in other and not _is_same(one[name], other[name], rtol=_META_RTOL):
             yield f"metadata '{name}': {one[name]!r} and {other[name]!r}"
 
 
@@ -135,16 +140,22 @@ def _plain(value: Any) -> Any:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, all the way down; what is not a number, as in many NIfTI headers, equals itself."""
+def _is_same(one: Any, other: Any, *, rtol: float = 0.0) -> bool:
+    """Whether two values are equal, all the way down; what is not a number, as in many NIfTI headers, equals itself.
+
+    Arrays of floats may differ by `rtol` of their values.
+    """
     if isinstance(one, torch.Tensor | np.ndarray) or isinstance(other, torch.Tensor | np.ndarray):
         first, second = _plain(one), _plain(other)
-        is_number = first.dtype.kind in "fc" and second.dtype.kind in "fc"
-        return first.shape == second.shape and bool(np.array_equal(first, second, equal_nan=is_number))
+        if first.shape != second.shape:
+            return False
+        if first.dtype.kind in "fc" and second.dtype.kind in "fc":
+            return bool(np.allclose(first, second, rtol=rtol, atol=0.0, equal_nan=True))
+        return bool(np.array_equal(first, second))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_is_same(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(_is_same(one[name], other[name], rtol=rtol) for name in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(_is_same(*pair, rtol=rtol) for pair in zip(one, other, strict=True))
     return bool(one == other) or bool(one != one and other != other)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.jit import inlined, kernel
 from voxelocity.data.augment.noise import CHUNK_VOXELS
-from voxelocity.data.augment.steps.program import (
+from voxelocity.data.augment.steps.intensity.program import (
     CLIP,
     CURVE,
     KEEP_ABOVE,

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from voxelocity.data.augment.steps import Flip, IntensityStep, Linear, Piece, run
-from voxelocity.data.augment.steps.pointwise import Clip
+from voxelocity.data.augment.steps.intensity.pointwise import Clip
 
 ONE, TWO = np.float32([1.0]), np.float32([2.0])
 

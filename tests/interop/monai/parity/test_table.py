@@ -13,7 +13,7 @@ import torch
 from monai.transforms import MapTransform
 
 from voxelocity.interop.monai.lower import Lowering, Sketch
-from voxelocity.interop.monai.lower.intensity_noise import noise_lowerings
+from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.parity.case import ParityCase, item_of
 from voxelocity.interop.monai.parity.table import SMALLEST_P, ParityRow, cases, row_of

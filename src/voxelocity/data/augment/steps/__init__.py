@@ -4,12 +4,12 @@
 people wrote elsewhere, and must give what they give there.
 """
 
-from voxelocity.data.augment.steps.fill import Fill
-from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
-from voxelocity.data.augment.steps.places import Places
-from voxelocity.data.augment.steps.resize import Resize, Table
+from voxelocity.data.augment.steps.intensity.fill import Fill
+from voxelocity.data.augment.steps.intensity.step import IntensityStep, Linear
 from voxelocity.data.augment.steps.run import Piece, Step, run
-from voxelocity.data.augment.steps.spatial import Beyond, Crop, Flip, Interpolation, SpatialStep, Turn, Warp
+from voxelocity.data.augment.steps.spatial.places import Places
+from voxelocity.data.augment.steps.spatial.resize import Resize, Table
+from voxelocity.data.augment.steps.spatial.step import Beyond, Crop, Flip, Interpolation, SpatialStep, Turn, Warp
 
 __all__ = [
     "Beyond",

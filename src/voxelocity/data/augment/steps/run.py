@@ -9,11 +9,11 @@ from typing import cast
 
 import torch
 
-from voxelocity.data.augment.steps.change import change
 from voxelocity.data.augment.steps.engine import Engine
-from voxelocity.data.augment.steps.gather import Task, gather
-from voxelocity.data.augment.steps.intensity import IntensityStep, Linear
-from voxelocity.data.augment.steps.spatial import SpatialStep
+from voxelocity.data.augment.steps.intensity.change import change
+from voxelocity.data.augment.steps.intensity.step import IntensityStep, Linear
+from voxelocity.data.augment.steps.spatial.gather import Gain, Task, gather
+from voxelocity.data.augment.steps.spatial.step import SpatialStep
 
 Step = SpatialStep | IntensityStep
 
@@ -54,7 +54,7 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
             if number < len(own):
                 stage = own[number]
                 out = piece.out if number == len(own) - 1 else _between(piece, sources[index], stage.spatial)
-                tasks.append(Task(source=sources[index], steps=stage.spatial, linear=stage.linear, out=out))
+                tasks.append(Task(source=sources[index], steps=stage.spatial, gain=stage.gain, out=out))
                 rest.append((out, stage.intensity))
                 sources[index] = out
         gather(tasks, engine)
@@ -64,10 +64,10 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stage:
-    """Spatial steps, a linear one that is made with them, and the intensity steps that come then."""
+    """Spatial steps, a linear change that is made with them, and the intensity steps that come then."""
 
     spatial: list[SpatialStep]
-    linear: Linear | None
+    gain: Gain | None
     intensity: list[IntensityStep]
 
 
@@ -79,16 +79,16 @@ def _stages(piece: Piece) -> list[_Stage]:
     for number in range(0, len(groups), 2):
         spatial = cast("list[SpatialStep]", groups[number][1])
         intensity = cast("list[IntensityStep]", groups[number + 1][1] if number + 1 < len(groups) else [])
-        linear = None
-        if intensity and _is_gathered(intensity[0]) and piece.out.dtype == torch.float32:
-            linear, intensity = cast(Linear, intensity[0]), intensity[1:]
-        stages.append(_Stage(spatial=spatial, linear=linear, intensity=intensity))
+        gain = _gain(intensity[0]) if intensity and piece.out.dtype == torch.float32 else None
+        stages.append(_Stage(spatial=spatial, gain=gain, intensity=intensity if gain is None else intensity[1:]))
     return stages
 
 
-def _is_gathered(step: IntensityStep) -> bool:
-    """Whether it can be made with the spatial steps before it: `v * scale + shift` of every voxel."""
-    return isinstance(step, Linear) and step.centre is None and not step.keeps_zero
+def _gain(step: IntensityStep) -> Gain | None:
+    """The step as what can be made with the spatial steps before it: a linear change of every voxel, from 0."""
+    if isinstance(step, Linear) and step.centre is None and not step.keeps_zero:
+        return Gain(scale=step.scale, shift=step.shift)
+    return None
 
 
 def _between(piece: Piece, source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import functools
 
-from voxelocity.interop.monai.lower import (
-    affine,
-    cast,
-    crop,
-    crop_at,
-    dropout,
-    elastic,
-    intensity_filter,
-    intensity_range,
-    intensity_scale,
-    items,
-    pad,
-    rotate,
-    turn,
-    zoom,
-)
-from voxelocity.interop.monai.lower.intensity_noise import noise_lowerings
+from voxelocity.interop.monai.lower.crop import about_voxels, by_size, pad
+from voxelocity.interop.monai.lower.intensity import dropout, filters, ranges, scaling
+from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
+from voxelocity.interop.monai.lower.items import cast, keys
 from voxelocity.interop.monai.lower.lowering import Lowerings
+from voxelocity.interop.monai.lower.spatial import affine, elastic, rotate, turn, zoom
 
 _MODULES = (
-    affine,
-    cast,
-    crop,
-    crop_at,
-    dropout,
-    elastic,
-    intensity_filter,
-    intensity_range,
-    intensity_scale,
-    items,
+    about_voxels,
+    by_size,
     pad,
+    affine,
+    elastic,
     rotate,
     turn,
     zoom,
+    dropout,
+    filters,
+    ranges,
+    scaling,
+    cast,
+    keys,
 )
 
 

@@ -1,0 +1,82 @@
+"""The intensity steps of a patch, in place."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from voxelocity.core.jit import has_numba
+from voxelocity.data.augment.steps.engine import Engine
+from voxelocity.data.augment.steps.intensity.field import Field
+from voxelocity.data.augment.steps.intensity.fill import Fill, fill
+from voxelocity.data.augment.steps.intensity.percentile import percentiles
+from voxelocity.data.augment.steps.intensity.pointwise import Pointwise
+from voxelocity.data.augment.steps.intensity.statistic import PercentileRange, Statistic, Statistics
+from voxelocity.data.augment.steps.intensity.step import IntensityStep
+
+
+class Backend(Protocol):
+    """One way of making the steps."""
+
+    def make_pointwise(self, patch: torch.Tensor, steps: Sequence[Pointwise]) -> None:
+        """Makes them on `patch` (c, x, y, z) float32 in place, one after the other."""
+
+    def make_and_measure(self, patch: torch.Tensor, steps: Sequence[Pointwise], *, nonzero: bool) -> Statistics:
+        """The same, and the statistics of the result; of its voxels that are not 0."""
+
+    def make_field(self, patch: torch.Tensor, step: Field) -> None:
+        """Makes this one in place."""
+
+
+def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engine = "auto") -> None:
+    """Makes the steps on `patch` (c, x, y, z) float32, in place, one after the other.
+
+    Steps that look at each voxel alone wait for each other, and for the statistics that come after them, and are made
+    in one pass. What depends on statistics of a patch on a device waits for that device.
+
+    Args:
+        patch: any device; in C order it is changed without a copy.
+        steps: as they are drawn.
+        engine: what makes them.
+    """
+    if not steps or patch.numel() == 0:
+        return
+    if not patch.is_contiguous():
+        dense = patch.contiguous()
+        change(dense, steps, engine=engine)
+        patch.copy_(dense)
+        return
+    backend = _backend(patch, engine)
+    left, waiting = deque(steps), list[Pointwise]()
+    while left:
+        step = left.popleft()
+        if isinstance(step, Pointwise):
+            waiting.append(step)
+            continue
+        if isinstance(step, Statistic):
+            settled = step.settle(backend.make_and_measure(patch, waiting, nonzero=step.nonzero))
+            left.extendleft(reversed(settled))
+        else:
+            backend.make_pointwise(patch, waiting)
+            if isinstance(step, Fill):
+                fill(patch, step, engine)
+            elif isinstance(step, PercentileRange):
+                settled = step.settle(percentiles(patch, (step.lower, step.upper), per_channel=step.per_channel))
+                left.extendleft(reversed(settled))
+            else:
+                backend.make_field(patch, step)
+        waiting = []
+    backend.make_pointwise(patch, waiting)
+
+
+def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
+    if engine != "torch" and patch.device.type == "cpu" and has_numba():
+        from voxelocity.data.augment.steps.intensity import change_numba
+
+        return change_numba
+    from voxelocity.data.augment.steps.intensity import change_torch
+
+    return change_torch

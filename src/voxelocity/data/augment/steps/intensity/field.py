@@ -1,0 +1,122 @@
+"""Changes of intensities that depend on where a voxel lies, or on other voxels: noise, smooth fields, filters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps.intensity.pointwise import Floats
+
+NormalField = int | Floats
+"""Standard normal numbers: the seed of those of `augment.noise`, or the numbers themselves, (c, x, y, z)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Noise:
+    """Plus `std` times the field.
+
+    Attributes:
+        field: of which each channel takes its own numbers.
+        std: of the noise.
+        is_shared: whether all channels take the numbers of the first one.
+    """
+
+    field: NormalField
+    std: float
+    is_shared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rician:
+    """`sqrt((v + n1) ** 2 + n2 ** 2)`, each n being `mean + std * field`: what a magnitude image makes of noise.
+
+    Attributes:
+        fields: the two; the numbers of a seed are those of channels 0 to c - 1 for the first, and from c on for the
+            second, which must have the same seed.
+        mean: (c,), one for each channel.
+        std: (c,).
+    """
+
+    fields: tuple[NormalField, NormalField]
+    mean: Floats
+    std: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bias:
+    """Times exp of a polynomial over the patch, each axis of which runs from -1 to 1; the same for each channel.
+
+    Attributes:
+        coefficients: (i, j, k), of the products of Legendre polynomials of these degrees along x, y and z.
+    """
+
+    coefficients: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Blur:
+    """A blur along each axis, with zeros beyond the patch; or `v + alpha * (v - blurred)`.
+
+    Attributes:
+        weights: along x, y and z: each of an odd length, read the same from both ends, (1,) of [1.0] for no blur.
+        alpha: None for the blur itself.
+    """
+
+    weights: tuple[Floats, Floats, Floats]
+    alpha: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LowPass:
+    """Without the frequencies beyond `radius` of the middle of the spectrum, of which the real part is kept.
+
+    The middle is that of the array of frequencies with 0 shifted to `n // 2`: half a step below 0 for even n.
+    """
+
+    radius: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spike:
+    """One frequency of one channel.
+
+    Attributes:
+        channel: of the patch.
+        place: in the channel's spectrum with frequency 0 shifted to `n // 2`.
+        log_magnitude: natural logarithm of the magnitude it gets, its phase is kept; or, if `is_relative`, a multiple
+            of the mean logarithm of the channel's magnitudes.
+        is_relative: see there.
+    """
+
+    channel: int
+    place: Index3
+    log_magnitude: float
+    is_relative: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Spikes:
+    """Single frequencies made stronger or weaker, at most one a channel; the real part of the result is kept."""
+
+    spikes: tuple[Spike, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shuffle:
+    """The voxels of a box in another order, in each channel its own.
+
+    Attributes:
+        start: first voxel of the box, which lies within the patch.
+        shape: of the box.
+        orders: (c, voxels of the box): which one, in C order, comes at each place.
+    """
+
+    start: Index3
+    shape: Index3
+    orders: npt.NDArray[np.int64]
+
+
+Field = Noise | Rician | Bias | Blur | LowPass | Spikes | Shuffle

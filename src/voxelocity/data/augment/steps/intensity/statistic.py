@@ -1,0 +1,289 @@
+"""Changes of intensities that depend on what a patch holds: given its statistics, each becomes other steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.data.augment.steps.intensity.field import Rician
+from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Power, negative
+
+Facts = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Statistics:
+    """Of each channel, or of its voxels that are not 0: (c,) float64 each.
+
+    Attributes:
+        num_voxels: how many were looked at.
+        low: smallest; not a number where there is none.
+        high: largest.
+        mean: in float64.
+        variance: mean squared distance from the mean.
+    """
+
+    num_voxels: Facts
+    low: Facts
+    high: Facts
+    mean: Facts
+    variance: Facts
+
+    def pooled(self) -> Statistics:
+        """Of all channels together, once for each channel."""
+        total = self.num_voxels.sum()
+        some = self.num_voxels > 0
+        if not some.any():
+            return self
+        share = self.num_voxels[some] / total
+        mean = (share * self.mean[some]).sum()
+        variance = (share * (self.variance[some] + (self.mean[some] - mean) ** 2)).sum()
+        low, high = self.low[some].min(), self.high[some].max()
+        return Statistics(
+            **{
+                name: np.full(self.low.shape, value)
+                for name, value in zip(
+                    ("num_voxels", "low", "high", "mean", "variance"), (total, low, high, mean, variance), strict=True
+                )
+            }
+        )
+
+    @property
+    def std(self) -> Facts:
+        """With the number of voxels as divisor."""
+        deviation: Facts = np.sqrt(self.variance)
+        return deviation
+
+    @property
+    def sample_std(self) -> Facts:
+        """With one less as divisor: not a number for a single voxel."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            deviation: Facts = np.sqrt(self.variance * self.num_voxels / (self.num_voxels - 1))
+        return deviation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StdShift:
+    """Plus `factor` standard deviations of the patch, or of each channel; of its voxels that are not 0 alone."""
+
+    factor: float
+    per_channel: bool
+    nonzero: bool
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics if self.per_channel else statistics.pooled()
+        shift = np.where(found.num_voxels > 0, self.factor * found.std, 0.0)
+        return [_linear(scale=np.ones_like(shift), shift=shift, keeps_zero=self.nonzero)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Standardise:
+    """Minus the mean, over the standard deviation, of the patch or each channel; of voxels that are not 0 alone.
+
+    Attributes:
+        subtract: (c,), instead of the mean.
+        divide: (c,), instead of the standard deviation.
+        per_channel: whether each channel has its own.
+        nonzero: whether voxels of 0 neither count nor change.
+    """
+
+    subtract: Floats | None
+    divide: Floats | None
+    per_channel: bool
+    nonzero: bool
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics if self.per_channel else statistics.pooled()
+        centre = found.mean if self.subtract is None else self.subtract.astype(np.float64)
+        divisor = found.std if self.divide is None else self.divide.astype(np.float64)
+        is_some = found.num_voxels > 0
+        centre, divisor = np.where(is_some, centre, 0.0), np.where(is_some & (divisor != 0.0), divisor, 1.0)
+        return [
+            _linear(centre=centre, scale=1.0 / divisor, shift=np.zeros_like(centre), keeps_zero=self.nonzero),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stretch:
+    """From the range of the patch, or of each channel, to that from `low` to `high`; to 0 and 1 if one is None.
+
+    A range of a single value becomes that value times `low`, if there is one.
+    """
+
+    low: float | None
+    high: float | None
+    per_channel: bool
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics if self.per_channel else statistics.pooled()
+        span = found.high - found.low
+        is_flat = span == 0.0
+        width, start = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
+        return [
+            _linear(
+                centre=np.where(is_flat, 0.0, found.low),
+                scale=np.where(is_flat, 1.0 if self.low is None else self.low, width / np.where(is_flat, 1.0, span)),
+                shift=np.where(is_flat, 0.0, start),
+            )
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScaleAboutMean:
+    """Times `factor` (c,) about the mean of the patch, or of each channel, or about 0; clipped to the range before."""
+
+    factor: Floats
+    keeps_mean: bool
+    keeps_range: bool
+    per_channel: bool
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics if self.per_channel else statistics.pooled()
+        centre = found.mean if self.keeps_mean else np.zeros_like(found.mean)
+        steps: list[Pointwise] = [_linear(centre=centre, scale=self.factor, shift=centre)]
+        if self.keeps_range:
+            steps.append(Clip(low=_floats(found.low), high=_floats(found.high)))
+        return steps
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contrast:
+    """Gamma within the range of the patch: from its lower end, or of the negative; mean and deviation as before.
+
+    Attributes:
+        gamma: exponent.
+        is_inverted: whether the negative of the patch is changed.
+        keeps_moments: whether mean and standard deviation are brought back.
+    """
+
+    gamma: float
+    is_inverted: bool
+    keeps_moments: bool
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise | Rematch]:
+        """What it is on a patch of these statistics."""
+        found = statistics.pooled()
+        low, high, mean = found.low[0], found.high[0], found.mean[0]
+        flips: list[Pointwise | Rematch] = []
+        if self.is_inverted:
+            low, high, mean = -high, -low, -mean
+            flips = [negative(len(found.low))]
+        span = float(np.float32(high) - np.float32(low))
+        # So small a number counts for a patch of a single value alone.
+        divisor = float(np.float32(span) + np.float32(1e-7))
+        power = Power(low=float(low), divisor=divisor, gamma=self.gamma, span=span)
+        again = [Rematch(mean=float(mean), std=float(found.sample_std[0]))] if self.keeps_moments else []
+        return [*flips, power, *again, *flips]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rematch:
+    """To this mean and (sample) standard deviation over all channels."""
+
+    mean: float
+    std: float
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics.pooled()
+        scale = self.std / (found.sample_std + 1e-8)
+        return [_linear(centre=found.mean, scale=scale, shift=np.full_like(scale, self.mean))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HistogramShift:
+    """The range of the patch onto itself by the line through `points` (n,), which are shares of it at equal distances.
+
+    A patch of a single value stays as it is.
+    """
+
+    points: Facts
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
+        """What it is on a patch of these statistics."""
+        found = statistics.pooled()
+        low, high = float(found.low[0]), float(found.high[0])
+        if low == high:
+            return []
+        return [Curve(low=low, high=high, values=_floats(self.points * (high - low) + low))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RelativeRician:
+    """`Rician` whose `std` counts (sample) standard deviations of the patch, or of each channel."""
+
+    rician: Rician
+    per_channel: bool
+    nonzero: bool = False
+
+    def settle(self, statistics: Statistics) -> Sequence[Rician]:
+        """What it is on a patch of these statistics."""
+        found = statistics if self.per_channel else statistics.pooled()
+        return [replace(self.rician, std=_floats(self.rician.std * found.sample_std))]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PercentileRange:
+    """From the range between two percentiles of the patch, or of each channel, to that from `low` to `high`.
+
+    Attributes:
+        lower: percentile, 0 to 100.
+        upper: percentile.
+        low: where the lower percentile goes; with None for one of the two, they go to 0 and 1.
+        high: where the upper one goes.
+        clips: whether to clip to those of the two that are numbers, unless the percentiles are the same.
+        per_channel: whether each channel has its own.
+    """
+
+    lower: float
+    upper: float
+    low: float | None
+    high: float | None
+    clips: bool
+    per_channel: bool
+
+    def settle(self, ends: Facts) -> Sequence[Pointwise]:
+        """What it is on a patch with these percentiles: (c, 2)."""
+        start, stop = ends.T
+        is_flat = start == stop
+        width, shift = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
+        scale = np.where(is_flat, 1.0, width / np.where(is_flat, 1.0, stop - start))
+        shifts = np.where(is_flat, 0.0 if self.low is None else self.low, shift)
+        steps: list[Pointwise] = [_linear(centre=start, scale=scale, shift=shifts)]
+        if self.clips:
+            low, high = (
+                np.where(is_flat, sign * np.inf, sign * np.inf if bound is None else bound)
+                for sign, bound in ((-1.0, self.low), (1.0, self.high))
+            )
+            steps.append(Clip(low=_floats(low), high=_floats(high)))
+        return steps
+
+
+Statistic = StdShift | Standardise | Stretch | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
+
+
+def _linear(
+    *, scale: npt.NDArray[np.floating], shift: Facts, centre: Facts | None = None, keeps_zero: bool = False
+) -> Linear:
+    return Linear(
+        scale=_floats(scale),
+        shift=_floats(shift),
+        centre=None if centre is None else _floats(centre),
+        keeps_zero=keeps_zero,
+    )
+
+
+def _floats(values: npt.NDArray[np.floating]) -> Floats:
+    return np.asarray(values, dtype=np.float32)

@@ -1,0 +1,140 @@
+"""Several exact moves as one: which axis of an array runs along which of the result's, and what is around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import Array
+from voxelocity.data.augment.steps.spatial.step import Crop, ExactStep, Flip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Along:
+    """One axis of a result.
+
+    Attributes:
+        axis: of the array, that runs along it.
+        start: the voxel of the array that comes first.
+        sign: 1, or -1 backwards.
+        length: how many voxels of the array.
+        before: how many voxels of the fill come first.
+        after: how many come last.
+    """
+
+    axis: int
+    start: int
+    sign: int
+    length: int
+    before: int = 0
+    after: int = 0
+
+    @property
+    def side(self) -> int:
+        """Of the result."""
+        return self.before + self.length + self.after
+
+    @property
+    def taken(self) -> slice:
+        """Of the array, the voxels that the result shows, in its order."""
+        stop = self.start + self.sign * self.length
+        return slice(self.start, stop if stop >= 0 else None, self.sign) if self.length > 0 else slice(0, 0)
+
+    @property
+    def shown(self) -> slice:
+        """Of the result, where they are."""
+        return slice(self.before, self.before + self.length)
+
+    def flipped(self) -> Along:
+        """The same back to front."""
+        start = self.start + self.sign * (self.length - 1)
+        return replace(self, start=start, sign=-self.sign, before=self.after, after=self.before)
+
+    def cropped(self, start: int, length: int) -> Along:
+        """The window from `start` on, which may reach beyond the result."""
+        first = min(max(self.before, start), start + length)
+        stop = max(first, min(self.before + self.length, start + length))
+        moved = self.start + self.sign * (first - self.before)
+        return replace(self, start=moved, length=stop - first, before=first - start, after=start + length - stop)
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Exact moves of an array: along each axis of the result, and the fill around what it shows of the array."""
+
+    along: tuple[Along, Along, Along]
+    fill: float = 0.0
+
+    @classmethod
+    def none(cls, shape: Index3) -> Moves:
+        """An array of `shape` as it is."""
+        x, y, z = (Along(axis=axis, start=0, sign=1, length=side) for axis, side in enumerate(shape))
+        return cls((x, y, z))
+
+    @property
+    def shape(self) -> Index3:
+        """Of the result."""
+        x, y, z = (one.side for one in self.along)
+        return (x, y, z)
+
+    @property
+    def has_fill(self) -> bool:
+        """Whether the result shows more than voxels of the array."""
+        return any(one.before or one.after for one in self.along)
+
+    def then(self, step: ExactStep) -> Moves | None:
+        """These moves and one more; None where two different fills would be seen."""
+        along = list(self.along)
+        if isinstance(step, Crop):
+            return self._cropped(step)
+        if isinstance(step, Flip):
+            for axis in range(3):
+                if step.axes[axis]:
+                    along[axis] = along[axis].flipped()
+        else:
+            first, second = step.axes
+            for _ in range(step.quarter_turns % 4):
+                along[first], along[second] = along[second].flipped(), along[first]
+        return Moves((along[0], along[1], along[2]), self.fill)
+
+    def _cropped(self, step: Crop) -> Moves | None:
+        windows = list(zip(self.along, step.start, step.shape, strict=True))
+        x, y, z = (one.cropped(start, length) for one, start, length in windows)
+        cropped = Moves((x, y, z), self.fill)
+        goes_beyond = any(start < 0 or start + length > one.side for one, start, length in windows)
+        if not goes_beyond or step.fill == self.fill:
+            return cropped
+        return None if self.has_fill else replace(cropped, fill=step.fill)
+
+    def view(self, array: Array) -> Array:
+        """(c, *) of an array (c, x, y, z), a view: what the result shows of it, without the fill."""
+        turned = array.transpose(0, *(one.axis + 1 for one in self.along))
+        taken: Array = turned[(slice(None), *(one.taken for one in self.along))]
+        return taken
+
+    def shown(self, result: Array) -> Array:
+        """(c, *) of a result, a view: where the array is seen."""
+        part: Array = result[(slice(None), *(one.shown for one in self.along))]
+        return part
+
+    def fill_around(self, result: Array) -> None:
+        """Writes the fill into what lies around."""
+        inner = result
+        for axis, one in enumerate(self.along, start=1):
+            for part in (slice(0, one.before), slice(one.side - one.after, one.side)):
+                inner[(slice(None),) * axis + (part,)] = np.asarray(self.fill).astype(result.dtype)
+            inner = inner[(slice(None),) * axis + (one.shown,)]
+
+
+def composed(shape: Index3, steps: Sequence[ExactStep]) -> tuple[Moves, int]:
+    """As many of the steps on an array of `shape` as are one, and how many these are."""
+    moves = Moves.none(shape)
+    for number, step in enumerate(steps):
+        further = moves.then(step)
+        if further is None:
+            return moves, number
+        moves = further
+    return moves, len(steps)

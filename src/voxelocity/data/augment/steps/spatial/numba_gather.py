@@ -1,0 +1,240 @@
+"""Passes over patches on a CPU, by compiled loops that hold no GIL: the fast path of `gather`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+from voxelocity.core.volume import Array
+from voxelocity.data.augment.steps.spatial import numba_resize, numba_sample
+from voxelocity.data.augment.steps.spatial.box import RING, boxed, copy, scratch
+from voxelocity.data.augment.steps.spatial.gather import Gain, Pass, Task, passes
+from voxelocity.data.augment.steps.spatial.moves import Moves
+from voxelocity.data.augment.steps.spatial.places import Places
+from voxelocity.data.augment.steps.spatial.reach import reach
+from voxelocity.data.augment.steps.spatial.resize import Resize
+from voxelocity.data.augment.steps.spatial.step import Warp
+
+_FLOAT32 = np.dtype(np.float32)
+_BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
+    "linear": {np.dtype(np.uint8): np.dtype(np.int16), np.dtype(np.int16): np.dtype(np.int16)},
+    "nearest": {np.dtype(np.uint8): np.dtype(np.uint8), np.dtype(np.bool_): np.dtype(np.uint8)},
+}
+"""What a box keeps of an array's dtype; of any other it keeps float32, which the result is. Few, as each pair of them
+is compiled."""
+_RESIZED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "float32"))
+_BEYOND = {"zeros": numba_sample.ZEROS, "border": numba_sample.BORDER, "reflection": numba_sample.REFLECTION}
+_MOST_VOXELS = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Last:
+    """The last pass of a task."""
+
+    source: Array
+    work: Pass
+    gain: Gain | None
+    out: Array
+
+
+def gather_compiled(tasks: Sequence[Task]) -> None:
+    """As `gather`, for tensors of a CPU and NumPy's dtypes."""
+    waiting: list[tuple[_Last, Warp]] = []
+    for task in tasks:
+        last = _all_but_last(task)
+        warp = last.work.resampling
+        if not isinstance(warp, Warp) or last.out.size == 0:
+            _make(last)
+            continue
+        for number, (other, other_warp) in enumerate(waiting):
+            if _shares(last, warp, other, other_warp):
+                del waiting[number]
+                _warp([other, last])
+                break
+        else:
+            waiting.append((last, warp))
+    for last, _ in waiting:
+        _warp([last])
+
+
+def _all_but_last(task: Task) -> _Last:
+    source: Array = task.source.detach().numpy()
+    x, y, z = source.shape[1:]
+    *first, final = passes((x, y, z), task.steps)
+    for number, work in enumerate(first):
+        dtype = source.dtype if work.resampling is None else _FLOAT32
+        out = scratch(f"between {number % 2}", (len(source), *work.after.shape), dtype)
+        _make(_Last(source=source, work=work, gain=None, out=out))
+        source = out
+    return _Last(source=source, work=final, gain=task.gain, out=task.out.detach().numpy())
+
+
+def _make(last: _Last) -> None:
+    work = last.work
+    if last.out.size == 0:
+        return
+    if isinstance(work.resampling, Warp):
+        _warp([last])
+    elif isinstance(work.resampling, Resize):
+        _resize(last, work.resampling)
+    else:
+        _move(last)
+
+
+def _move(last: _Last) -> None:
+    moves = last.work.before
+    copy(moves.view(last.source), moves.shown(last.out))
+    if moves.has_fill:
+        moves.fill_around(last.out)
+    if last.gain is not None:
+        out = last.out
+        out *= last.gain.scale.reshape(-1, 1, 1, 1)
+        out += last.gain.shift.reshape(-1, 1, 1, 1)
+
+
+def _resize(last: _Last, step: Resize) -> None:
+    before = last.work.before
+    source = before.view(last.source)
+    if before.has_fill or source.dtype not in _RESIZED_DTYPES:
+        dtype = source.dtype if source.dtype in _RESIZED_DTYPES else _FLOAT32
+        padded = scratch("padded", (len(source), *before.shape), dtype)
+        copy(source, before.shown(padded))
+        before.fill_around(padded)
+        source = padded
+    target = _flat_target(last, "target")
+    shown = last.work.after.shown(target)
+    order = _order(shown)
+    along = [last.work.after.along[axis] for axis in order]
+    tables = [step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along]
+    arguments = [
+        source.transpose(0, *(one.axis + 1 for one in along)),
+        *(value for table in tables[:2] for value in (table.index, table.weight)),
+        *(np.ascontiguousarray(value.T) for value in (tables[2].index, tables[2].weight)),
+        _scale(last),
+        *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
+    ]
+    numba_resize.resize(*arguments)
+    _finish(last, target)
+
+
+def _shares(one: _Last, warp: Warp, other: _Last, other_warp: Warp) -> bool:
+    """Whether the voxels of two tasks, one interpolated and one taken from the nearest, lie at the same places."""
+    return (
+        warp.places is other_warp.places
+        and warp.beyond == other_warp.beyond
+        and {warp.interpolation, other_warp.interpolation} == {"linear", "nearest"}
+        and one.work.before.shape == other.work.before.shape
+        and one.work.after.along == other.work.after.along
+        and one.out.strides[1:] == other.out.strides[1:]
+    )
+
+
+def _warp(lasts: Sequence[_Last]) -> None:
+    work = lasts[0].work
+    warp = work.resampling
+    assert isinstance(warp, Warp), "a pass with a warp"
+    places, sides = warp.places, work.before.shape
+    low, high = reach(places, sides, warp.beyond)
+    targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
+    shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
+    order = _order(shown[0])
+    arguments: dict[str, list[Any]] = {}
+    for last, target, part in zip(lasts, targets, shown, strict=True):
+        name = last.work.resampling.interpolation if isinstance(last.work.resampling, Warp) else ""
+        dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
+        _check_size(low, high)
+        box = boxed(name, last.source, last.work.before, low, high, warp.beyond, dtype)
+        flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
+        arguments[name] = [box, _scale(last), flat, steps]
+    all_arguments = [
+        *_along_result(places, work.after, order),
+        np.array(sides, dtype=np.int64),
+        places.align_corners,
+        _BEYOND[warp.beyond],
+        np.array(low, dtype=np.int64),
+        scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
+        *arguments.get("linear", _nothing(np.dtype(np.float32))),
+        *arguments.get("nearest", _nothing(np.dtype(np.uint8))),
+    ]
+    numba_sample.sample(*all_arguments)
+    for last, target in zip(lasts, targets, strict=True):
+        _finish(last, target)
+
+
+def _check_size(low: Index3, high: Index3) -> None:
+    num = math.prod(stop - start + RING for start, stop in zip(low, high, strict=True))
+    if num > _MOST_VOXELS:
+        raise ValueError(
+            f"augment.steps: a warp looks at a box of {num} voxels, and its compiled loops count {_MOST_VOXELS} at the "
+            f'most; crop before it is warped, or run with engine="torch"'
+        )
+
+
+def _order(part: Array) -> list[int]:
+    """The spatial axes in the order in which memory runs; those of one voxel first, as the loops are fast along the
+    last."""
+    return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
+
+
+def _along_result(places: Places, after: Moves, order: Sequence[int]) -> list[Any]:
+    """The first eight arguments of the loops: places along the result's axes, in the order of its memory."""
+    along = [after.along[axis] for axis in order]
+    columns = [one.axis for one in along]
+    lines = [np.ascontiguousarray(places.lines[one.axis][one.taken]) for one in along]
+    summed = [*(columns.index(axis) for axis in places.order), 3]
+    kind = np.float64 if places.is_wide else np.float32
+    scale = np.zeros(0, kind) if places.scale is None else places.scale.astype(kind)
+    shifts = np.zeros((3, 0, 0, 0), np.float32)
+    if places.shifts is not None:
+        turned = places.shifts[columns].transpose(0, *(axis + 1 for axis in columns))
+        shifts = np.ascontiguousarray(turned[(slice(None), *(one.taken for one in along))])
+    theta = np.ascontiguousarray(places.theta[:, [*columns, 3]])
+    return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]
+
+
+def _nothing(dtype: np.dtype[Any]) -> list[Any]:
+    empty = np.zeros((0, 0), np.float32)
+    return [np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)]
+
+
+def _scale(last: _Last) -> npt.NDArray[np.float32]:
+    """(c, 2) float32 of the linear step, or of none."""
+    if last.gain is None:
+        return np.tile(np.array([1.0, 0.0], np.float32), (len(last.source), 1))
+    return np.stack([last.gain.scale, last.gain.shift], axis=1).astype(np.float32)
+
+
+def _flat_target(last: _Last, name: str) -> Array:
+    """`out` itself where the loops can write to it, else scratch of its shape; around what they fill, the fill."""
+    out = last.out
+    if out.dtype != _FLOAT32 or not out.flags.c_contiguous:
+        out = scratch(name, out.shape, _FLOAT32)
+    if last.work.after.has_fill:
+        last.work.after.fill_around(out)
+        if last.gain is not None:
+            _apply_to_fill(last, out)
+    return out
+
+
+def _apply_to_fill(last: _Last, out: Array) -> None:
+    for channel, scale, shift in zip(out, *(getattr(last.gain, name) for name in ("scale", "shift")), strict=True):
+        value = np.float32(last.work.after.fill) * scale + shift
+        Moves(last.work.after.along, float(value)).fill_around(channel[None])
+
+
+def _finish(last: _Last, target: Array) -> None:
+    if target is not last.out:
+        np.copyto(last.out, target, casting="unsafe")
+
+
+def _flat(part: Array, whole: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """The memory of `whole`, in C order, as a line, and in it the first voxel and the steps of `part`, a view of it."""
+    first = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    numbers = [first, *part.strides]
+    return whole.reshape(-1), np.array(numbers, dtype=np.int64) // whole.itemsize

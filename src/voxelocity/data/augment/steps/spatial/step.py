@@ -1,0 +1,125 @@
+"""Changes of where a patch's voxels are taken from, as plain data: any implementation can be fed the same.
+
+A step maps an array (c, x, y, z) to another; places count voxels from 0, with voxel centres at whole numbers. A plane
+(c, x, y) travels as (c, x, y, 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from voxelocity.core.region import Index3
+from voxelocity.data.augment.steps.spatial.places import Places
+from voxelocity.data.augment.steps.spatial.resize import Resize
+
+Matrix = npt.NDArray[np.float64]
+Interpolation = Literal["linear", "nearest"]
+Beyond = Literal["zeros", "border", "reflection"]
+"""What lies beyond the array, as torch's `grid_sample` has it: zeros, the outermost voxel, or a mirror image about the
+faces of the outermost voxels (half a voxel beyond their centres), or about their centres with `align_corners`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crop:
+    """The box that begins at `start` and has `shape`; of what lies beyond the array, each voxel is `fill`."""
+
+    start: Index3
+    shape: Index3
+    fill: float = 0.0
+
+    def to_source(self, shape: Index3) -> Matrix:
+        """(4, 4): a place in the result of a step on an array of `shape`, to the place it is taken from."""
+        matrix = np.eye(4)
+        matrix[:3, 3] = self.start
+        return matrix
+
+    def shape_after(self, shape: Index3) -> Index3:
+        """Of the result on an array of `shape`."""
+        return self.shape
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Flip:
+    """The array back to front along the axes that are named."""
+
+    axes: tuple[bool, bool, bool]
+
+    def to_source(self, shape: Index3) -> Matrix:
+        """As `Crop.to_source`."""
+        matrix = np.eye(4)
+        for axis, side in enumerate(shape):
+            if self.axes[axis]:
+                matrix[axis, axis], matrix[axis, 3] = -1.0, side - 1.0
+        return matrix
+
+    def shape_after(self, shape: Index3) -> Index3:
+        """As `Crop.shape_after`."""
+        return shape
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turn:
+    """The array turned by quarter turns in the plane of two axes, as `numpy.rot90` turns it: from the first to the
+    second."""
+
+    quarter_turns: int
+    axes: tuple[int, int]
+
+    def to_source(self, shape: Index3) -> Matrix:
+        """As `Crop.to_source`."""
+        matrix = np.eye(4)
+        first, second = self.axes
+        sides = list(shape)
+        for _ in range(self.quarter_turns % 4):
+            # numpy.rot90 once: result[i, j] = source[j, side of the second axis - 1 - i].
+            once = np.eye(4)
+            once[[first, second]] = 0.0
+            once[first, second] = 1.0
+            once[second, first], once[second, 3] = -1.0, sides[second] - 1.0
+            matrix = matrix @ once
+            sides[first], sides[second] = sides[second], sides[first]
+        return matrix
+
+    def shape_after(self, shape: Index3) -> Index3:
+        """As `Crop.shape_after`."""
+        sides = list(shape)
+        first, second = self.axes
+        if self.quarter_turns % 2:
+            sides[first], sides[second] = sides[second], sides[first]
+        x, y, z = sides
+        return (x, y, z)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Warp:
+    """Each voxel of the result found at its place in the array, between voxels.
+
+    Attributes:
+        places: of the result's voxels.
+        shape: of the result.
+        interpolation: trilinear, or of the nearest voxel, places halfway between two rounded to the even one.
+        beyond: what lies beyond the array.
+        matrix: (4, 4), what `to_source` says: of use to whoever tracks where the result lies.
+    """
+
+    places: Places
+    shape: Index3
+    interpolation: Interpolation
+    beyond: Beyond
+    matrix: Matrix
+
+    def to_source(self, shape: Index3) -> Matrix:
+        """As `Crop.to_source`, as the step's maker has it."""
+        return self.matrix
+
+    def shape_after(self, shape: Index3) -> Index3:
+        """As `Crop.shape_after`."""
+        return self.shape
+
+
+ExactStep = Crop | Flip | Turn
+SpatialStep = ExactStep | Warp | Resize

@@ -1,0 +1,255 @@
+"""Crops about voxels of a label or a weight map, which are looked for where the item does not bring them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from monai.transforms import (
+    RandCropByLabelClasses,
+    RandCropByLabelClassesd,
+    RandCropByPosNegLabel,
+    RandCropByPosNegLabeld,
+    RandWeightedCrop,
+    RandWeightedCropd,
+    SpatialCrop,
+)
+from monai.transforms.utils import generate_label_classes_crop_centers, generate_pos_neg_label_crop_centers
+from monai.transforms.utils_pytorch_numpy_unification import unravel_index
+from monai.utils import fall_back_tuple
+
+from voxelocity.interop.monai.lower.crop.by_size import cropped, samples_of
+from voxelocity.interop.monai.lower.crop.places import binary_places, class_places
+from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.forms import is_sketchable, spatial
+from voxelocity.interop.monai.lower.lowering import Lowerings
+from voxelocity.interop.monai.lower.sketch import Sketch
+
+_Center = tuple[int, ...]
+
+
+def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, background: Any) -> None:
+    """Draws the centres that `cropper.randomize` would draw."""
+    foreground = cropper.fg_indices if foreground is None else foreground
+    background = cropper.bg_indices if background is None else background
+    shape = _shape_of(label, image)
+    if shape is None or not _can_look(label, image, foreground is None or background is None):
+        cropper.randomize(finish(label), foreground, background, finish(image))
+        return
+    if foreground is None or background is None:
+        foreground, background = binary_places(
+            _voxels(label),
+            None if image is None else _voxels(image),
+            cropper.image_threshold,
+            is_array=isinstance(label.kept if isinstance(label, Sketch) else label, np.ndarray),
+        )
+    size = _size_that_fits(cropper, shape)
+    if size is None or not _are_lists([foreground, background]):
+        cropper.centers = generate_pos_neg_label_crop_centers(
+            cropper.spatial_size,
+            cropper.num_samples,
+            cropper.pos_ratio,
+            shape,
+            foreground,
+            background,
+            cropper.R,
+            cropper.allow_smaller,
+        )
+        return
+    centers = []
+    for _ in range(cropper.num_samples):
+        places = foreground if cropper.R.rand() < cropper.pos_ratio else background
+        centers.append(_center(places[cropper.R.randint(len(places))], size, shape))
+    cropper.centers = tuple(centers)
+
+
+def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
+    """Draws the centres that `cropper.randomize` would draw."""
+    indices = cropper.indices if indices is None else indices
+    shape = _shape_of(label, image)
+    if shape is None or not _can_look(label, image, indices is None) or not _is_countable(cropper, label, indices):
+        cropper.randomize(finish(label), indices, finish(image))
+        return
+    if indices is None:
+        found = class_places(
+            _voxels(label), cropper.num_classes, None if image is None else _voxels(image), cropper.image_threshold
+        )
+        indices = [places.at_most(cropper.max_samples_per_class) for places in found]
+    size = _size_that_fits(cropper, shape)
+    ratios = [1] * len(indices) if cropper.ratios is None else list(cropper.ratios)
+    is_plain = len(ratios) == len(indices) and min(ratios) >= 0 and cropper.num_samples > 0
+    if size is None or not is_plain or not _are_lists(indices):
+        cropper.centers = generate_label_classes_crop_centers(
+            cropper.spatial_size,
+            cropper.num_samples,
+            shape,
+            indices,
+            cropper.ratios,
+            cropper.R,
+            cropper.allow_smaller,
+            cropper.warn,
+        )
+        return
+    classes = cropper.R.choice(len(ratios), size=cropper.num_samples, p=np.asarray(ratios) / np.sum(ratios))
+    cropper.centers = tuple(
+        _center(indices[number][cropper.R.randint(len(indices[number]))], size, shape) for number in classes
+    )
+
+
+def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
+    """On which the centres lie: the label's spatial sides, or the image's."""
+    for value in (label, image):
+        if value is not None:
+            return Sketch.of(value).spatial_shape if is_sketchable(value) else None
+    return None
+
+
+def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
+    """Whether the voxels can be looked at here, as far as that is needed; MONAI tells what is wrong otherwise."""
+    if not is_needed:
+        return True
+    if label is None or not is_sketchable(label) or not (image is None or is_sketchable(image)):
+        return False
+    return image is None or Sketch.of(image).spatial_shape == Sketch.of(label).spatial_shape
+
+
+def _is_countable(cropper: Any, label: Any, indices: Any) -> bool:
+    """Whether the number of classes is known."""
+    return indices is not None or len(_voxels(label)) > 1 or bool(cropper.num_classes)
+
+
+def _voxels(value: Any) -> torch.Tensor:
+    sketch = Sketch.of(value)
+    assert sketch.is_untouched, "the item's labels and images are finished before they are looked at"
+    return sketch.source
+
+
+def _are_lists(indices: Sequence[Any]) -> bool:
+    """Whether each holds a place at least, and single ones."""
+    return all(len(places) > 0 and getattr(places, "ndim", 1) == 1 for places in indices)
+
+
+def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Of the crop within the array, or None where it does not fit and must."""
+    size = fall_back_tuple(cropper.spatial_size, shape)
+    if not cropper.allow_smaller and any(wanted > side for wanted, side in zip(size, shape, strict=True)):
+        return None
+    return tuple(min(wanted, side) for wanted, side in zip(size, shape, strict=True))
+
+
+def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
+    """The voxel of the flat place, moved as far as the box about it must be to lie within the array."""
+    rest = int(place)
+    if not 0 <= rest < int(np.prod(shape)):
+        voxel = unravel_index(place, shape).tolist()
+    else:
+        voxel = []
+        for side in reversed(shape):
+            rest, along = divmod(rest, side)
+            voxel.insert(0, along)
+    center = []
+    for along, wanted, side in zip(voxel, size, shape, strict=True):
+        # From the first centre that MONAI allows to one past the last, counted in 16 bits as it does; never none.
+        first, stop = wanted // 2, int(side + 1 - wanted / 2) % 2**16
+        center.append(int(min(max(along, first), stop - (first != stop))))
+    return tuple(center)
+
+
+def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
+    """A crop about each centre that was drawn, with the number and the centre where metadata are tracked."""
+    whole = Sketch.of(value)
+    roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
+    samples = []
+    for number, center in enumerate(cropper.centers):
+        sketch = cropped(whole, SpatialCrop.compute_slices(roi_center=center, roi_size=roi_size))
+        if sketch.is_tracked:
+            sketch.meta |= {"patch_index": number, "crop_center": center}
+        samples.append(sketch)
+    return samples
+
+
+def _pos_neg(transform: Any, value: Any) -> list[Sketch]:
+    _draw_pos_neg(transform, transform.label, transform.image, None, None)
+    return _at_centers(transform, value)
+
+
+def _classes(transform: Any, value: Any) -> list[Sketch]:
+    _draw_classes(transform, transform.label, transform.image, None)
+    return _at_centers(transform, value)
+
+
+def _pos_neg_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    foreground, background = (
+        finish(item.pop(key, None)) for key in (transform.fg_indices_key, transform.bg_indices_key)
+    )
+    cropper = transform.cropper
+    if foreground is None or background is None:
+        _finish_in_place(item, (transform.label_key, transform.image_key))
+    _draw_pos_neg(cropper, item.get(transform.label_key), item.get(transform.image_key), foreground, background)
+    return _samples_at_centers(transform, item)
+
+
+def _classes_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    indices = item.pop(transform.indices_key, None)
+    if indices is None:
+        _finish_in_place(item, (transform.label_key, transform.image_key))
+    _draw_classes(transform.cropper, item.get(transform.label_key), item.get(transform.image_key), indices)
+    return _samples_at_centers(transform, item)
+
+
+def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> None:
+    """Finishes the values whose voxels must be looked at; what is not touched yet can be looked at as it is."""
+    for key in keys:
+        value = item.get(key)
+        if isinstance(value, Sketch) and not (value.is_untouched and value.dtype == value.source.dtype):
+            item[key] = Sketch.of(finish(value))
+
+
+def _samples_at_centers(transform: Any, item: dict[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    samples = samples_of(item, transform.keys, transform.cropper.num_samples)
+    for key in transform.key_iterator(item):
+        for sample, sketch in zip(samples, _at_centers(transform.cropper, item[key]), strict=True):
+            sample[key] = sketch
+    return samples
+
+
+def _weighted(transform: Any, value: Any) -> list[Sketch]:
+    if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != Sketch.of(value).spatial_shape:
+        samples: list[Sketch] = transform(finish(value))  # which tells what is wrong
+        return samples
+    _draw_weighted(transform, transform.weight_map)
+    return _at_centers(transform, value)
+
+
+def _weighted_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    _finish_in_place(item, (transform.w_key,))
+    samples = samples_of(item, transform.keys, transform.cropper.num_samples)
+    _draw_weighted(transform.cropper, item[transform.w_key])
+    for key in transform.key_iterator(item):
+        for sample, sketch in zip(samples, _at_centers(transform.cropper, item[key]), strict=True):
+            sample[key] = sketch
+    return samples
+
+
+def _draw_weighted(cropper: Any, weights: Any) -> None:
+    """Draws by MONAI's own function, from a copy where that would change the weights."""
+    if isinstance(weights, Sketch):
+        weights = weights.kept if weights.kept is not None else weights.dressed(weights.source)
+    if (weights[0] < 0).any():
+        weights = weights.clone() if isinstance(weights, torch.Tensor) else weights.copy()
+    cropper.randomize(weights)
+
+
+LOWERINGS: Lowerings = {
+    RandCropByPosNegLabel: spatial(_pos_neg),
+    RandCropByPosNegLabeld: spatial(_pos_neg_d),
+    RandCropByLabelClasses: spatial(_classes),
+    RandCropByLabelClassesd: spatial(_classes_d),
+    RandWeightedCrop: spatial(_weighted),
+    RandWeightedCropd: spatial(_weighted_d),
+}

@@ -1,0 +1,1 @@
+"""Changes of values where they are: scaling, contrast, filters, spectra, noise, dropout."""

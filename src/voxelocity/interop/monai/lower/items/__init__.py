@@ -1,0 +1,1 @@
+"""Types, devices and keys of items: no voxel is changed."""

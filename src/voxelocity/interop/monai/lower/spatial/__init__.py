@@ -1,0 +1,1 @@
+"""Flips, turns and whatever resamples: where each voxel comes from, rounded as MONAI rounds it."""

@@ -1,0 +1,203 @@
+"""Intensity steps: the compiled loops against plain torch, and both against what they say."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from voxelocity.data.augment.noise import standard_normal
+from voxelocity.data.augment.steps.intensity.change import change
+from voxelocity.data.augment.steps.intensity.field import Bias, Blur, LowPass, Noise, Rician, Shuffle, Spike, Spikes
+from voxelocity.data.augment.steps.intensity.percentile import percentiles
+from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Linear, Power, Threshold
+from voxelocity.data.augment.steps.intensity.statistic import (
+    Contrast,
+    HistogramShift,
+    PercentileRange,
+    RelativeRician,
+    ScaleAboutMean,
+    Standardise,
+    StdShift,
+    Stretch,
+)
+from voxelocity.data.augment.steps.intensity.step import IntensityStep
+
+TOLERANCE = 1e-5
+"""Of one engine from the other, as a share of the largest absolute value."""
+CHANNELS = 2
+
+
+def floats(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+RICIAN = Rician(fields=(77, 77), mean=floats(0.1, 0.2), std=floats(0.3, 0.4))
+WEIGHTS = (floats(0.1, 0.2, 0.3, 0.2, 0.1), floats(0.25, 0.5, 0.25), floats(1.0))
+STEPS: dict[str, IntensityStep] = {
+    "linear": Linear(scale=floats(2, -1), shift=floats(1, 3)),
+    "linear about a centre": Linear(scale=floats(2, -1), shift=floats(1, 3), centre=floats(5, 6)),
+    "linear but for zeros": Linear(scale=floats(2, -1), shift=floats(1, 3), keeps_zero=True),
+    "clip": Clip(low=floats(-1, -np.inf), high=floats(np.inf, 0.5)),
+    "above": Threshold(bound=0.5, keeps_above=True, fill=-3.0),
+    "below": Threshold(bound=0.5, keeps_above=False, fill=-3.0),
+    "power": Power(low=-20.0, divisor=40.0, gamma=1.7, span=40.0),
+    "power of zero": Power(low=0.0, divisor=20.0, gamma=0.0, span=20.0),
+    "curve": Curve(low=-1.0, high=2.0, values=floats(0, 3, -1, 5)),
+    "std shift": StdShift(factor=0.5, per_channel=False, nonzero=True),
+    "standardise": Standardise(subtract=None, divide=None, per_channel=True, nonzero=True),
+    "standardise, given": Standardise(subtract=floats(1, 2), divide=None, per_channel=False, nonzero=False),
+    "stretch": Stretch(low=-1.0, high=3.0, per_channel=True),
+    "about the mean": ScaleAboutMean(factor=floats(2, 0.5), keeps_mean=True, keeps_range=True, per_channel=True),
+    "contrast": Contrast(gamma=0.7, is_inverted=False, keeps_moments=False),
+    "contrast, inverted": Contrast(gamma=2.3, is_inverted=True, keeps_moments=True),
+    "histogram": HistogramShift(points=np.array([0.0, 0.1, 0.8, 1.0])),
+    "percentiles": PercentileRange(lower=5, upper=95, low=0.0, high=1.0, clips=True, per_channel=False),
+    "noise": Noise(field=2**62 + 12345, std=0.5),
+    "shared noise": Noise(field=7, std=0.5, is_shared=True),
+    "rician": RICIAN,
+    "relative rician": RelativeRician(rician=RICIAN, per_channel=True),
+    "bias": Bias(coefficients=np.random.default_rng(0).uniform(-0.3, 0.3, (3, 4, 2)).astype(np.float32)),
+    "blur": Blur(weights=WEIGHTS),
+    "wide blur": Blur(weights=(np.full(41, 0.02, np.float32), np.full(41, 0.02, np.float32), WEIGHTS[0])),
+    "sharpen": Blur(weights=WEIGHTS, alpha=10.0),
+    "low pass": LowPass(radius=2.5),
+    "spikes": Spikes(
+        spikes=(
+            Spike(channel=1, place=(0, 1, 0), log_magnitude=4.0),
+            Spike(channel=0, place=(1, 0, 0), log_magnitude=2.0, is_relative=True),
+        )
+    ),
+}
+
+
+def patch_of(shape: tuple[int, int, int], seed: int = 0) -> torch.Tensor:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(1.0, 2.0, (CHANNELS, *shape)).astype(np.float32)
+    values[rng.random(values.shape) < 0.2] = 0.0
+    return torch.from_numpy(values)
+
+
+def changed(patch: torch.Tensor, *steps: IntensityStep, engine: str = "auto") -> torch.Tensor:
+    out = patch.clone()
+    change(out, steps, engine=engine)
+    return out
+
+
+@pytest.mark.parametrize("name", STEPS)
+@settings(max_examples=10, deadline=None)
+@given(shape=st.tuples(st.integers(2, 17), st.integers(2, 17), st.integers(1, 17)), seed=st.integers(0, 2**32 - 1))
+def test_compiled_loops_agree_with_torch(name: str, shape: tuple[int, int, int], seed: int) -> None:
+    patch = patch_of(shape, seed)
+    fast, plain = changed(patch, STEPS[name]), changed(patch, STEPS[name], engine="torch")
+    gap = (fast - plain).abs().max() / plain.abs().max().clamp(min=1e-30)
+    assert gap <= TOLERANCE
+    assert torch.isfinite(fast).all()
+
+
+def test_every_step_changes_the_patch() -> None:
+    patch = patch_of((9, 8, 7))
+    assert [name for name, step in STEPS.items() if torch.equal(changed(patch, step), patch)] == []
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_steps_that_wait_for_each_other_are_those_made_one_by_one(engine: str) -> None:
+    patch = patch_of((20, 21, 22))
+    steps = [STEPS[name] for name in ("linear", "clip", "stretch", "linear but for zeros", "contrast", "blur", "above")]
+    together, one_by_one = changed(patch, *steps, engine=engine), patch
+    for step in steps:
+        one_by_one = changed(one_by_one, step, engine=engine)
+    assert torch.allclose(together, one_by_one, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_pointwise_steps_do_what_they_say(engine: str) -> None:
+    patch = torch.tensor([-2.0, 0.0, 1.0, 3.0]).expand(CHANNELS, 1, 1, 4).contiguous()
+
+    def first(step: IntensityStep) -> list[float]:
+        return changed(patch, step, engine=engine)[0, 0, 0].tolist()
+
+    assert first(STEPS["linear"]) == [-3.0, 1.0, 3.0, 7.0]
+    assert first(STEPS["linear about a centre"]) == [-13.0, -9.0, -7.0, -3.0]
+    assert first(STEPS["linear but for zeros"]) == [-3.0, 0.0, 3.0, 7.0]
+    assert first(STEPS["clip"]) == [-1.0, 0.0, 1.0, 3.0]
+    assert first(STEPS["above"]) == [-3.0, -3.0, 1.0, 3.0]
+    assert first(STEPS["below"]) == [-2.0, 0.0, -3.0, -3.0]
+    assert first(Power(low=-2.0, divisor=5.0, gamma=2.0, span=5.0)) == pytest.approx([-2.0, -1.2, -0.2, 3.0], abs=1e-6)
+    assert first(STEPS["curve"]) == pytest.approx([0.0, 3.0, -1.0, 5.0])
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_voxel_that_is_no_number_makes_statistics_none(engine: str) -> None:
+    patch = patch_of((4, 4, 4))
+    patch[0, 1, 2, 3] = np.nan
+    for name in ("std shift", "standardise", "stretch", "contrast", "histogram", "percentiles"):
+        assert changed(patch, STEPS[name], engine=engine)[0].isnan().any(), name
+    assert changed(patch, STEPS["clip"], engine=engine).isnan().sum() == 1
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_a_channel_of_zeros_alone_has_no_statistics_and_stays(engine: str) -> None:
+    patch = patch_of((4, 4, 4))
+    patch[0] = 0.0
+    for step in (STEPS["standardise"], StdShift(factor=1.0, per_channel=True, nonzero=True)):
+        out = changed(patch, step, engine=engine)
+        assert torch.equal(out[0], patch[0])
+        assert not torch.equal(out[1], patch[1])
+
+
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_noise_is_that_of_its_seed(engine: str) -> None:
+    patch = torch.zeros(CHANNELS, 13, 17, 19)
+    out = changed(patch, Noise(field=99, std=2.0), engine=engine)
+    for channel in range(CHANNELS):
+        expected = 2.0 * standard_normal(99, channel, 13 * 17 * 19)
+        assert np.allclose(out[channel].numpy().ravel(), expected, atol=1e-6)
+
+
+def test_a_field_that_is_given_is_added() -> None:
+    patch, field = patch_of((5, 6, 7)), patch_of((5, 6, 7), seed=1)
+    assert torch.equal(changed(patch, Noise(field=field.numpy(), std=1.0)), patch + field)
+
+
+def test_the_voxels_of_a_box_are_shuffled_and_no_others() -> None:
+    patch = patch_of((5, 6, 7))
+    orders = np.stack([np.random.default_rng(channel).permutation(12) for channel in range(CHANNELS)])
+    out = changed(patch, Shuffle(start=(1, 2, 3), shape=(2, 3, 2), orders=orders))
+    box = (slice(1, 3), slice(2, 5), slice(3, 5))
+    for channel in range(CHANNELS):
+        assert torch.equal(out[channel][box].ravel(), patch[channel][box].ravel()[torch.from_numpy(orders[channel])])
+    out[(slice(None), *box)] = patch[(slice(None), *box)]
+    assert torch.equal(out, patch)
+
+
+def test_a_patch_that_is_not_dense_is_changed_in_place() -> None:
+    patch = patch_of((5, 6, 7)).permute(0, 3, 2, 1)
+    expected = changed(patch.contiguous(), STEPS["blur"], STEPS["contrast"])
+    change(patch, [STEPS["blur"], STEPS["contrast"]])
+    assert torch.equal(patch, expected)
+
+
+def test_a_spike_sets_the_magnitude_of_one_frequency_and_of_its_mirror_image() -> None:
+    patch = patch_of((8, 6, 5))
+    out = changed(patch, Spikes(spikes=(Spike(channel=0, place=(5, 1, 3), log_magnitude=6.0),)))
+    before, after = (torch.fft.fftshift(torch.fft.fftn(image[0].double())) for image in (patch, out))
+    moved = ((after - before).abs() > 1e-3).nonzero().tolist()
+    assert moved == [[3, 5, 1], [5, 1, 3]]
+    assert torch.equal(out[1], patch[1])
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_percentiles_are_those_of_torch(per_channel: bool) -> None:
+    patch = patch_of((11, 12, 13))
+    found = percentiles(patch, (0, 3, 50, 99.5, 100), per_channel=per_channel)
+    for channel in range(CHANNELS):
+        values = patch[channel] if per_channel else patch
+        expected = torch.quantile(values.ravel(), torch.tensor([0, 0.03, 0.5, 0.995, 1.0]))
+        assert np.allclose(found[channel], expected, rtol=0, atol=1e-6)
+
+
+def test_percentiles_of_many_voxels_are_those_of_numpy() -> None:
+    patch = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 101, 100, 100)).astype(np.float32))
+    found = percentiles(patch, (2, 97.3), per_channel=True)
+    assert np.allclose(found[0], np.percentile(patch.numpy(), (2, 97.3)), rtol=0, atol=1e-6)

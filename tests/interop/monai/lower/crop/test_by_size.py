@@ -1,0 +1,153 @@
+"""Crops whose place depends on sizes alone: the same voxels, metadata and draws as MONAI's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import monai.transforms as mt
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.data import MetaTensor, set_track_meta
+
+from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS
+from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.parity.case import item_of
+from voxelocity.testing.lowered import check_lowered_alike
+
+KEYS = ("image", "label")
+ITEMS = st.builds(
+    item_of,
+    st.integers(0, 99),
+    shape=st.lists(st.integers(1, 9), min_size=2, max_size=3),
+    num_channels=st.integers(1, 3),
+    dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
+    label_dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
+    kind=st.sampled_from(["meta", "tensor", "array"]),
+)
+SIZES = st.lists(st.integers(-1, 12), min_size=3, max_size=3)
+
+
+def _sized(item: dict[str, Any], values: list[Any]) -> list[Any]:
+    return values[: item["image"].ndim - 1]
+
+
+@settings(deadline=None)
+@given(item=ITEMS, sizes=SIZES, starts=st.lists(st.integers(-3, 8), min_size=3, max_size=3), by=st.integers(0, 3))
+def test_given_and_central_crops_equal_monais(
+    item: dict[str, Any], sizes: list[int], starts: list[int], by: int
+) -> None:
+    sizes, starts = _sized(item, sizes), _sized(item, starts)
+    ends = [start + abs(size) for start, size in zip(starts, sizes, strict=True)]
+    slices = [slice(start, None if start < 0 else end) for start, end in zip(starts, ends, strict=True)]
+    transform = [
+        mt.SpatialCropd(KEYS, roi_center=ends, roi_size=[abs(size) for size in sizes]),
+        mt.SpatialCropd(KEYS, roi_start=starts, roi_end=ends),
+        mt.SpatialCropd(KEYS, roi_slices=slices[: 1 + by % 2]),
+        mt.CenterSpatialCropd(KEYS, sizes),
+    ][by]
+    check_lowered_alike(transform, LOWERINGS, item)
+    check_lowered_alike(transform.cropper, LOWERINGS, item["image"])
+
+
+@given(item=ITEMS, scales=st.lists(st.floats(0.1, 1.5), min_size=3, max_size=3))
+@settings(deadline=None)
+def test_crops_by_scale_equal_monais(item: dict[str, Any], scales: list[float]) -> None:
+    scales = _sized(item, scales)
+    check_lowered_alike(mt.CenterScaleCropd(KEYS, scales), LOWERINGS, item)
+    check_lowered_alike(mt.CenterScaleCrop(scales), LOWERINGS, item["image"])
+    for random_center in (False, True):
+        transform = mt.RandScaleCropd(KEYS, scales, random_center=random_center).set_random_state(3)
+        check_lowered_alike(transform, LOWERINGS, item)
+    growing = mt.RandScaleCropd(KEYS, 0.3, 0.9, random_size=True).set_random_state(4)
+    check_lowered_alike(growing, LOWERINGS, item)
+    check_lowered_alike(mt.RandScaleCrop(0.3, 0.9, random_size=True).set_random_state(4), LOWERINGS, item["image"])
+
+
+@given(item=ITEMS, sizes=SIZES, random_center=st.booleans(), random_size=st.booleans(), seed=st.integers(0, 99))
+@settings(deadline=None)
+def test_random_crops_equal_monais(
+    item: dict[str, Any], sizes: list[int], random_center: bool, random_size: bool, seed: int
+) -> None:
+    if random_size:
+        sizes = [min(size, side) for size, side in zip(sizes, item["image"].shape[1:], strict=False)]
+    settings_ = {"random_center": random_center, "random_size": random_size}
+    sizes = _sized(item, sizes)
+    check_lowered_alike(mt.RandSpatialCropd(KEYS, sizes, **settings_).set_random_state(seed), LOWERINGS, item)
+    check_lowered_alike(mt.RandSpatialCrop(sizes, **settings_).set_random_state(seed), LOWERINGS, item["image"])
+    several = mt.RandSpatialCropSamplesd(KEYS, sizes, num_samples=3, **settings_).set_random_state(seed)
+    assert len(check_lowered_alike(several, LOWERINGS, item)) == 3
+    array = mt.RandSpatialCropSamples(sizes, 2, **settings_).set_random_state(seed)
+    check_lowered_alike(array, LOWERINGS, item["image"])
+
+
+@pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
+def test_without_tracking_crops_come_as_plain_tensors_like_monais(kind: str) -> None:
+    item = item_of(0, shape=(7, 5, 4), kind=kind)
+    set_track_meta(False)
+    try:
+        several = mt.RandSpatialCropSamplesd(("image",), (3, 3, 3), 2, random_size=False).set_random_state(1)
+        found = check_lowered_alike(several, LOWERINGS, item)
+    finally:
+        set_track_meta(True)
+    assert type(found[0]["image"]) is torch.Tensor
+
+
+@pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
+def test_each_sample_has_its_own_copy_of_what_is_not_cropped(kind: str) -> None:
+    item = item_of(0, shape=(7, 5, 4), kind=kind) | {"ids": [1, 2], "points": np.arange(6.0)}
+    transform = mt.RandSpatialCropSamplesd(("image",), (3, 3, 3), 2, random_size=False).set_random_state(1)
+    check_lowered_alike(transform, LOWERINGS, item)
+    one, other = finish(LOWERINGS[type(transform)].apply(transform, item))
+    for key in ("label", "points"):
+        before = copy.deepcopy(other[key])
+        one[key][:] = 9
+        assert np.array_equal(before, other[key])
+        assert not np.any(np.asarray(item[key]) == 9)
+    one["ids"].append(3)
+    assert other["ids"] == item["ids"] == [1, 2]
+
+
+def test_a_copy_that_is_cropped_later_is_never_made_and_is_dressed_as_monai_would() -> None:
+    item = item_of(0, shape=(7, 5, 4), kind="tensor")
+    chain = [
+        mt.RandSpatialCropSamplesd(("image",), (3, 3, 3), 2, random_size=False).set_random_state(1),
+        mt.CenterSpatialCropd(("label",), (3, 3, 3)),
+    ]
+    theirs = [chain[1](sample) for sample in copy.deepcopy(chain[0])(copy.deepcopy(item))]
+    ours = [LOWERINGS[type(chain[1])].apply(chain[1], s) for s in LOWERINGS[type(chain[0])].apply(chain[0], item)]
+    assert all(sketch["label"].source.data_ptr() == item["label"].data_ptr() for sketch in ours)
+    for one, other in zip(theirs, finish(ours), strict=True):
+        assert type(one["label"]) is type(other["label"]) is MetaTensor
+        assert torch.equal(one["label"].as_tensor(), other["label"].as_tensor())
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3, 3, 2)])
+def test_images_of_one_or_four_axes_go_through_monais_own(shape: tuple[int, ...]) -> None:
+    image = torch.arange(float(np.prod(shape))).reshape(1, *shape)
+    transform = mt.RandSpatialCrop((2,) * len(shape), random_size=False).set_random_state(0)
+    check_lowered_alike(transform, LOWERINGS, image)
+
+
+def test_a_size_beyond_the_largest_is_refused_as_monai_refuses_it() -> None:
+    transform = mt.RandSpatialCropd(("image",), (9, 9, 9), random_size=True)
+    with pytest.raises(ValueError, match="larger than max ROI size"):
+        LOWERINGS[type(transform)].apply(transform, item_of(0, shape=(4, 4, 4)))
+
+
+def test_lazy_crops_and_boxes_from_the_item_are_not_lowered_and_say_why() -> None:
+    lazy = mt.RandSpatialCropd(("image",), (2, 2, 2), lazy=True)
+    assert LOWERINGS[type(lazy)].why_not(lazy).startswith("lazy=True: ")
+    named = mt.SpatialCropd(("image",), roi_start="first", roi_end="last")
+    assert LOWERINGS[type(named)].why_not(named) == "its box stands in the item"
+
+
+def test_a_missing_key_is_told_as_monai_tells_it_and_may_be_allowed() -> None:
+    item = item_of(0, shape=(4, 4, 4))
+    transform = mt.CenterSpatialCropd(("image", "mask"), (2, 2, 2))
+    with pytest.raises(KeyError, match="Key `mask` of transform `CenterSpatialCropd` was missing"):
+        LOWERINGS[type(transform)].apply(transform, item)
+    check_lowered_alike(mt.CenterSpatialCropd(("image", "mask"), (2, 2, 2), allow_missing_keys=True), LOWERINGS, item)

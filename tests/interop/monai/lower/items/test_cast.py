@@ -1,0 +1,165 @@
+"""Types and devices: what MONAI returns, at no cost where the steps can be made in the type at once."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import monai.transforms as mt
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from monai.data import MetaTensor, set_track_meta
+
+from voxelocity.interop.monai.lower.crop.pad import LOWERINGS as PADS
+from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.intensity.dropout import LOWERINGS as DROPOUTS
+from voxelocity.interop.monai.lower.items.cast import LOWERINGS, is_exact
+from voxelocity.interop.monai.lower.items.keys import LOWERINGS as ITEMS
+from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
+from voxelocity.interop.monai.parity import differences_of
+from voxelocity.interop.monai.parity.case import item_of
+
+KEYS = ("image", "label")
+ALL = {**LOWERINGS, **TURNS, **PADS, **DROPOUTS, **ITEMS}
+DTYPES = [torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64]
+LINKS = st.sampled_from(["cast", "ensure", "tensor", "flip", "pad", "drop"])
+
+
+def _link(name: str, dtype: torch.dtype) -> Any:
+    made: dict[str, Any] = {
+        "cast": lambda: mt.CastToTyped(KEYS, dtype),
+        "ensure": lambda: mt.EnsureTyped(KEYS, dtype=(dtype, None)),
+        "tensor": lambda: mt.ToTensord(KEYS, dtype=dtype),
+        "flip": lambda: mt.Flipd(KEYS, 0),
+        "pad": lambda: mt.SpatialPadd(KEYS, (6, 6, 6), value=1.5),
+        "drop": lambda: mt.RandCoarseDropoutd(KEYS, 1, (2, 2, 2), fill_value=2.5, prob=1.0).set_random_state(0),
+    }
+    return made[name]()
+
+
+def _both(chain: list[Any], item: dict[str, Any]) -> tuple[Any, Any]:
+    """MONAI's result of the chain, and ours, still drawn."""
+    theirs, ours = copy.deepcopy(item), item
+    for transform in copy.deepcopy(chain):
+        theirs = transform(theirs)
+    for transform in chain:
+        assert ALL[type(transform)].why_not(transform) == ""
+        ours = ALL[type(transform)].apply(transform, ours)
+    return theirs, ours
+
+
+@settings(deadline=None)
+@given(
+    chain=st.lists(st.tuples(LINKS, st.sampled_from(DTYPES)), min_size=1, max_size=5),
+    dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
+    kind=st.sampled_from(["meta", "tensor"]),
+)
+def test_casts_anywhere_in_a_chain_equal_monais(chain: list[tuple[str, torch.dtype]], dtype: Any, kind: str) -> None:
+    item = item_of(0, shape=(5, 4, 3), dtype=dtype, kind=kind)
+    theirs, ours = _both([_link(*link) for link in chain], item)
+    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+
+
+@pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
+@pytest.mark.parametrize("track_meta", [True, False, None])
+@pytest.mark.parametrize("data_type", ["tensor", "numpy"])
+def test_ensured_types_equal_monais(kind: str, track_meta: bool | None, data_type: str) -> None:
+    item = item_of(0, shape=(5, 4, 3), kind=kind) | {"spacing": [1, 2.5], "age": 4}
+    ensure = mt.EnsureTyped((*KEYS, "spacing", "age"), data_type, track_meta=track_meta, device="cpu")
+    for chain in ([ensure], [mt.Flipd(KEYS, 1), ensure], [mt.Flipd(KEYS, 1), ensure, mt.Flipd(KEYS, 1)]):
+        theirs, ours = _both(chain, item)
+        assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+
+
+@pytest.mark.parametrize("track_meta", [True, None])
+def test_tensors_equal_monais_and_the_items_own_keep_their_history(track_meta: bool | None) -> None:
+    item = item_of(0, shape=(5, 4, 3))
+    item["image"] = mt.Flip(0)(item["image"])
+    to_tensor = mt.ToTensord(KEYS, dtype=torch.float64, track_meta=track_meta)
+    for chain in ([to_tensor], [mt.Flipd(KEYS, 1), to_tensor]):
+        theirs, ours = _both(chain, item)
+        found = finish(ours)
+        assert not [d for d in differences_of(theirs, found) if d.words or d.largest]
+        assert len(item["image"].applied_operations) == 1
+        if isinstance(found["image"], MetaTensor) and len(chain) == 2:
+            assert found["image"].applied_operations == []
+
+
+def test_plain_tensors_with_a_history_in_the_item_are_left_to_monai() -> None:
+    plain = mt.ToTensord(KEYS, track_meta=False)
+    assert LOWERINGS[mt.ToTensord].why_not(plain).startswith("track_meta=False: ")
+    theirs, ours = _both([mt.Flip(1), mt.ToTensor(track_meta=False)], item_of(0, shape=(5, 4, 3))["image"])
+    assert type(theirs) is type(finish(ours)) is torch.Tensor
+    assert torch.equal(theirs, finish(ours))
+
+
+def test_array_forms_equal_monais() -> None:
+    image = item_of(0, shape=(5, 4, 3))["image"]
+    flip = mt.Flip(0)
+    for transform in (
+        mt.CastToType(np.float64),
+        mt.EnsureType(dtype=torch.float16),
+        mt.ToTensor(dtype=torch.int16),
+        mt.ToDevice("cpu"),
+        mt.ToDevice("cpu", dtype=torch.float64),
+        mt.Identity(),
+    ):
+        theirs = transform(flip(image))
+        ours = finish(ALL[type(transform)].apply(transform, ALL[mt.Flip].apply(flip, image)))
+        assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
+
+
+def test_arrays_stay_arrays_and_what_is_no_tensor_is_refused_by_to_device_as_in_monai() -> None:
+    item = item_of(0, shape=(5, 4, 3), kind="array")
+    theirs, ours = _both([mt.CastToTyped(KEYS, np.float64)], item)
+    assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
+    with pytest.raises(ValueError, match="img must be PyTorch Tensor"):
+        ALL[mt.ToDeviced].apply(mt.ToDeviced(KEYS, "cpu"), item)
+
+
+def test_common_casts_make_nothing_before_the_end() -> None:
+    chain = [
+        mt.Flipd(KEYS, 0),
+        mt.EnsureTyped(KEYS, dtype=torch.float32, device="cpu"),
+        mt.ToDeviced(KEYS, "cpu"),
+        mt.ToTensord(KEYS),
+    ]
+    item = item_of(0, shape=(5, 4, 3), dtype=np.int16)
+    _, ours = _both(chain, item)
+    for key in KEYS:
+        assert isinstance(ours[key], Sketch)
+        assert ours[key].source.data_ptr() == item[key].data_ptr()
+        assert finish(ours)[key].dtype == torch.float32
+
+
+def test_a_type_is_exact_where_it_holds_every_value() -> None:
+    others = (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float32)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16):
+        if dtype.is_floating_point:
+            limits = torch.finfo(dtype)
+            values = torch.tensor([limits.max, limits.tiny, 1 + limits.eps], dtype=dtype)
+        else:
+            whole = torch.iinfo(dtype)
+            values = torch.tensor([whole.min, whole.max, whole.max - 1], dtype=dtype)
+        for other in others:
+            assert not is_exact(dtype, other) or torch.equal(values.to(other).to(dtype), values), (dtype, other)
+    assert all(is_exact(torch.bool, other) for other in others)
+    assert not is_exact(torch.int64, torch.float64)
+    assert not is_exact(torch.float32, torch.int64)
+    assert not is_exact(torch.float16, torch.bfloat16)
+    assert is_exact(torch.uint8, torch.float16)
+    assert is_exact(torch.int32, torch.float64)
+    assert not is_exact(torch.uint8, torch.int8)
+
+
+def test_without_tracking_casts_come_as_plain_tensors() -> None:
+    set_track_meta(False)
+    try:
+        theirs, ours = _both([mt.Flipd(KEYS, 0), mt.EnsureTyped(KEYS)], item_of(0, shape=(5, 4, 3)))
+        assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    finally:
+        set_track_meta(True)

@@ -47,14 +47,14 @@ def test_a_loop_that_is_left_ends_its_thread(sets):
         if item == 3:
             break
     del item
-    assert feed_threads() == before
+    assert set(feed_threads()) <= set(before)  # earlier ones may end meanwhile
 
 
 def test_a_loader_whose_loop_is_left_ends_its_thread(sets):
     before = feed_threads()
     for _ in sets.ThreadDataLoader(sets.Dataset(list(range(100))), batch_size=2, num_workers=0):
         break
-    assert feed_threads() == before
+    assert set(feed_threads()) <= set(before)  # earlier ones may end meanwhile
 
 
 def test_stop_within_a_loop_ends_it(sets):

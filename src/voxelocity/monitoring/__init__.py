@@ -1,0 +1,1 @@
+"""Samples a machine while a program runs, and draws what it saw."""

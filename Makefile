@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Processes that run the tests: most of them keep one core busy.
+PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
 .PHONY: demo test check clean
@@ -11,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/voxelocity demo
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

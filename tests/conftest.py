@@ -13,8 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
+
+# No test depends on how quick the machine is.
+hypothesis.settings.register_profile("no deadline")
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

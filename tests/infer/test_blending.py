@@ -22,7 +22,7 @@ def test_importance_is_monais_on_any_number_of_axes(shape, sigma_scale):
     assert torch.equal(importance(shape, "uniform", sigma_scale, CPU), torch.ones(shape))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     axes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 6), st.floats(0, 0.8)), min_size=1, max_size=3),
     seed=st.integers(0, 99),

@@ -54,7 +54,7 @@ def test_probabilities_equal_monai(shape, overlap, blend):
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     shape=st.tuples(*[st.integers(1, 9)] * 3),
     window=st.tuples(*[st.integers(2, 6)] * 3),

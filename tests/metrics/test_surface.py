@@ -73,7 +73,7 @@ def test_distance_equals_monai(at_border):
     assert ours == pytest.approx(monai_mm(prediction, truth), abs=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pair=hnp.arrays(np.uint8, (2, 5, 4, 6), elements=st.integers(0, 1)).filter(lambda v: v[0].any() and v[1].any()),
     spacing_mm=st.tuples(*[st.floats(0.2, 6.0)] * 3),

@@ -114,7 +114,7 @@ def test_resume_begins_a_missing_file(path):
     assert read_events(path) == [{"event": "start", "time_s": 3.0}]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_log_cut_anywhere_keeps_every_whole_event_and_goes_on(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log") / "events.jsonl"

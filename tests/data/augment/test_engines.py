@@ -251,7 +251,7 @@ def test_volumes_that_stay_on_the_device_give_the_same_as_their_boxes(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=6 if IS_INTERPRETED else 30, deadline=None)
+@settings(max_examples=6 if IS_INTERPRETED else 30)
 @given(
     shape=st.tuples(*[st.integers(1, 24)] * 3),
     patch=st.tuples(*[st.integers(1, 20)] * 3),

@@ -54,7 +54,7 @@ def files_in(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     image=hnp.arrays(
         st.sampled_from([np.int16, np.float16, np.float32, np.uint8]),

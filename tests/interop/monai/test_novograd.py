@@ -46,7 +46,7 @@ def test_signature_is_monais_and_one_switch_more():
     assert [p.name for p in inspect.signature(Novograd.step).parameters.values()] == ["self", "closure"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     betas=st.tuples(st.sampled_from([0.0, 0.9, 0.95]), st.sampled_from([0.0, 0.5, 0.98])),
     weight_decay=st.sampled_from([0, 0.01]),

@@ -85,7 +85,7 @@ def changed(patch: torch.Tensor, *steps: IntensityStep, engine: str = "auto") ->
 
 
 @pytest.mark.parametrize("name", STEPS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(shape=st.tuples(st.integers(2, 17), st.integers(2, 17), st.integers(1, 17)), seed=st.integers(0, 2**32 - 1))
 def test_compiled_loops_agree_with_torch(name: str, shape: tuple[int, int, int], seed: int) -> None:
     patch = patch_of(shape, seed)

@@ -30,7 +30,7 @@ def one(array, step):
     return made
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(shape=shapes, steps=st.lists(st.one_of(flips, turns, crops), max_size=5))
 def test_moves_that_are_one_give_what_the_steps_give_one_by_one(shape, steps):
     array = np.arange(1, 1 + np.prod(shape), dtype=np.int32).reshape(1, *shape)

@@ -124,7 +124,7 @@ def agree(transform: Any, data: Any, tolerance: float) -> None:
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("form", ["array", "dictionary"])
-@settings(max_examples=12, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+@settings(max_examples=12, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(data=st.data())
 def test_a_lowered_transform_gives_what_monai_gives(name: str, form: str, data: st.DataObject) -> None:
     array, dictionary, arguments = PAIRS[name]

@@ -18,7 +18,7 @@ TOLERANCE = 1e-5
 shapes = st.one_of(st.tuples(*[st.integers(1, 20)] * 2), st.tuples(*[st.integers(1, 14)] * 3))
 modes = st.sampled_from([("bilinear", "nearest"), ("nearest", "nearest"), ("bilinear", "bilinear")])
 paddings = st.sampled_from(["zeros", "border", "reflection", ("zeros", "border"), ("reflection", "zeros")])
-settled = settings(max_examples=25, deadline=None)
+settled = settings(max_examples=25)
 
 
 def exact_keys(mode):

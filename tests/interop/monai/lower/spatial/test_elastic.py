@@ -10,7 +10,7 @@ from voxelocity.testing.monai_items import assert_parity, make_item
 
 TOLERANCE = 2e-4
 """Of the largest value: with one thread, torch sums the smoothed field in another order than with several."""
-settled = settings(max_examples=20, deadline=None)
+settled = settings(max_examples=20)
 common = {
     "seed": st.integers(0, 10_000),
     "prob": st.sampled_from([0.0, 0.5, 1.0]),

@@ -12,7 +12,7 @@ TOLERANCE = 2e-5
 """Of the largest value: float32 sums in another order, at places that are the same."""
 shapes = st.one_of(st.tuples(*[st.integers(1, 20)] * 2), st.tuples(*[st.integers(1, 14)] * 3))
 paddings = st.sampled_from(["zeros", "border", "reflection", ("zeros", "border")])
-settled = settings(max_examples=25, deadline=None)
+settled = settings(max_examples=25)
 
 
 @pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid behavior has changed for unit-size grids")

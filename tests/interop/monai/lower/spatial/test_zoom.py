@@ -23,7 +23,7 @@ TOLERANCE = 2e-5
 """Of the largest value: float32 sums in another order."""
 shapes = st.one_of(st.tuples(*[st.integers(4, 20)] * 2), st.tuples(*[st.integers(4, 14)] * 3))
 modes = st.sampled_from(["area", "trilinear", "bilinear", "nearest", "nearest-exact"])
-settled = settings(max_examples=25, deadline=None)
+settled = settings(max_examples=25)
 
 
 def exact_keys(mode):

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 # No test depends on how quick the machine is.
-hypothesis.settings.register_profile("no deadline")
+hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
 
 

@@ -2,7 +2,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.batch import Draw
@@ -42,7 +42,6 @@ def assert_equal(first, second):
         np.testing.assert_array_equal(getattr(first, field.name), getattr(second, field.name), err_msg=field.name)
 
 
-@settings(deadline=None)
 @given(order=st.permutations(range(6)), size=st.integers(1, 6))
 def test_numbers_of_a_sample_do_not_depend_on_the_batch(order, size):
     config = AugmentConfig(elastic_probability=0.5, bias_probability=0.5)

@@ -4,7 +4,7 @@ import warnings
 import weakref
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import SmartCacheDataset
 
@@ -51,7 +51,6 @@ def test_number_that_is_replaced_is_rounded_as_monai_rounds_it():
                 assert ours.num_replaced == peer._replace_num, (num_cached, rate)
 
 
-@settings(deadline=None)
 @given(
     num_cases=st.integers(1, 30),
     num_cached=st.integers(1, 40),

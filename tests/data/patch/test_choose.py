@@ -2,7 +2,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.region import Region
@@ -19,7 +19,6 @@ def flat(shape, *voxels):
     return np.array([np.ravel_multi_index(voxel, shape) for voxel in voxels], np.int32)
 
 
-@settings(deadline=None)
 @given(shape=SIDES, patch=SIDES, seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.5, 1.0]), data=st.data())
 def test_patch_stays_inside_a_larger_volume_and_stands_centred_on_a_smaller_one(shape, patch, seed, share, data):
     voxel = tuple(data.draw(st.integers(0, n - 1)) for n in shape)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data.utils import dense_patch_slices
 from monai.inferers.utils import _get_scan_interval
@@ -13,7 +13,6 @@ SIDES = st.tuples(*[st.integers(1, 16)] * 3)
 OVERLAPS = st.floats(0.0, 0.95)
 
 
-@settings(deadline=None)
 @given(shape=SIDES, patch=SIDES, overlap=OVERLAPS)
 def test_grid_covers_every_voxel_and_repeats_no_box(shape, patch, overlap):
     regions = grid_regions(shape, patch, overlap)
@@ -25,7 +24,6 @@ def test_grid_covers_every_voxel_and_repeats_no_box(shape, patch, overlap):
     assert len(set(regions)) == len(regions)
 
 
-@settings(deadline=None)
 @given(shape=SIDES, patch=SIDES, overlap=OVERLAPS)
 def test_boxes_stay_inside_wherever_the_volume_is_large_enough(shape, patch, overlap):
     for region in grid_regions(shape, patch, overlap):
@@ -34,7 +32,6 @@ def test_boxes_stay_inside_wherever_the_volume_is_large_enough(shape, patch, ove
             assert (b, a) == (((side - n) // 2, side - n - (side - n) // 2) if n < side else (0, 0))
 
 
-@settings(deadline=None)
 @given(shape=SIDES, patch=SIDES, overlap=OVERLAPS)
 def test_positions_are_those_of_monai(shape, patch, overlap):
     shape = tuple(max(n, side) for n, side in zip(shape, patch, strict=True))

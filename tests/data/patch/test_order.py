@@ -3,7 +3,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.errors import DatasetError
@@ -15,7 +15,6 @@ def order(num_cases=5, batch_size=2, draws_per_case=1, seed=0):
     return CaseOrder(names, seed=seed, batch_size=batch_size, draws_per_case=draws_per_case)
 
 
-@settings(deadline=None)
 @given(num_cases=st.integers(1, 7), batch_size=st.integers(1, 9), draws_per_case=st.integers(1, 4))
 def test_every_epoch_holds_every_draw_once(num_cases, batch_size, draws_per_case):
     per_epoch = num_cases * draws_per_case
@@ -30,7 +29,6 @@ def test_every_epoch_holds_every_draw_once(num_cases, batch_size, draws_per_case
     )
 
 
-@settings(deadline=None)
 @given(steps=st.lists(st.integers(0, 60), max_size=30), batch_size=st.integers(1, 12))
 def test_a_step_is_the_same_in_whatever_order_steps_are_asked_for(steps, batch_size):
     in_turn = [order(batch_size=batch_size).draws(step) for step in range(61)]
@@ -80,7 +78,6 @@ def test_no_cases_is_a_clear_error():
         CaseOrder([], seed=0, batch_size=1, draws_per_case=1)
 
 
-@settings(deadline=None)
 @given(batch_size=st.integers(1, 9), draws_per_case=st.integers(1, 3))
 def test_an_epoch_with_a_window_draws_its_cases_alone_and_each_as_often(batch_size, draws_per_case):
     def window(epoch):

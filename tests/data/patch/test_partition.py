@@ -3,7 +3,7 @@ from collections import Counter
 from itertools import chain
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.errors import ConfigError, DatasetError
@@ -21,7 +21,6 @@ def order(num_cases=10, num_parts=4, batch_size=4, draws_per_case=1, seed=0):
     return PartitionedOrder(names(num_cases), parts, seed=seed, batch_size=batch_size, draws_per_case=draws_per_case)
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, num_parts=st.integers(1, 8))
 def test_every_case_is_in_one_part_and_parts_are_alike_in_number_and_bytes(sizes, num_parts):
     parts = partition(sizes, num_parts)
@@ -77,7 +76,6 @@ def test_batch_that_ranks_cannot_share_evenly_is_a_clear_error():
         order(batch_size=6)
 
 
-@settings(deadline=None)
 @given(
     num_cases=st.integers(4, 14), num_parts=st.integers(1, 4), share=st.integers(1, 5), draws_per_case=st.integers(1, 3)
 )
@@ -114,7 +112,6 @@ def test_parts_begin_an_epoch_together_and_it_is_known_where():
         assert shares[0][0].epoch == made.epoch_of(step)
 
 
-@settings(deadline=None)
 @given(steps=st.lists(st.integers(0, 40), max_size=20))
 def test_a_step_is_the_same_in_whatever_order_steps_are_asked_for(steps):
     in_turn = [order().draws(step) for step in range(41)]

@@ -10,7 +10,7 @@ from monai.transforms import CropForeground, CropForegroundd
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 @given(
     shape=st.tuples(st.integers(1, 3), *[st.integers(1, 9)] * 3),
     num_spots=st.integers(0, 4),

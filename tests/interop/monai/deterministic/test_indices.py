@@ -10,7 +10,7 @@ from monai.transforms import FgBgToIndices, FgBgToIndicesd
 from voxelocity.interop.monai.deterministic import faster, why_not
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     shape=st.tuples(*[st.integers(1, 6)] * 3),
     num_channels=st.integers(1, 3),

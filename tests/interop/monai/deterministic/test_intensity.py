@@ -13,7 +13,7 @@ DTYPES = st.sampled_from([torch.float32, torch.float32, torch.int16, torch.float
 NUMBERS = st.one_of(st.integers(-200, 200), st.floats(-300, 300))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     a_min=NUMBERS,
     width=st.floats(0.5, 500),
@@ -34,7 +34,7 @@ def test_scaled_ranges_are_those_of_monai_to_the_last_bit(
     assert_same(image, kept)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     nonzero=st.booleans(),
     channel_wise=st.booleans(),

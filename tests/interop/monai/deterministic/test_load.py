@@ -28,7 +28,7 @@ def _write(path, shape, dtype, *, scaling=None, seed=0, kind=nib.Nifti1Image):
     return path
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     shape=st.one_of(
         st.tuples(*[st.integers(1, 7)] * 3), st.tuples(*[st.integers(1, 5)] * 4), st.tuples(*[st.integers(1, 5)] * 2)

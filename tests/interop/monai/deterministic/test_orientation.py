@@ -14,7 +14,7 @@ from voxelocity.interop.monai.deterministic import faster, why_not
 CODES = ["".join(code) for axes in itertools.permutations(["LR", "PA", "IS"]) for code in itertools.product(*axes)]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     shape=st.tuples(st.integers(1, 3), *[st.integers(1, 7)] * 3),
     order=st.permutations([0, 1, 2]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.data.augment.steps.intensity.fill import Fill, fill
@@ -15,7 +15,6 @@ def _boxes(*boxes: tuple[tuple[int, int, int], tuple[int, int, int]]) -> np.ndar
     return np.array(boxes, np.int64).reshape(-1, 2, 3)
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 999),
     is_outside=st.booleans(),

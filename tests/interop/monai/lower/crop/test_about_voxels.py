@@ -10,7 +10,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
@@ -62,7 +62,6 @@ def _check(transform: Any, item: dict[str, Any]) -> Any:
     return None
 
 
-@settings(deadline=None)
 @given(
     item=_items(),
     sizes=SIZES,
@@ -103,7 +102,6 @@ def test_crops_about_foreground_and_background_equal_monais(
     _check(transform, item)
 
 
-@settings(deadline=None)
 @given(
     item=_items(),
     sizes=SIZES,
@@ -147,7 +145,6 @@ def test_crops_about_classes_equal_monais(
     _check(transform, item)
 
 
-@settings(deadline=None)
 @given(item=_items(), sizes=SIZES, seed=st.integers(0, 99), is_empty=st.booleans(), is_signed=st.booleans())
 def test_crops_by_weight_equal_monais(
     item: dict[str, Any], sizes: list[int], seed: int, is_empty: bool, is_signed: bool

@@ -9,7 +9,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import MetaTensor, set_track_meta
 
@@ -35,7 +35,6 @@ def _sized(item: dict[str, Any], values: list[Any]) -> list[Any]:
     return values[: item["image"].ndim - 1]
 
 
-@settings(deadline=None)
 @given(item=ITEMS, sizes=SIZES, starts=st.lists(st.integers(-3, 8), min_size=3, max_size=3), by=st.integers(0, 3))
 def test_given_and_central_crops_equal_monais(
     item: dict[str, Any], sizes: list[int], starts: list[int], by: int
@@ -54,7 +53,6 @@ def test_given_and_central_crops_equal_monais(
 
 
 @given(item=ITEMS, scales=st.lists(st.floats(0.1, 1.5), min_size=3, max_size=3))
-@settings(deadline=None)
 def test_crops_by_scale_equal_monais(item: dict[str, Any], scales: list[float]) -> None:
     scales = _sized(item, scales)
     check_lowered_alike(mt.CenterScaleCropd(KEYS, scales), LOWERINGS, item)
@@ -68,7 +66,6 @@ def test_crops_by_scale_equal_monais(item: dict[str, Any], scales: list[float]) 
 
 
 @given(item=ITEMS, sizes=SIZES, random_center=st.booleans(), random_size=st.booleans(), seed=st.integers(0, 99))
-@settings(deadline=None)
 def test_random_crops_equal_monais(
     item: dict[str, Any], sizes: list[int], random_center: bool, random_size: bool, seed: int
 ) -> None:

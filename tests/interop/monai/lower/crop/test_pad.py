@@ -9,7 +9,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS
@@ -35,7 +35,6 @@ NUMBERS = st.lists(st.integers(-1, 12), min_size=3, max_size=3)
 FILLS = st.sampled_from([{}, {"value": 7}, {"value": 0.5}, {"constant_values": 3.0}])
 
 
-@settings(deadline=None)
 @given(item=ITEMS, numbers=NUMBERS, fill=FILLS, method=st.sampled_from(["symmetric", "end"]))
 def test_pads_and_crops_to_a_size_equal_monais(
     item: dict[str, Any], numbers: list[int], fill: dict[str, float], method: str

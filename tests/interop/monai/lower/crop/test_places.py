@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
@@ -35,7 +35,6 @@ def _all(places: Places) -> list[int]:
     return [places[number] for number in range(len(places))]
 
 
-@settings(deadline=None)
 @given(voxels=_voxels(), threshold=st.sampled_from([0.0, 0.1, 0.2, 1, 2.5, -1.0]), engine=ENGINES)
 def test_foreground_and_background_are_where_monai_finds_them(
     voxels: tuple[torch.Tensor, torch.Tensor | None], threshold: float, engine: Literal["auto", "torch"]
@@ -46,7 +45,6 @@ def test_foreground_and_background_are_where_monai_finds_them(
     assert [_all(places) for places in ours] == [indices.tolist() for indices in theirs]
 
 
-@settings(deadline=None)
 @given(
     voxels=_voxels(),
     threshold=st.sampled_from([0.0, 0.1, 2.5]),

@@ -9,7 +9,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import set_track_meta
 
@@ -24,7 +24,6 @@ KEYS = ("image", "label")
 TOLERANCE = 1e-6  # numpy's sums may be fused with its products or not
 
 
-@settings(deadline=None)
 @given(
     shape=st.lists(st.integers(1, 8), min_size=2, max_size=3),
     dtypes=st.tuples(*[st.sampled_from([np.uint8, np.int16, np.float32, np.float64])] * 2),

@@ -9,7 +9,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import MetaTensor, set_track_meta
 
@@ -52,7 +52,6 @@ def _both(chain: list[Any], item: dict[str, Any]) -> tuple[Any, Any]:
     return theirs, ours
 
 
-@settings(deadline=None)
 @given(
     chain=st.lists(st.tuples(LINKS, st.sampled_from(DTYPES)), min_size=1, max_size=5),
     dtype=st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),

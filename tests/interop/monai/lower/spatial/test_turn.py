@@ -8,7 +8,7 @@ import monai.transforms as mt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import set_track_meta
 
@@ -30,7 +30,6 @@ ITEMS = st.builds(
 PROBS = st.sampled_from([0.0, 0.5, 1.0])
 
 
-@settings(deadline=None)
 @given(item=ITEMS, axis=st.sampled_from([None, 0, 1, -1, (0, 1), (-1, 0)]), prob=PROBS, seed=st.integers(0, 99))
 def test_flips_equal_monais(item: dict[str, Any], axis: Any, prob: float, seed: int) -> None:
     check_lowered_alike(mt.Flipd(KEYS, axis), LOWERINGS, item)
@@ -39,14 +38,12 @@ def test_flips_equal_monais(item: dict[str, Any], axis: Any, prob: float, seed: 
     check_lowered_alike(mt.RandFlip(prob, axis).set_random_state(seed), LOWERINGS, item["image"])
 
 
-@settings(deadline=None)
 @given(item=ITEMS, prob=PROBS, seed=st.integers(0, 99))
 def test_flips_along_one_axis_equal_monais(item: dict[str, Any], prob: float, seed: int) -> None:
     check_lowered_alike(mt.RandAxisFlipd(KEYS, prob).set_random_state(seed), LOWERINGS, item)
     check_lowered_alike(mt.RandAxisFlip(prob).set_random_state(seed), LOWERINGS, item["image"])
 
 
-@settings(deadline=None)
 @given(
     item=ITEMS,
     axes=st.sampled_from([(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1), (-1, 0), (-2, -1)]),

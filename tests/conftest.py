@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import secrets
@@ -166,3 +167,15 @@ def tiny_msd(tmp_path_factory: pytest.TempPathFactory, tiny_scan: Callable[..., 
 def own_msd(tiny_msd: Path, tmp_path: Path) -> Path:
     """A copy of the tiny data set that a test may break."""
     return Path(shutil.copytree(tiny_msd, tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def example_diagnosis() -> Callable[[str], Any]:
+    """Makes the diagnosis of that name in tests/diagnosis/examples.py."""
+    place = Path(__file__).parent / "diagnosis" / "examples.py"
+    spec = importlib.util.spec_from_file_location("diagnosis_examples", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.example

@@ -30,6 +30,7 @@ class Table:
         rows: one cell per column each.
         text_columns: columns besides the first that hold words, not numbers.
         marked_columns: columns that stand out.
+        shares: of each row, 0 to 1, drawn as a bar beside its head; none if empty.
     """
 
     caption: str
@@ -37,6 +38,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset()
     marked_columns: frozenset[int] = frozenset()
+    shares: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,62 @@
+"""A table of evidence as lines of text: columns where they fit, one value a line where they do not."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from voxelocity.report.views import Table
+
+_GAP = 2
+
+
+def table_lines(table: Table, columns: int) -> list[Text]:
+    """The table in lines of `columns` at the most, its caption first; a word that is longer has its own line."""
+    rows = [[_one_line(cell) for cell in row] for row in table.rows]
+    heads = [_one_line(head) for head in table.heads]
+    widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    fits = sum(widths) + _GAP * (len(widths) - 1) <= columns
+    body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
+    caption = _wrapped(table.caption, columns, indent="", hanging="", style="underline")
+    return [*caption, *body]
+
+
+def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: Table) -> Iterator[Text]:
+    for number, row in enumerate([heads, *rows]):
+        cells = [
+            _padded(cell, width, is_left=column == 0 or column in table.text_columns)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield Text((" " * _GAP).join(cells).rstrip(), style="dim" if number == 0 else "")
+
+
+def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
+    for row in rows:
+        yield from _wrapped(row[0], columns, indent="", hanging="  ")
+        for head, cell in zip(heads[1:], row[1:], strict=True):
+            if cell:
+                yield from _wrapped(f"{head}: {cell}", columns, indent="  ", hanging="    ")
+
+
+def _wrapped(text: str, columns: int, *, indent: str, hanging: str, style: str = "") -> Iterator[Text]:
+    lines = textwrap.wrap(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return (Text(line, style=style) for line in lines)
+
+
+def _padded(cell: str, width: int, *, is_left: bool) -> str:
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if is_left else blanks + cell
+
+
+def _one_line(cell: str) -> str:
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in cell)

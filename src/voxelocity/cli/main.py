@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from voxelocity.cli import bench, cache, demo, interrupt, plan, predict, report, train
+from voxelocity.cli import bench, cache, demo, diagnose, interrupt, plan, predict, report, train
 from voxelocity.core.errors import InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("plan")(plan.plan)
 app.command("train")(train.train)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
+app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
 app.add_typer(cache.app, name="cache")
 app.command("bench")(bench.bench)
 

@@ -21,6 +21,7 @@ from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.screen_tables import table_lines
 from voxelocity.diagnosis.wording import (
     command_text,
+    ending_text,
     faster_text,
     gain_text,
     pace,
@@ -77,6 +78,7 @@ def screen_lines(
     columns = max(_NARROWEST, min(width, _WIDEST))
     lines = [*_prose(f"Diagnosis of {command_text(diagnosis.facts)}", columns, style="dim"), Text()]
     lines += _prose(diagnosis.verdict, columns, style="bold")
+    lines += _prose(ending_text(diagnosis.facts), columns)
     lines += [*_bar(diagnosis, columns, has_colour=has_colour), *_pace(diagnosis, columns)]
     lines += _cures(diagnosis, columns)
     lines += _not_measured(diagnosis, columns)

@@ -33,6 +33,8 @@ _STAND_INS = {
     "accent-faint": "#010106",
     "baseline": "#010107",
     **{f"class-{i}": f"#0102{i:02x}" for i in range(1, 8)},
+    **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 9)},
+    "part-other": "#010309",
 }
 _TIME_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))
 
@@ -81,6 +83,42 @@ def time_chart(
         return _inline(figure, name)
 
 
+def stacked_chart(name: str, layers: Sequence[Series], *, y_label: str, y_limit: float | None = None) -> str:
+    """An SVG element of layers on top of each other over the seconds of a run.
+
+    Args:
+        name: unique within the page; all ids begin with it. The same arguments give the same text.
+        layers: the lowest first; all have their points at the same seconds.
+        y_label: of the value axis, which begins at 0.
+        y_limit: where the value axis ends, so that one outlier does not flatten all else; fitted if not given.
+    """
+    with _drawing(name):
+        from matplotlib.figure import Figure
+
+        seconds = [at_s for at_s, _ in layers[0].points]
+        longest_s = max(seconds, default=0.0) or 1.0
+        unit_s, unit = time_unit(longest_s)
+        figure = Figure(figsize=_SIZE_INCH, layout="constrained")
+        axes = figure.add_subplot()
+        axes.stackplot(
+            [at_s / unit_s for at_s in seconds],
+            *([value for _, value in layer.points] for layer in layers),
+            colors=[_STAND_INS[layer.colour] for layer in layers],
+            linewidth=0,
+        )
+        axes.set_ylim(0.0, y_limit)
+        axes.set_xlim(min(seconds, default=0.0) / unit_s, longest_s / unit_s)
+        axes.set_xlabel(f"time ({unit})", color=_STAND_INS["chart-ink"])
+        axes.set_ylabel(y_label, color=_STAND_INS["chart-ink"])
+        _calm(axes, _STAND_INS)
+        return _inline(figure, name)
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """The seconds and the name of the unit that suits an axis of this length."""
+    return next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
+
+
 def draw_time_axes(
     axes: Axes,
     series: Sequence[Series],
@@ -95,7 +133,7 @@ def draw_time_axes(
     colours = colours or _STAND_INS
     longest_s = max((seconds for line in series for seconds, _ in line.points), default=0.0)
     longest_s = max(longest_s, until_s) or 1.0
-    unit_s, unit = next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
+    unit_s, unit = time_unit(longest_s)
     for line in series:
         points = [(seconds / unit_s, value) for seconds, value in line.points if math.isfinite(value)]
         if points:

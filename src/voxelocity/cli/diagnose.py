@@ -1,0 +1,108 @@
+"""`voxelocity diagnose`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from voxelocity.cli import options
+from voxelocity.core.errors import InputError
+
+# What stands behind the first word is the watched program's, its options above all.
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+_OF_COMMANDS = {"seconds": "--seconds", "whole": "--whole", "no_experiments": "--no-experiments", "nsys": "--nsys"}
+
+
+def diagnose(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND... | FOLDER",
+            help="The command to watch, or the folder of a run or of a diagnosis.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Folder to write; the first free 'diagnosis'.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Watch so many seconds of steps at most.")] = 120,
+    whole: Annotated[bool, typer.Option("--whole", help="Let the program run to its own end, unchanged.")] = False,
+    no_experiments: Annotated[
+        bool, typer.Option("--no-experiments", help="Do not try single stages alone after the counted steps.")
+    ] = False,
+    nsys: Annotated[bool, typer.Option("--nsys", help="Record with Nsight Systems too, where installed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Print what the diagnosis rests on, too.")] = False,
+) -> None:
+    """Watch a training program, say what holds it back, and what to change. The program's files stay as they are."""
+    given = words or []
+    folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
+    _refuse(context, given, folder)
+    from voxelocity.diagnosis.session import Limits, diagnose_command, diagnose_folder
+    from voxelocity.diagnosis.stored import json_text
+
+    if folder is not None:
+        session = diagnose_folder(folder, out)
+    else:
+        limits = Limits(seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys)
+        with _stdout_is_stderr() if as_json else contextlib.nullcontext():
+            session = diagnose_command(given, out, limits=limits)
+    for note in session.notes:
+        typer.echo(f"voxelocity: {note}", err=True)
+    if session.diagnosis is None:
+        typer.echo(f"voxelocity: {session.problem}", err=True)
+    elif as_json:
+        typer.echo(json_text(session.diagnosis))
+    else:
+        from rich.console import Console
+
+        from voxelocity.diagnosis.screen import print_screen
+
+        print_screen(session.diagnosis, Console(), places=session.places, has_evidence=evidence)
+    if session.status:
+        raise typer.Exit(session.status)
+
+
+def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> None:
+    """Returns where the words make sense together.
+
+    Raises:
+        InputError: nothing to diagnose was given, or options where they mean nothing.
+    """
+    if not given:
+        raise InputError("diagnose: nothing to diagnose; give a command: voxelocity diagnose -- python train.py")
+    if folder is None:
+        return
+    if len(given) > 1:
+        after = " ".join(given[1:])
+        raise InputError(
+            f"diagnose: {after!r} behind the folder {folder}; options stand before it: "
+            f"voxelocity diagnose [OPTIONS] {folder}"
+        )
+    meant = [option for name, option in _OF_COMMANDS.items() if options.is_given(context, name)]
+    if meant:
+        raise InputError(
+            f"diagnose: {', '.join(meant)} given with the folder {folder}, which has been watched already; leave it "
+            "out, or give a command"
+        )
+
+
+@contextlib.contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """Within the block whatever this process and its children print goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,264 @@
+"""From a command, or a folder, to a diagnosis with its files: run, record, read, judge, write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.diagnosis.facts import Facts, ProfileFacts
+from voxelocity.diagnosis.host import host_facts, watched_stretch_s
+from voxelocity.diagnosis.page import render_diagnosis_page
+from voxelocity.diagnosis.result import Diagnosis
+from voxelocity.diagnosis.screen import Places
+from voxelocity.diagnosis.stored import FILE_NAME, read_diagnosis, write_diagnosis
+from voxelocity.diagnosis.watchable import nothing_recorded_text, refuse_unwatchable
+from voxelocity.observe import environment
+from voxelocity.observe.samples import Sample
+
+PAGE_NAME = "diagnosis.html"
+RECORDING_NAME = "recording"
+KERNELS_NAME = "kernels.json"
+_TIMELINE_NAME = "timeline.json"
+_TRACES = ("*trace*.json", "*trace*.json.gz")
+_SAMPLE_PERIOD_S = 0.5
+_VERSIONS = ("python", "torch", "monai", "numpy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long and how closely a command is watched.
+
+    Attributes:
+        seconds: of counted steps, at most; then the program is ended.
+        is_whole: the program runs to its own end instead, unchanged and without experiments.
+        has_experiments: whether single stages are tried alone after the counted steps.
+        has_nsys: whether Nsight Systems records it too, where it is installed.
+    """
+
+    seconds: float = 120.0
+    is_whole: bool = False
+    has_experiments: bool = True
+    has_nsys: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What came of diagnosing.
+
+    Attributes:
+        diagnosis: None where nothing was seen at all; `problem` then says why, and what to do.
+        status: to end with: 0 where the program was ended because enough was seen, else the program's own.
+        notes: sentences for a person.
+    """
+
+    diagnosis: Diagnosis | None
+    places: Places
+    status: int = 0
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def diagnose_command(command: Sequence[str], folder: Path | None = None, *, limits: Limits | None = None) -> Session:
+    """Runs the command in this terminal, watches it, and writes and returns what holds it back.
+
+    The command's arguments, input and output are its own. Ctrl-C reaches it as it would without us; what was seen up to
+    then is diagnosed. It blocks until the command has ended.
+
+    Args:
+        command: program and arguments.
+        folder: for everything that is written; "diagnosis" in the current one, or the first free "diagnosis-2", ...
+        limits: how long and how closely; two minutes of steps with experiments if not given.
+
+    Raises:
+        InputError: a Python that shuts recorders out, or a command that cannot be started.
+        OutputError: the folder is in use or cannot be written.
+    """
+    refuse_unwatchable(command)
+    place = _made(folder or _free_folder())
+    status, samples, notes = _run(command, place, limits or Limits())
+    recording = place / RECORDING_NAME
+    if not any(recording.iterdir()):
+        _remove_empty(recording, place)
+        problem = nothing_recorded_text(command, status)
+        return Session(diagnosis=None, places=Places(), status=status or 2, problem=problem, notes=notes)
+    from voxelocity.diagnosis.facts.read import read_facts
+    from voxelocity.diagnosis.judge import diagnose
+
+    try:
+        facts = read_facts(recording)
+    except InputError as error:
+        return Session(diagnosis=None, places=Places(), status=status or 2, problem=str(error), notes=notes)
+    facts = _completed(facts, command=command, status=status, samples=samples, folder=place)
+    was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
+    diagnosis = diagnose(facts)
+    places = write_all(diagnosis, place)
+    return Session(diagnosis=diagnosis, places=places, status=0 if was_ended_by_us else status, notes=notes)
+
+
+def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
+    """The diagnosis of a run of `voxelocity train`, or the one that a folder holds, with its page drawn again.
+
+    Args:
+        folder: of a run (its diagnosis is written into "diagnosis" below it) or of a diagnosis.
+        out: another folder to write to.
+
+    Raises:
+        InputError: the folder is neither.
+        OutputError: the page cannot be written.
+    """
+    if (folder / FILE_NAME).exists():
+        diagnosis = read_diagnosis(folder)
+        return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder, source=folder))
+    if not (folder / "run.yaml").exists():
+        raise InputError(
+            f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "
+            "give a command: voxelocity diagnose -- python train.py"
+        )
+    from voxelocity.diagnosis.judge import diagnose
+    from voxelocity.diagnosis.own_run import facts_of_run
+
+    diagnosis = diagnose(facts_of_run(folder))
+    return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder / "diagnosis"))
+
+
+def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> Places:
+    """Where page and JSON now lie in the folder, beside what the recording left there or in `source`.
+
+    Raises:
+        OutputError: one cannot be written.
+    """
+    places = [folder, folder / RECORDING_NAME, *([source, source / RECORDING_NAME] if source else [])]
+    trace = diagnosis.facts.profile.trace if diagnosis.facts.profile else ""
+    names = [Path(trace).name] if trace else []
+    return Places(
+        json=write_diagnosis(diagnosis, folder),
+        page=render_diagnosis_page(diagnosis, folder / PAGE_NAME),
+        trace=_first([place / name for name in [*names, _TIMELINE_NAME] for place in places]),
+        kernels=_first([place / KERNELS_NAME for place in places]),
+    )
+
+
+def _run(command: Sequence[str], folder: Path, limits: Limits) -> tuple[int, Sequence[Sample], tuple[str, ...]]:
+    """The command's status, the samples of the machine meanwhile, and what a person should know."""
+    from voxelocity.diagnosis.attach import recording_environment
+    from voxelocity.observe.command import run_command
+
+    notes: list[str] = []
+    wrapped = command
+    if limits.has_nsys:
+        from voxelocity.diagnosis.nsys import wrap_command
+
+        wrapped, note = wrap_command(command, folder)
+        notes += [note] if note else []
+    # The program may change its folder.
+    recording = (folder / RECORDING_NAME).absolute()
+    variables = recording_environment(
+        recording, seconds=limits.seconds, whole=limits.is_whole, experiments=limits.has_experiments
+    )
+    watch = _HostWatch()
+    try:
+        status = run_command(wrapped, environment=variables, on_start=watch.start)
+    finally:
+        samples = watch.stop()
+    return status, samples, tuple(notes)
+
+
+class _HostWatch:
+    """Samples the machine from the command's start to its end; one use."""
+
+    def __init__(self) -> None:
+        self._sampler: Any = None
+
+    def start(self, pid: int) -> None:
+        """Begins to sample; called by whoever has started the command."""
+        from voxelocity.observe.sampling import Sampler
+
+        self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
+        self._sampler.start()
+
+    def stop(self) -> Sequence[Sample]:
+        """The samples; none where the command never started."""
+        if self._sampler is None:
+            return ()
+        self._sampler.stop()
+        return tuple(self._sampler.samples)
+
+
+def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Sequence[Sample], folder: Path) -> Facts:
+    """The facts with what only this side knows: command, status, machine and profile."""
+    profile, problem = _profile(folder / RECORDING_NAME)
+    files = facts.files.largest if facts.files is not None else ()
+    completed = replace(
+        facts,
+        command=tuple(command),
+        status=status,
+        host=host_facts(samples, within_s=watched_stretch_s(facts), files=files),
+        profile=profile or facts.profile,
+        environment=_environment(facts),
+        not_measured=(*facts.not_measured, *([problem] if problem else [])),
+    )
+    if completed.profile is None and completed.steps:
+        from voxelocity.diagnosis.timeline import write_timeline
+
+        write_timeline(completed, folder / _TIMELINE_NAME)
+    return completed
+
+
+def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:
+    """What the profiler's trace says, or why it says nothing; a trace that cannot be read loses nothing else."""
+    trace = _first(sorted(path for pattern in _TRACES for path in recording.glob(pattern)))
+    if trace is None:
+        return None, ""
+    from voxelocity.diagnosis.trace import profile_facts
+
+    try:
+        return profile_facts(trace), ""
+    except (InputError, OSError) as error:
+        return None, f"kernels and operators: {error}"
+
+
+def _environment(facts: Facts) -> dict[str, object]:
+    """This machine with the program's own versions, as the program's Python may be another one."""
+    versions = {name: facts.main.versions.get(name) for name in _VERSIONS} if facts.main.versions else {}
+    ours = environment()
+    known = {name: version for name, version in versions.items() if version is not None or name != "python"}
+    return {**ours, **known, **facts.environment}
+
+
+def _free_folder() -> Path:
+    number, folder = 1, Path("diagnosis")
+    while folder.exists():
+        number += 1
+        folder = Path(f"diagnosis-{number}")
+    return folder
+
+
+def _made(folder: Path) -> Path:
+    """The folder with a place for the recording in it.
+
+    Raises:
+        OutputError: it has files in it, or cannot be made.
+    """
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise OutputError(f"diagnose: {folder} is not empty; remove it, or choose another folder with -o")
+        (folder / RECORDING_NAME).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"diagnose: cannot make {folder / RECORDING_NAME} ({error.strerror}); choose another folder with -o"
+        ) from error
+    return folder
+
+
+def _remove_empty(*folders: Path) -> None:
+    for folder in folders:
+        if not os.listdir(folder):
+            folder.rmdir()
+
+
+def _first(paths: Sequence[Path]) -> Path | None:
+    return next((path for path in paths if path.exists()), None)

@@ -10,7 +10,7 @@ from voxelocity.diagnosis.evidence import evidence_sections
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.wording import ending_text, gain_text, pace, per_second_text, percent_text, title_text
 from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, share_text
+from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, render
 
 
@@ -58,7 +58,7 @@ def _cards(diagnosis: Diagnosis) -> list[Card]:
     if seen.images_per_s is not None:
         images = f"{per_second_text(seen.images_per_s, 'images')}, {images}"
     return [
-        Card(name="Pace", value=per_second_text(seen.steps_per_s, "steps"), note=images),
+        Card(name="Steps per second", value=rate_text(seen.steps_per_s), note=images),
         Card(
             name="A step",
             value=duration_text(seen.step_s),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from voxelocity.diagnosis.evidence.section import Section, median, quantile
 from voxelocity.diagnosis.facts import Facts, FetchFacts, FileFacts, LoaderFacts
-from voxelocity.report.quantities import bytes_text, duration_text, share_text, value_text
+from voxelocity.report.quantities import bytes_text, count_text, duration_text, share_text, value_text
 from voxelocity.report.views import Table
 
 _MAX_FILES = 10
@@ -115,10 +115,10 @@ def files_section(facts: Facts) -> Section | None:
 def _file_table(files: FileFacts) -> Table:
     kinds = sorted(files.kinds.items(), key=lambda pair: pair[1], reverse=True)
     rows = [
-        ("Opened", f"{files.num_opens:,} times"),
+        ("Opened", count_text(files.num_opens, "time")),
         ("Different files", f"{files.num_files:,}"),
         ("Size, counted at each opening", bytes_text(files.read_bytes)),
-        *((f"Opened {kind or 'without a suffix'}", f"{count:,} times") for kind, count in kinds[:_MAX_FILES]),
+        *((f"Opened {kind or 'without a suffix'}", count_text(count, "time")) for kind, count in kinds[:_MAX_FILES]),
     ]
     return Table(caption="Files read", heads=("What", "Value"), rows=rows)
 

@@ -114,7 +114,7 @@ def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
         "python train.py 61 % of the training time the network waits for data",
         "Steps per second 1.98 7.92 images/s, validation included",
         "waiting for data 12 s 60.4 %",
-        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading can bring so much and no more.",
+        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading can bring so much and no",
         "Measured: after the counted steps",
         "Batches are made in the training's own thread VX101 about 2.5 times faster (measured) safe: same results",
         "Change at train.py:38; a click takes all of it: loader = DataLoader( dataset,",
@@ -137,7 +137,9 @@ def test_the_change_can_be_taken_as_it_is(pages):
 def test_both_bars_of_the_ceiling_have_one_scale(pages):
     source = pages["data-bound"].source
     lanes = source[source.index('<figure class="lanes"') : source.index("</figure>")]
-    widths = [[float(w) for w in re.findall(r'width="([\d.]+)%"', lane)] for lane in lanes.split("Data always there", 1)]
+    widths = [
+        [float(w) for w in re.findall(r'width="([\d.]+)%"', lane)] for lane in lanes.split("Data always there", 1)
+    ]
     assert sum(widths[0]) == pytest.approx(100.0)
     assert widths[0][0] == widths[1][0] == pytest.approx(39.0)
 

@@ -1,0 +1,262 @@
+"""The command around programs that are played: the recorder, the judge and the samplers have their own tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import types
+from pathlib import Path
+
+import pytest
+
+from voxelocity.core.errors import InputError
+from voxelocity.diagnosis.facts import Ending
+from voxelocity.diagnosis.stored import diagnosis_to_plain, read_diagnosis, write_diagnosis
+from voxelocity.observe.samples import HostSample, Sample
+
+
+class Play:
+    """What stands in for the other rooms, and what they were asked."""
+
+    def __init__(self, diagnosis):
+        self.diagnosis = diagnosis
+        self.status = 0
+        self.records = True
+        self.trace = False
+        self.bad_trace = False
+        self.read_error = None
+        self.said = ""
+        self.calls = {}
+
+    def modules(self):
+        prefix = "voxelocity."
+        return {
+            prefix + "observe.command": {"run_command": self.run_command},
+            prefix + "observe.sampling": {"Sampler": self.sampler},
+            prefix + "diagnosis.attach": {"recording_environment": self.recording_environment},
+            prefix + "diagnosis.facts.read": {"read_facts": self.read_facts},
+            prefix + "diagnosis.trace": {"profile_facts": self.profile_facts},
+            prefix + "diagnosis.timeline": {"write_timeline": lambda facts, path: path.write_text("[]")},
+            prefix + "diagnosis.judge": {"diagnose": self.judge},
+            prefix + "diagnosis.own_run": {"facts_of_run": self.facts_of_run},
+            prefix + "diagnosis.nsys": {"wrap_command": lambda command, folder: (["nsys", *command], "nsys is here")},
+        }
+
+    def recording_environment(self, folder, **limits):
+        self.calls["limits"] = limits
+        return {"RECORD": str(folder)}
+
+    def run_command(self, command, *, environment, on_start):
+        self.calls["command"] = list(command)
+        recording = Path(environment["RECORD"])
+        assert recording.is_absolute()
+        if self.status == 127:
+            return 127
+        on_start(4711)
+        os.write(1, self.said.encode())
+        if self.records:
+            (recording / "events-1.jsonl").write_text("{}\n")
+        if self.trace:
+            (recording / "trace.json.gz").write_text("")
+            (recording / "kernels.json").write_text("{}")
+        return self.status
+
+    def sampler(self, *, period_s, pid):
+        samples = [Sample(time_s=9.0, period_s=period_s, host=HostSample(program_cores=1.0, num_threads=7))]
+        self.calls["sampling"] = [pid]
+        return types.SimpleNamespace(
+            start=lambda: self.calls["sampling"].append("start"),
+            stop=lambda: self.calls["sampling"].append("stop"),
+            samples=samples,
+        )
+
+    def read_facts(self, folder):
+        if self.read_error:
+            raise self.read_error
+        return dataclasses.replace(self.diagnosis.facts, command=(), status=None, host=None, environment={})
+
+    def profile_facts(self, path):
+        assert path.name == "trace.json.gz"
+        if self.bad_trace:
+            raise InputError("trace: cut off")
+        return self.calls["profile"]
+
+    def judge(self, facts):
+        self.calls["facts"] = facts
+        return dataclasses.replace(self.diagnosis, facts=facts, not_measured=facts.not_measured)
+
+    def facts_of_run(self, folder):
+        self.calls["run"] = folder
+        return self.diagnosis.facts
+
+
+@pytest.fixture
+def play(example_diagnosis, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    actor = Play(example_diagnosis("data-bound"))
+    for name, members in actor.modules().items():
+        module = types.ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(__import__("sys").modules, name, module)
+    return actor
+
+
+def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, play, tmp_path):
+    shown = voxelocity("diagnose", "--", "python", "train.py", "--json", "-o", "x", "--", "y")
+    assert shown.status == 0, shown.err
+    assert play.calls["command"] == ["python", "train.py", "--json", "-o", "x", "--", "y"], "its arguments are its own"
+    assert play.calls["limits"] == {"seconds": 120.0, "whole": False, "experiments": True}
+    assert play.calls["sampling"] == [4711, "start", "stop"]
+    assert "1. Batches are made in the training's own thread [VX101]" in shown.out
+    assert "Page     diagnosis/diagnosis.html" in shown.out
+    assert "Trace    diagnosis/timeline.json" in shown.out
+    stored = read_diagnosis(tmp_path / "diagnosis")
+    assert stored.facts.command == ("python", "train.py", "--json", "-o", "x", "--", "y")
+    assert stored.facts.host.num_threads == 7
+    assert stored.facts.environment["torch"] == "2.13.0", "the program's version"
+    assert "cpu" in stored.facts.environment
+    assert "of the training time the network waits" in (tmp_path / "diagnosis" / "diagnosis.html").read_text()
+
+
+def test_limits_and_wishes_reach_the_recorder(voxelocity, play):
+    options = ["--seconds", "5", "--whole", "--no-experiments", "--nsys", "-o", "out"]
+    shown = voxelocity("diagnose", *options, "python", "train.py", "--whole")
+    assert shown.status == 0
+    assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False}
+    assert play.calls["command"] == ["nsys", "python", "train.py", "--whole"]
+    assert "voxelocity: nsys is here" in shown.err
+
+
+def test_each_diagnosis_has_its_own_folder(voxelocity, play, tmp_path):
+    for _ in range(3):
+        assert voxelocity("diagnose", "--", "python", "train.py").status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["diagnosis", "diagnosis-2", "diagnosis-3"]
+
+
+def test_json_is_all_that_stands_on_standard_output(play, capfd, monkeypatch):
+    from voxelocity.cli.main import main
+
+    play.said = "the program's words\n"
+    monkeypatch.setattr("sys.argv", ["voxelocity", "diagnose", "--json", "--", "python", "train.py"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    told = capfd.readouterr()
+    plain = json.loads(told.out)
+    assert plain["version"] == 1
+    assert plain["findings"][0]["code"] == "VX101"
+    assert "the program's words" in told.err
+
+
+def test_evidence_is_printed_where_asked_for(voxelocity, play):
+    assert "LoadImaged" not in voxelocity("diagnose", "--", "python", "a.py").out.split("Page ")[1]
+    assert "Transforms, costliest first" in voxelocity("diagnose", "--evidence", "--", "python", "a.py").out
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "ends"), [(0, "limit", 0), (1, "limit", 0), (3, "error", 3), (137, None, 137)]
+)
+def test_the_status_is_the_programs_own_unless_it_was_ended_by_us(voxelocity, play, status, reason, ends):
+    play.status = status
+    ending = None if reason is None else Ending(reason=reason, time_s=1.0)
+    play.diagnosis = dataclasses.replace(
+        play.diagnosis, facts=dataclasses.replace(play.diagnosis.facts, ended=ending, profile=None)
+    )
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert shown.status == ends
+    assert "61 % of the training time" in shown.out, "what was seen is diagnosed all the same"
+    told = {0: "", 3: "ended by itself with status 3", 137: "was ended by SIGKILL"}[ends]
+    assert told in shown.out
+
+
+def test_a_program_that_starts_no_python_is_told_with_the_cure_and_leaves_nothing(voxelocity, play, tmp_path):
+    play.records = False
+    shown = voxelocity("diagnose", "--", "sleep", "3")
+    assert shown.status == 2
+    assert "nothing was recorded of 'sleep 3': it started no Python that could be watched" in shown.err
+    assert "leave out Python's -I, -E and -S" in shown.err
+    assert shown.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("status", [1, 127])
+def test_a_command_that_fails_at_once_ends_with_its_own_status(voxelocity, play, status):
+    play.records, play.status = False, status
+    shown = voxelocity("diagnose", "--", "pyton", "train.py")
+    assert shown.status == status
+    assert f"ended with status {status} before Python came up" in shown.err
+
+
+def test_a_recording_that_says_nothing_is_told_in_the_readers_words(voxelocity, play):
+    play.read_error = InputError("diagnose: no process trained; cure")
+    shown = voxelocity("diagnose", "--", "python", "a.py")
+    assert (shown.status, shown.out) == (2, "")
+    assert "voxelocity: diagnose: no process trained; cure" in shown.err
+
+
+def test_a_python_that_shuts_recorders_out_is_refused_before_it_runs(voxelocity, play, tmp_path):
+    shown = voxelocity("diagnose", "--", "python3", "-I", "train.py")
+    assert shown.status == 2
+    assert "leave out -I while it is diagnosed" in shown.err
+    assert "command" not in play.calls
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_is_taken_in_and_its_files_are_named(voxelocity, play, example_diagnosis):
+    play.trace = True
+    play.calls["profile"] = example_diagnosis("on a GPU").facts.profile
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert "Trace    diagnosis/recording/trace.json.gz" in shown.out
+    assert "Kernels  diagnosis/recording/kernels.json" in shown.out
+    assert read_diagnosis(Path("diagnosis")).facts.profile.num_steps == 3
+
+
+def test_a_trace_that_cannot_be_read_loses_nothing_else(voxelocity, play):
+    play.trace = play.bad_trace = True
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert shown.status == 0
+    assert "- kernels and operators: trace: cut off" in shown.out
+    assert "VX101" in shown.out
+
+
+def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.yaml").write_text("{}")
+    shown = voxelocity("diagnose", "run")
+    assert shown.status == 0, shown.err
+    assert play.calls["run"] == Path("run")
+    assert (tmp_path / "run" / "diagnosis" / "diagnosis.html").exists()
+    again = voxelocity("diagnose", "run")
+    assert again.out == shown.out
+
+
+def test_the_folder_of_a_diagnosis_is_rendered_again_without_running_anything(voxelocity, play, tmp_path):
+    write_diagnosis(play.diagnosis, tmp_path / "old")
+    shown = voxelocity("diagnose", "--json", "old")
+    assert json.loads(shown.out) == diagnosis_to_plain(play.diagnosis)
+    assert "of the training time the network waits" in (tmp_path / "old" / "diagnosis.html").read_text()
+    assert "command" not in play.calls
+    assert voxelocity("diagnose", "-o", "new", "old").status == 0
+    assert (tmp_path / "new" / "diagnosis.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "nothing to diagnose; give a command: voxelocity diagnose -- python train.py"),
+        (["empty"], "empty holds neither a run (run.yaml) nor a diagnosis (diagnosis.json)"),
+        (["empty", "--json"], "'--json' behind the folder empty; options stand before it"),
+        (["--seconds", "3", "--nsys", "empty"], "--seconds, --nsys given with the folder empty"),
+        (["-o", "full", "--", "python", "a.py"], "full is not empty; remove it, or choose another folder with -o"),
+        (["-o", "full/file/x", "--", "python", "a.py"], "cannot make full/file/x/recording (Not a directory)"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_the_cure(voxelocity, play, tmp_path, words, told):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    shown = voxelocity("diagnose", *words)
+    assert shown.status == 2
+    assert told in shown.err
+    assert "command" not in play.calls

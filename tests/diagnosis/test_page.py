@@ -114,7 +114,7 @@ def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
         "python train.py 61 % of the training time the network waits for data",
         "Steps per second 1.98 7.92 images/s, validation included",
         "waiting for data 12 s 60.4 %",
-        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading can bring so much and no",
+        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading can bring",
         "Measured: after the counted steps",
         "Batches are made in the training's own thread VX101 about 2.5 times faster (measured) safe: same results",
         "Change at train.py:38; a click takes all of it: loader = DataLoader( dataset,",

@@ -56,11 +56,11 @@ class FindingView:
     where: str
 
 
-def split_bar(split: Sequence[Share], *, scale: float = 1.0) -> list[BarPart]:
-    """The parts of a split as one bar, in `scale` of its full width."""
+def split_bar(split: Sequence[Share]) -> list[BarPart]:
+    """The parts of a split as one bar, each as wide as its share."""
     parts, start = list[BarPart](), 0.0
     for share in shown(split):
-        width = share.share * 100.0 * scale
+        width = share.share * 100.0
         parts.append(BarPart(name=share.name, start=start, width=width, style=look_of(share.name).style))
         start += width
     return parts

@@ -134,6 +134,12 @@ def test_the_change_can_be_taken_as_it_is(pages):
     assert code[0] == "loader = DataLoader(\n    dataset, batch_size=4, num_workers=2, persistent_workers=True\n)"
 
 
+def test_rows_with_a_share_have_a_bar_of_that_width(pages):
+    source = pages["data-bound"].source
+    assert source.count('class="share"') == 5 + 3 + 3
+    assert '<rect width="69.7%" height="100%">' in source
+
+
 def test_both_bars_of_the_ceiling_have_one_scale(pages):
     source = pages["data-bound"].source
     lanes = source[source.index('<figure class="lanes"') : source.index("</figure>")]

@@ -66,6 +66,17 @@ def test_a_program_at_its_ceiling_gets_no_cure(example_diagnosis):
     assert "What to change" not in text
 
 
+def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):
+    tutorial = Path(__file__).resolve().parents[2] / "docs" / "diagnose.md"
+    places = Places(
+        page=Path("diagnosis/diagnosis.html"),
+        json=Path("diagnosis/diagnosis.json"),
+        trace=Path("diagnosis/recording/trace.json.gz"),
+    )
+    lines = screen_lines(example_diagnosis("data-bound"), width=80, has_colour=False, places=places)
+    assert "\n".join(line.plain for line in lines) in tutorial.read_text()
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal_but_for_code_and_paths(example_diagnosis, name, width):

@@ -47,6 +47,8 @@ def test_commands_in_the_documents_exist_with_their_options(block):
         while hasattr(command, "commands"):
             words = words[1:]
             command = command.commands[words[1]]
+        # What stands behind is the watched program's own.
+        words = words[: words.index("--")] if "--" in words else words
         known = {option for parameter in command.params for option in parameter.opts}
         used = {word for word in words[2:] if word.startswith("-")}
         assert used <= known, line

@@ -114,7 +114,7 @@ def comparison_verdict(found: DiagnosisComparison) -> str:
     if found.images_before and found.images_after and found.images_before != found.images_after:
         images = f" with {found.images_after:.3g} images instead of {found.images_before:.3g}"
     sentence = (
-        f"After the change the program is {_change_text(found.achieved)}: a step costs {after} instead of {before}"
+        f"After the change the program {_change_text(found.achieved)}: a step costs {after} instead of {before}"
         f"{images}, its share of validation and saving included."
     )
     if found.predicted is None:
@@ -269,7 +269,8 @@ def _batch_size(facts: Facts) -> int | None:
 
 def _change_text(factor: float) -> str:
     if abs(factor - 1.0) < _SAME:
-        return "as fast as before"
-    if factor > 1.0:
-        return faster_text(factor, saved_share=1.0 - 1.0 / factor)
-    return f"slower, at {factor_text(factor)} of its pace"
+        return "is as fast as before"
+    if factor < 1.0:
+        return f"is slower, at {factor_text(factor)} of its pace"
+    text = faster_text(factor, saved_share=1.0 - 1.0 / factor)
+    return f"{'takes' if text.endswith('time') else 'is'} {text}"

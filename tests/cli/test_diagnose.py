@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
+import sys
 import types
 from pathlib import Path
 
@@ -98,7 +100,7 @@ def play(example_diagnosis, monkeypatch, tmp_path):
     for name, members in actor.modules().items():
         module = types.ModuleType(name)
         vars(module).update(members)
-        monkeypatch.setitem(__import__("sys").modules, name, module)
+        monkeypatch.setitem(sys.modules, name, module)
     return actor
 
 
@@ -111,6 +113,10 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert "1. Batches are made in the training's own thread [VX101]" in shown.out
     assert "Page     diagnosis/diagnosis.html" in shown.out
     assert "Trace    diagnosis/timeline.json" in shown.out
+    assert shown.err == (
+        "voxelocity: watching 'python train.py --json -o x -- y'; it is ended when enough was seen, after 120 s of "
+        "steps at the most; Ctrl-C diagnoses what was seen by then\n"
+    )
     stored = read_diagnosis(tmp_path / "diagnosis")
     assert stored.facts.command == ("python", "train.py", "--json", "-o", "x", "--", "y")
     assert stored.facts.host.num_threads == 7
@@ -126,6 +132,27 @@ def test_limits_and_wishes_reach_the_recorder(voxelocity, play):
     assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False}
     assert play.calls["command"] == ["nsys", "python", "train.py", "--whole"]
     assert "voxelocity: nsys is here" in shown.err
+    assert "watching 'python train.py --whole' to its own end; Ctrl-C" in shown.err
+
+
+def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxelocity, play, monkeypatch):
+    handlers = []
+    monkeypatch.setattr(play, "sampler", lambda **_: handlers.append(signal.getsignal(signal.SIGINT)))
+    play.status = 130
+    run = play.run_command
+
+    def run_command(command, *, environment, on_start):
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return run(command, environment=environment, on_start=lambda pid: None)
+
+    sys.modules["voxelocity.observe.command"].run_command = run_command
+    play.diagnosis = dataclasses.replace(
+        play.diagnosis, facts=dataclasses.replace(play.diagnosis.facts, ended=Ending(reason="program", time_s=1.0))
+    )
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert handlers == [signal.default_int_handler], "it can be caught, where `main` would end at once"
+    assert shown.status == 130
+    assert "The program was ended by SIGINT; this is what was seen until then." in shown.out
 
 
 def test_each_diagnosis_has_its_own_folder(voxelocity, play, tmp_path):
@@ -199,6 +226,7 @@ def test_a_python_that_shuts_recorders_out_is_refused_before_it_runs(voxelocity,
     shown = voxelocity("diagnose", "--", "python3", "-I", "train.py")
     assert shown.status == 2
     assert "leave out -I while it is diagnosed" in shown.err
+    assert "watching" not in shown.err
     assert "command" not in play.calls
     assert list(tmp_path.iterdir()) == []
 
@@ -210,6 +238,11 @@ def test_a_profile_is_taken_in_and_its_files_are_named(voxelocity, play, example
     assert "Trace    diagnosis/recording/trace.json.gz" in shown.out
     assert "Kernels  diagnosis/recording/kernels.json" in shown.out
     assert read_diagnosis(Path("diagnosis")).facts.profile.num_steps == 3
+    page = Path("diagnosis/diagnosis.html")
+    assert "<code>recording/trace.json.gz</code>" in page.read_text()
+    again = voxelocity("diagnose", "-o", "elsewhere", "diagnosis")
+    assert "Trace    diagnosis/recording/trace.json.gz" in again.out
+    assert "<code>../diagnosis/recording/trace.json.gz</code>" in Path("elsewhere/diagnosis.html").read_text()
 
 
 def test_a_trace_that_cannot_be_read_loses_nothing_else(voxelocity, play):

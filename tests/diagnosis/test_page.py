@@ -13,6 +13,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.diagnosis.page import render_diagnosis_page
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
+TRACES = {"on a GPU": "recording/trace.json.gz"}
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
@@ -53,7 +54,9 @@ class Page(HTMLParser):
 def pages(example_diagnosis, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     return {
-        name: Page(render_diagnosis_page(example_diagnosis(name), folder / f"{number}.html"))
+        name: Page(
+            render_diagnosis_page(example_diagnosis(name), folder / f"{number}.html", trace=TRACES.get(name, ""))
+        )
         for number, name in enumerate(EXAMPLES)
     }
 
@@ -153,7 +156,7 @@ def test_both_bars_of_the_ceiling_have_one_scale(pages):
 def test_kernels_and_the_trace_are_there_where_a_profile_is(pages):
     words = pages["on a GPU"].words
     assert "Tensor-core kernels 310 1.9 ms 52 ms" in words
-    assert "trace.json.gz beside this page" in words
+    assert "recording/trace.json.gz, seen from the folder of this page, shows what ran when." in words
     assert "Open trace file" in words
     assert "The trace" not in pages["data-bound"].words
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from voxelocity.cli import options
+from voxelocity.cli import interrupt, options
 from voxelocity.core.errors import InputError
+
+if TYPE_CHECKING:
+    from voxelocity.diagnosis.session import Limits
 
 # What stands behind the first word is the watched program's, its options above all.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -52,8 +56,13 @@ def diagnose(
         session = diagnose_folder(folder, out)
     else:
         limits = Limits(seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys)
-        with _stdout_is_stderr() if as_json else contextlib.nullcontext():
-            session = diagnose_command(given, out, limits=limits)
+        with _stdout_is_stderr() if as_json else contextlib.nullcontext(), interrupt.is_raised():
+            session = diagnose_command(
+                given,
+                out,
+                limits=limits,
+                on_start=lambda: typer.echo(f"voxelocity: {_announced(given, limits)}", err=True),
+            )
     for note in session.notes:
         typer.echo(f"voxelocity: {note}", err=True)
     if session.diagnosis is None:
@@ -92,6 +101,14 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
             f"diagnose: {', '.join(meant)} given with the folder {folder}, which has been watched already; leave it "
             "out, or give a command"
         )
+
+
+def _announced(command: list[str], limits: Limits) -> str:
+    """What a person must know before the program runs: that it will be ended."""
+    until = " to its own end"
+    if not limits.is_whole:
+        until = f"; it is ended when enough was seen, after {limits.seconds:g} s of steps at the most"
+    return f"watching '{shlex.join(command)}'{until}; Ctrl-C diagnoses what was seen by then"
 
 
 @contextlib.contextmanager

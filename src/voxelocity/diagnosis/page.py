@@ -14,8 +14,13 @@ from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_tex
 from voxelocity.report.views import Card, render
 
 
-def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path) -> Path:
+def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str = "") -> Path:
     """The path, which now holds the diagnosis as one HTML file. The same diagnosis gives the same bytes.
+
+    Args:
+        diagnosis: all that is shown.
+        path: file to write; it is replaced in one move.
+        trace: file that Perfetto opens, as seen from the page's folder; the page says how.
 
     Raises:
         OutputError: the file cannot be written.
@@ -39,7 +44,7 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path) -> Path:
         "step_chart": chart,
         "step_alt": alt,
         "step_legend": legend,
-        "trace": Path(facts.profile.trace).name if facts.profile else "",
+        "trace": trace,
         "command": f"voxelocity diagnose -- {shlex.join(facts.command)}" if facts.command else "",
     }
     return write_whole(path, render("diagnosis.html.j2", **context))

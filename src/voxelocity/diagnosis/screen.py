@@ -6,6 +6,7 @@ told by colour alone.
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,9 +61,9 @@ def print_screen(
     """
     has_colour = console.color_system is not None and not console.no_color
     is_ascii = not console.encoding.startswith("utf")
-    for line in screen_lines(
-        diagnosis, width=console.width, has_colour=has_colour, places=places, has_evidence=has_evidence
-    ):
+    # rich takes every dumb terminal for 80 columns wide.
+    width = shutil.get_terminal_size().columns if console.is_dumb_terminal else console.width
+    for line in screen_lines(diagnosis, width=width, has_colour=has_colour, places=places, has_evidence=has_evidence):
         console.print(_as_ascii(line) if is_ascii else line, soft_wrap=True, highlight=False)
 
 

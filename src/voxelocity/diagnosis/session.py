@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,13 @@ class Session:
     notes: tuple[str, ...] = ()
 
 
-def diagnose_command(command: Sequence[str], folder: Path | None = None, *, limits: Limits | None = None) -> Session:
+def diagnose_command(
+    command: Sequence[str],
+    folder: Path | None = None,
+    *,
+    limits: Limits | None = None,
+    on_start: Callable[[], None] | None = None,
+) -> Session:
     """Runs the command in this terminal, watches it, and writes and returns what holds it back.
 
     The command's arguments, input and output are its own. Ctrl-C reaches it as it would without us; what was seen up to
@@ -72,6 +78,7 @@ def diagnose_command(command: Sequence[str], folder: Path | None = None, *, limi
         command: program and arguments.
         folder: for everything that is written; "diagnosis" in the current one, or the first free "diagnosis-2", ...
         limits: how long and how closely; two minutes of steps with experiments if not given.
+        on_start: called when nothing stands against running the command, right before it.
 
     Raises:
         InputError: a Python that shuts recorders out, or a command that cannot be started.
@@ -79,6 +86,8 @@ def diagnose_command(command: Sequence[str], folder: Path | None = None, *, limi
     """
     refuse_unwatchable(command)
     place = _made(folder or _free_folder())
+    if on_start is not None:
+        on_start()
     status, samples, notes = _run(command, place, limits or Limits())
     recording = place / RECORDING_NAME
     if not any(recording.iterdir()):
@@ -134,10 +143,12 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
     places = [folder, folder / RECORDING_NAME, *([source, source / RECORDING_NAME] if source else [])]
     trace = diagnosis.facts.profile.trace if diagnosis.facts.profile else ""
     names = [Path(trace).name] if trace else []
+    found = _first([place / name for name in [*names, _TIMELINE_NAME] for place in places])
+    shown = os.path.relpath(found, folder) if found else ""
     return Places(
         json=write_diagnosis(diagnosis, folder),
-        page=render_diagnosis_page(diagnosis, folder / PAGE_NAME),
-        trace=_first([place / name for name in [*names, _TIMELINE_NAME] for place in places]),
+        page=render_diagnosis_page(diagnosis, folder / PAGE_NAME, trace=shown),
+        trace=found,
         kernels=_first([place / KERNELS_NAME for place in places]),
     )
 

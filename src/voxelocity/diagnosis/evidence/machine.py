@@ -28,7 +28,7 @@ def _host_table(host: HostFacts) -> Table:
         ("In use by others", f"{host.others_share:.2g} cores"),
         ("Held back by the control group", share_text(host.throttled_share)),
         ("Processes and threads, at most", f"{host.num_processes:,} and {host.num_threads:,}"),
-        ("Memory, at most", f"{bytes_text(host.memory_bytes)}{of_limit}"),
+        *([("Memory, at most", f"{bytes_text(host.memory_bytes)}{of_limit}")] if host.memory_bytes else []),
         ("Swapped in and out", f"{bytes_text(host.swap_in_bytes)} and {bytes_text(host.swap_out_bytes)}"),
         ("Pages read from disk", f"{host.major_faults_per_s:.3g} a second"),
         ("/dev/shm, at most", f"{bytes_text(host.shm_used_bytes)}{of_shm}"),

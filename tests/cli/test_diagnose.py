@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis.facts import Ending
 from voxelocity.diagnosis.stored import diagnosis_to_plain, read_diagnosis, write_diagnosis
 from voxelocity.observe.samples import HostSample, Sample
@@ -251,6 +251,18 @@ def test_a_trace_that_cannot_be_read_loses_nothing_else(voxelocity, play):
     assert shown.status == 0
     assert "- kernels and operators: trace: cut off" in shown.out
     assert "VX101" in shown.out
+
+
+def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, play, monkeypatch):
+    def full(path, content):
+        raise OutputError(f"report: cannot write '{path}': No space left on device")
+
+    monkeypatch.setattr("voxelocity.diagnosis.stored.write_whole", full)
+    shown = voxelocity("diagnose", "--", "python", "train.py")
+    assert shown.status == 1
+    assert "1. Batches are made in the training's own thread [VX101]" in shown.out
+    assert "Page " not in shown.out
+    assert "No space left on device; what stands on standard output is all there is of this" in shown.err
 
 
 def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_path):

@@ -87,6 +87,11 @@ def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
     before = example_diagnosis("validation-bound")
     none_seen = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=()))
     assert compare_diagnoses(before, none_seen).achieved == pytest.approx(1.0)
+    assert compare_diagnoses(before, none_seen).notices == [
+        "Validation was seen before alone; it is counted as it was before.",
+        "Saving was seen before alone; it is counted as it was before.",
+    ]
+    assert compare_diagnoses(none_seen, before).notices[0] == "Validation was seen after alone; it is left out."
     fast = [dataclasses.replace(one, seconds=one.seconds / 10) for one in before.facts.passes]
     three_times = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=fast * 3))
     found = compare_diagnoses(before, three_times)

@@ -63,8 +63,6 @@ def diagnose(
                 limits=limits,
                 on_start=lambda: typer.echo(f"voxelocity: {_announced(given, limits)}", err=True),
             )
-    for note in session.notes:
-        typer.echo(f"voxelocity: {note}", err=True)
     if session.diagnosis is None:
         typer.echo(f"voxelocity: {session.problem}", err=True)
     elif as_json:
@@ -75,6 +73,8 @@ def diagnose(
         from voxelocity.diagnosis.screen import print_screen
 
         print_screen(session.diagnosis, Console(), places=session.places, has_evidence=evidence)
+    for note in session.notes:
+        typer.echo(f"voxelocity: {note}", err=True)
     if session.status:
         raise typer.Exit(session.status)
 

@@ -230,6 +230,10 @@ def _notices(a: Diagnosis, b: Diagnosis, *, has_images: bool) -> list[str]:
                 f"The two were made on different machines ({key}: {value_text(values[0])}, {value_text(values[1])}); "
                 "their times do not compare."
             )
+    kinds = [dict.fromkeys(one.kind for one in side.facts.passes) for side in (a, b)]
+    for only, other, done in ((kinds[0], kinds[1], "counted as it was before"), (kinds[1], kinds[0], "left out")):
+        word = BEFORE if only is kinds[0] else AFTER
+        notices += [f"{kind.capitalize()} was seen {word} alone; it is {done}." for kind in only if kind not in other]
     sizes = [_batch_size(one.facts) for one in (a, b)]
     if not has_images and None not in sizes and sizes[0] != sizes[1]:
         notices.append(f"The batches differ ({sizes[0]} and {sizes[1]} items), and steps are what was counted.")

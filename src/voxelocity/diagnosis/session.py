@@ -104,8 +104,10 @@ def diagnose_command(
     facts = _completed(facts, command=command, status=status, samples=samples, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
-    places = write_all(diagnosis, place)
-    return Session(diagnosis=diagnosis, places=places, status=0 if was_ended_by_us else status, notes=notes)
+    places, problem = _written(diagnosis, place)
+    status = 0 if was_ended_by_us else status
+    notes = (*notes, *([problem] if problem else []))
+    return Session(diagnosis=diagnosis, places=places, status=status or (1 if problem else 0), notes=notes)
 
 
 def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
@@ -132,6 +134,18 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
 
     diagnosis = diagnose(facts_of_run(folder))
     return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder / "diagnosis"))
+
+
+def _written(diagnosis: Diagnosis, folder: Path) -> tuple[Places, str]:
+    """Where it now lies; on a full disk nowhere, and why: minutes of watching must not be lost for a file."""
+    try:
+        if diagnosis.facts.profile is None and diagnosis.facts.steps:
+            from voxelocity.diagnosis.timeline import write_timeline
+
+            write_timeline(diagnosis.facts, folder / _TIMELINE_NAME)
+        return write_all(diagnosis, folder), ""
+    except (OutputError, OSError) as error:
+        return Places(), f"{error}; what stands on standard output is all there is of this diagnosis"
 
 
 def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> Places:
@@ -203,7 +217,7 @@ def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Se
     """The facts with what only this side knows: command, status, machine and profile."""
     profile, problem = _profile(folder / RECORDING_NAME)
     files = facts.files.largest if facts.files is not None else ()
-    completed = replace(
+    return replace(
         facts,
         command=tuple(command),
         status=status,
@@ -212,11 +226,6 @@ def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Se
         environment=_environment(facts),
         not_measured=(*facts.not_measured, *([problem] if problem else [])),
     )
-    if completed.profile is None and completed.steps:
-        from voxelocity.diagnosis.timeline import write_timeline
-
-        write_timeline(completed, folder / _TIMELINE_NAME)
-    return completed
 
 
 def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:

@@ -114,7 +114,7 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert "Page     diagnosis/diagnosis.html" in shown.out
     assert "Trace    diagnosis/timeline.json" in shown.out
     assert shown.err == (
-        "voxelocity: watching 'python train.py --json -o x -- y'; it is ended when enough was seen, after 120 s of "
+        "voxelocity: watching python train.py --json -o x -- y; it is ended when enough was seen, after 120 s of "
         "steps at the most; Ctrl-C diagnoses what was seen by then\n"
     )
     stored = read_diagnosis(tmp_path / "diagnosis")
@@ -132,7 +132,7 @@ def test_limits_and_wishes_reach_the_recorder(voxelocity, play):
     assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False}
     assert play.calls["command"] == ["nsys", "python", "train.py", "--whole"]
     assert "voxelocity: nsys is here" in shown.err
-    assert "watching 'python train.py --whole' to its own end; Ctrl-C" in shown.err
+    assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err
 
 
 def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxelocity, play, monkeypatch):

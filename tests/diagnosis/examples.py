@@ -98,50 +98,33 @@ def data_bound() -> Diagnosis:
         title="Batches are made in the training's own thread",
         cause="The loader at train.py:38 has num_workers=0, so the network waits 305 ms of each step of 500 ms.",
         evidence=["waiting: 61 % of the watched time", "train.py:38: DataLoader(num_workers=0)", "2 cores, 1.0 in use"],
-        saves_s=of_s * 0.6,
-        of_s=of_s,
-        basis="measured",
-        risk="safe",
         change="loader = DataLoader(\n    dataset, batch_size=4, num_workers=2, persistent_workers=True\n)",
-        where="train.py:38",
-    )
+        saves_s=of_s * 0.6, of_s=of_s, basis="measured", risk="safe", where="train.py:38",
+    )  # fmt: skip
     again = Finding(
         code="VX106",
         title="The same deterministic work is done every epoch",
         cause="LoadImaged and Spacingd take 71 % of an item and give the same each time.",
         evidence=["LoadImaged: 52 ms of an item", "Spacingd: 21 ms of an item", "64 files opened 3 times each"],
-        saves_s=of_s * 0.43,
-        of_s=of_s,
-        basis="estimated",
-        risk="safe",
         change="from voxelocity.monai import compile\n\ntransforms = compile(transforms, cache='cache')",
-        where="train.py:21",
-    )
+        saves_s=of_s * 0.43, of_s=of_s, basis="estimated", risk="safe", where="train.py:21",
+    )  # fmt: skip
     gunzip = Finding(
         code="VX105",
         title="Unpacking of gzipped scans is most of loading",
         cause="38 % of the time in which the network waits, gzip unpacks scans.",
         evidence=["gunzip: 38 % of 412 looks at train.py:21"],
-        saves_s=of_s * 0.02,
-        of_s=of_s,
-        basis="estimated",
-        risk="safe",
         change="python -m gzip -d data/*.nii.gz",
-        where="train.py:21",
-        is_cause=False,
-    )
+        saves_s=of_s * 0.02, of_s=of_s, basis="estimated", risk="safe", where="train.py:21", is_cause=False,
+    )  # fmt: skip
     bf16 = Finding(
         code="VX301",
         title="The network computes in float32",
         cause="This processor multiplies bfloat16 twice as fast; autocast is off.",
         evidence=["autocast: off", "AVX512-BF16: yes"],
-        saves_s=of_s * 0.05,
-        of_s=of_s,
-        basis="estimated",
-        risk="changes results",
         change="with torch.autocast('cpu', torch.bfloat16):\n    loss = loss_function(network(images), labels)",
-        where="train.py:44",
-    )
+        saves_s=of_s * 0.05, of_s=of_s, basis="estimated", risk="changes results", where="train.py:44",
+    )  # fmt: skip
     facts = Facts(
         command=["python", "train.py", "--lr", "1e-3"],
         main=ProcessFacts(pid=4242, parent_pid=1, role="main", argv=["train.py"], versions={"torch": "2.13.0"}),
@@ -309,13 +292,9 @@ def validation_bound() -> Diagnosis:
         title="Validation takes most of the time",
         cause="One validation takes 16 s, 50 steps take 5 s: 812 windows go through the network one by one.",
         evidence=["812 forward passes of shape 1 x 1 x 64 x 64 x 64", "gradients are recorded: val.py:70"],
-        saves_s=of_s * 0.045,
-        of_s=of_s,
-        basis="estimated",
-        risk="safe",
         change="@torch.inference_mode()\ndef validate(): ...",
-        where="val.py:70",
-    )
+        saves_s=of_s * 0.045, of_s=of_s, basis="estimated", risk="safe", where="val.py:70",
+    )  # fmt: skip
     facts = Facts(
         command=["python", "val.py"],
         main=ProcessFacts(pid=99, parent_pid=1, role="main"),
@@ -353,13 +332,9 @@ def on_a_gpu() -> Diagnosis:
         title="The program waits for the device in each step",
         cause="gpu.py:51 reads a loss in each step, so that the device runs dry for 10 ms.",
         evidence=["Tensor.item: 2.0 times a step, gpu.py:51", "device idle while the host is busy: 14 %"],
-        saves_s=of_s * 0.14,
-        of_s=of_s,
-        basis="estimated",
-        risk="safe",
         change="losses.append(loss.detach())  # read them once an epoch",
-        where="gpu.py:51",
-    )
+        saves_s=of_s * 0.14, of_s=of_s, basis="estimated", risk="safe", where="gpu.py:51",
+    )  # fmt: skip
     profile = ProfileFacts(
         groups={
             "All kernels": KernelGroup(number=5210, cpu_ns=24_000_000, gpu_ns=151_000_000),

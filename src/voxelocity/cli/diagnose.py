@@ -108,7 +108,7 @@ def _announced(command: list[str], limits: Limits) -> str:
     until = " to its own end"
     if not limits.is_whole:
         until = f"; it is ended when enough was seen, after {limits.seconds:g} s of steps at the most"
-    return f"watching '{shlex.join(command)}'{until}; Ctrl-C diagnoses what was seen by then"
+    return f"watching {shlex.join(command)}{until}; Ctrl-C diagnoses what was seen by then"
 
 
 @contextlib.contextmanager

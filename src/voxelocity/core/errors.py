@@ -11,6 +11,7 @@ VoxelocityError
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
 ├── CheckpointError                   no usable checkpoint where one is needed
+├── CommandError                  a person's own command cannot be started; carries the exit status of shells
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
 """
@@ -62,6 +63,18 @@ class EntryTooLargeError(CacheFullError):
 
 class CheckpointError(VoxelocityError):
     """No usable checkpoint stands where one is needed."""
+
+
+class CommandError(VoxelocityError):
+    """A command that a person gave cannot be started.
+
+    Attributes:
+        status: as shells have it: 127 where there is no such command, 126 where it cannot be executed.
+    """
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NonFiniteLossError(VoxelocityError):

@@ -32,7 +32,7 @@ def cpu_budget(
         At least 1; a quota or a share of part of a core is rounded down.
     """
     limits = [float(len(os.sched_getaffinity(0)))]
-    limits += [quota for folder in _cgroups("cpu", root) if (quota := _cpu_quota(folder)) is not None]
+    limits += [quota for folder in control_groups("cpu", root=root) if (quota := cpu_quota(folder)) is not None]
     granted = _count(environ, "SLURM_CPUS_PER_TASK")
     if granted is not None:
         limits.append(float(granted))
@@ -56,8 +56,8 @@ def available_memory_bytes(*, root: Path = _ROOT) -> int:
     Pages of files that the system can drop count as available.
     """
     limits = [int(psutil.virtual_memory().available)]
-    for folder in _cgroups("memory", root):
-        limit = _memory_limit_bytes(folder)
+    for folder in control_groups("memory", root=root):
+        limit = memory_limit_bytes(folder)
         used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
         if limit is not None and used is not None:
             limits.append(limit - used + _droppable_bytes(folder / "memory.stat"))
@@ -66,7 +66,7 @@ def available_memory_bytes(*, root: Path = _ROOT) -> int:
 
 def total_memory_bytes(*, root: Path = _ROOT) -> int:
     """Main memory this process could ever have: of the machine, or less where a control group sets a limit."""
-    limits = (_memory_limit_bytes(folder) for folder in _cgroups("memory", root))
+    limits = (memory_limit_bytes(folder) for folder in control_groups("memory", root=root))
     return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
 
 
@@ -95,8 +95,13 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
 
 
-def _cgroups(controller: str, root: Path) -> Iterator[Path]:
-    """Folders of the control groups this process is in, innermost first, up to the root of each hierarchy."""
+def control_groups(controller: str, *, root: Path = _ROOT) -> Iterator[Path]:
+    """Folders of the control groups this process is in, innermost first, up to the root of each hierarchy.
+
+    Args:
+        controller: "cpu" or "memory".
+        root: of the file system with `proc` and `sys`, for tests.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -115,7 +120,8 @@ def _cgroups(controller: str, root: Path) -> Iterator[Path]:
         yield from (folder for folder in (place, *place.parents) if folder == top or top in folder.parents)
 
 
-def _cpu_quota(folder: Path) -> float | None:
+def cpu_quota(folder: Path) -> float | None:
+    """Cores that a control group may keep busy, None without a quota."""
     text = _text(folder / "cpu.max")
     if text is not None:
         quota, _, period = text.partition(" ")
@@ -124,7 +130,8 @@ def _cpu_quota(folder: Path) -> float | None:
     return quota_us / period_us if quota_us is not None and period_us and quota_us > 0 else None
 
 
-def _memory_limit_bytes(folder: Path) -> int | None:
+def memory_limit_bytes(folder: Path) -> int | None:
+    """Memory that a control group may take, None without a limit. Version 1 has a huge number where there is none."""
     return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
 
 

@@ -1,0 +1,314 @@
+"""What every GPU of this machine is doing, as NVML tells it. With no driver, no GPU or half an answer it still samples.
+
+Costs of a real driver decide how often a question is asked: PCIe throughput makes the caller wait about 20 ms a
+direction, so each GPU is asked once in `pcie_period_s` and the figure kept in between; processes every 2 s, the power
+limit every 30 s, everything else at each sample.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from voxelocity.observe.clock import Clock, system_clock
+from voxelocity.observe.nvml import Nvml, NvmlError, Subject, text
+from voxelocity.observe.samples import GpuSample
+from voxelocity.observe.visible_gpus import GpuName, visible_gpus
+
+_PROCESSES_EVERY_S = 2.0
+_POWER_LIMIT_EVERY_S = 30.0
+# Linux gives the first namespace of processes this fixed number (PROC_PID_INIT_INO).
+_FIRST_NAMESPACE = "pid:[4026531836]"
+# Names and bits of nvml.h. GpuIdle, bit 0, is left out: an idle GPU is not held back.
+_REASONS = {
+    0x002: "ApplicationsClocksSetting",
+    0x004: "SwPowerCap",
+    0x008: "HwSlowdown",
+    0x010: "SyncBoost",
+    0x020: "SwThermalSlowdown",
+    0x040: "HwThermalSlowdown",
+    0x080: "HwPowerBrakeSlowdown",
+    0x100: "DisplayClockSetting",
+}
+_STRANGERS = "this is a container, and the driver numbers processes as the host does"
+_NO_GPU = "GPUs: none can be sampled ({}); install NVIDIA's driver if this machine has one"
+
+
+class GpuSampler:
+    """Samples each GPU, or each slice of a GPU in slices (MIG), that the program may see.
+
+    Power, temperature, clocks, PCIe and throttling of a slice are those of its whole device. One thread at a time;
+    `close` gives the library back. Making one never fails.
+
+    Args:
+        environ: where `CUDA_VISIBLE_DEVICES` is looked up; empty for every GPU.
+        pcie_period_s: seconds between two questions for PCIe throughput of one device; 0 never asks.
+        clock: tells seconds.
+        load: gives `pynvml` or what has its functions, for tests.
+        namespace: of the processes of this machine, as `/proc/self/ns/pid` links to it; looked up if not given.
+
+    Attributes:
+        gpus: what is sampled, also those lost since.
+    """
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        pcie_period_s: float = 5.0,
+        clock: Clock = system_clock,
+        load: Callable[[], Any] | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        self.gpus: Sequence[GpuName] = ()
+        self._refusals: dict[tuple[str, str], list[str]] = {}
+        self._notes: list[str] = []
+        self._devices: list[_Device] = []
+        self._nvml: Nvml | None = None
+        namespace = _namespace() if namespace is None else namespace
+        try:
+            self._nvml = Nvml(load)
+            found = self._find(self._nvml, namespace=namespace, pcie_period_s=pcie_period_s, clock=clock)
+        except NvmlError as refusal:
+            self._notes.append(_NO_GPU.format(refusal.reason))
+            self.close()
+            return
+        variable = environ.get("CUDA_VISIBLE_DEVICES")
+        self.gpus = tuple(visible_gpus(variable, [device.gpu for device in found]))
+        self._devices = [device for device in found if device.gpu in self.gpus]
+        if found and not self.gpus:
+            self._notes.append(f"GPUs: CUDA_VISIBLE_DEVICES={variable!r} hides all {len(found)} from the program")
+        elif not found and not self._notes:
+            self._notes.append(_NO_GPU.format("the driver knows of none"))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What could not be asked so far, and why; each thing once."""
+        lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in self._refusals.items()]
+        unclear = [_label(device.gpu) for device in self._devices if device.processes.are_strangers]
+        lines += [f"{', '.join(unclear)}: no memory by process ({_STRANGERS})"] if unclear else []
+        return (*self._notes, *lines)
+
+    def sample(self, pids: Collection[int] = ()) -> tuple[GpuSample, ...]:
+        """Each GPU now; those that were lost are left out.
+
+        Args:
+            pids: processes of the watched program.
+        """
+        samples = []
+        for device in list(self._devices):
+            try:
+                samples.append(device.sample(pids))
+            except NvmlError as refusal:
+                self._devices.remove(device)
+                self._notes.append(f"{_label(device.gpu)}: lost while it was watched ({refusal.reason})")
+        return tuple(samples)
+
+    def close(self) -> None:
+        """Gives the library back; nothing is sampled from then on."""
+        self._devices = []
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _find(self, nvml: Nvml, *, namespace: str, pcie_period_s: float, clock: Clock) -> list[_Device]:
+        """Every device and slice there is; one that cannot be opened is told."""
+        devices = []
+        for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
+            try:
+                handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
+                whole = _name(nvml, handle, index)
+                slices = _slices(nvml, handle, whole)
+            except NvmlError as refusal:
+                self._notes.append(f"GPU {index}: cannot be asked ({refusal.reason})")
+                continue
+            board = Subject(nvml, handle, self._teller(f"GPU {index}"))
+            for gpu, own_handle in slices or [(whole, handle)]:
+                own = board if gpu.slice is None else Subject(nvml, own_handle, self._teller(_label(gpu)))
+                held = _HeldAnswers(clock)
+                processes = _ProcessMemory(nvml, own, held, in_first_namespace=namespace in ("", _FIRST_NAMESPACE))
+                devices.append(_Device(nvml, gpu, own, board, processes, held, pcie_period_s))
+        return devices
+
+    def _teller(self, label: str) -> Callable[[str, str], None]:
+        return lambda what, why: self._refusals.setdefault((what, why), []).append(label)
+
+
+class _HeldAnswers:
+    """Answers that are kept for a while, as asking is dear."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[float, Any]] = {}
+
+    def get(self, name: str, every_s: float, ask: Callable[[], Any]) -> Any:
+        now_s = self._clock()
+        kept = self._kept.get(name)
+        if kept is None or now_s - kept[0] >= every_s:
+            kept = self._kept[name] = (now_s, ask())
+        return kept[1]
+
+
+class _Device:
+    """One GPU or slice, and the questions it is asked."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        gpu: GpuName,
+        own: Subject,
+        board: Subject,
+        processes: _ProcessMemory,
+        held: _HeldAnswers,
+        pcie_period_s: float,
+    ) -> None:
+        self.gpu = gpu
+        self._nvml = nvml
+        self._own = own
+        self._board = board
+        self.processes = processes
+        self._held = held
+        self._pcie_period_s = pcie_period_s
+
+    def sample(self, pids: Collection[int]) -> GpuSample:
+        constant = self._nvml.constant
+        busy = self._own.ask("utilisation", ("nvmlDeviceGetUtilizationRates",))
+        memory = self._own.ask(
+            "memory figures",
+            # The second version does not count as used what the driver keeps for itself.
+            *([("nvmlDeviceGetMemoryInfo", version)] if (version := constant("nvmlMemory_v2")) else []),
+            ("nvmlDeviceGetMemoryInfo",),
+        )
+        program_memory_bytes, num_others = self.processes.figures(pids)
+        board = self._board.ask
+        power_mw = board("power", ("nvmlDeviceGetPowerUsage",))
+        limit_mw = self._held.get(
+            "limit", _POWER_LIMIT_EVERY_S, lambda: board("power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
+        )
+        temperature_c = board("temperature", ("nvmlDeviceGetTemperature", constant("NVML_TEMPERATURE_GPU")))
+        return GpuSample(
+            index=self.gpu.index,
+            slice=self.gpu.slice,
+            name=self.gpu.name,
+            uuid=self.gpu.uuid,
+            busy_share=None if busy is None else busy.gpu / 100,
+            memory_busy_share=None if busy is None else busy.memory / 100,
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            program_memory_bytes=program_memory_bytes,
+            num_other_processes=num_others,
+            power_w=None if power_mw is None else power_mw / 1000,
+            power_limit_w=None if limit_mw is None else limit_mw / 1000,
+            temperature_c=None if temperature_c is None else float(temperature_c),
+            sm_clock_mhz=_number(board("SM clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_SM")))),
+            memory_clock_mhz=_number(board("memory clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_MEM")))),
+            pcie_receive_bytes_per_s=self._pcie("RX"),
+            pcie_send_bytes_per_s=self._pcie("TX"),
+            throttle_reasons=self._throttle_reasons(),
+        )
+
+    def _pcie(self, direction: str) -> float | None:
+        if self._pcie_period_s <= 0.0:
+            return None
+        call = ("nvmlDeviceGetPcieThroughput", self._nvml.constant(f"NVML_PCIE_UTIL_{direction}_BYTES"))
+        # NVML counts thousands of bytes (nvidia-smi's manual calls the same figure KB/s).
+        kilobytes = self._held.get(direction, self._pcie_period_s, lambda: self._board.ask("PCIe throughput", call))
+        return None if kilobytes is None else kilobytes * 1000.0
+
+    def _throttle_reasons(self) -> tuple[str, ...]:
+        bits = self._board.ask(
+            "throttle reasons",
+            ("nvmlDeviceGetCurrentClocksEventReasons",),
+            ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        )
+        return tuple(name for bit, name in _REASONS.items() if (bits or 0) & bit)
+
+
+class _ProcessMemory:
+    """Whose memory it is. In a container the driver may number processes as the host does, which tells nothing here.
+
+    Attributes:
+        are_strangers: whether processes were seen and none can be told to be the program's.
+    """
+
+    def __init__(self, nvml: Nvml, own: Subject, held: _HeldAnswers, *, in_first_namespace: bool) -> None:
+        self._nvml = nvml
+        self._own = own
+        self._held = held
+        self._are_numbers_ours = in_first_namespace
+        self.are_strangers = False
+
+    def figures(self, pids: Collection[int]) -> tuple[int | None, int | None]:
+        """Bytes of the program, and the number of other processes; None where that cannot be told."""
+        processes = self._held.get("processes", _PROCESSES_EVERY_S, self._ask)
+        if processes is None:
+            return None, None
+        if not self._are_numbers_ours and not self._have_met(processes, pids):
+            return None, None
+        program = [num_bytes for pid, num_bytes in processes.items() if pid in pids]
+        known = None if any(num_bytes is None for num_bytes in program) else sum(b or 0 for b in program)
+        return known, len(processes) - len(program)
+
+    def _have_met(self, processes: Mapping[int, int | None], pids: Collection[int]) -> bool:
+        self._are_numbers_ours = any(pid in pids for pid in processes)
+        self.are_strangers = bool(processes) and not self._are_numbers_ours
+        return self._are_numbers_ours
+
+    def _ask(self) -> dict[int, int | None] | None:
+        """Bytes by process; a process that computes and draws is in both lists with the same bytes."""
+        computing = self._own.ask("memory by process", ("nvmlDeviceGetComputeRunningProcesses",))
+        if computing is None:
+            return None
+        drawing = self._own.ask("memory of drawing processes", ("nvmlDeviceGetGraphicsRunningProcesses",)) or ()
+        return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in (*drawing, *computing)}
+
+
+def _name(nvml: Nvml, handle: Any, index: int) -> GpuName:
+    subject = Subject(nvml, handle, lambda what, why: None)
+    name = text(subject.ask("name", ("nvmlDeviceGetName",)))
+    return GpuName(index=index, name=name, uuid=text(subject.ask("UUID", ("nvmlDeviceGetUUID",))))
+
+
+def _slices(nvml: Nvml, handle: Any, whole: GpuName) -> list[tuple[GpuName, Any]]:
+    """The slices in use of a GPU in slices; none where it is whole or knows no slices."""
+    subject = Subject(nvml, handle, lambda what, why: None)
+    mode = subject.ask("MIG mode", ("nvmlDeviceGetMigMode",))
+    if mode is None or not mode[0]:
+        return []
+    slices = []
+    for number in range(int(subject.ask("slices", ("nvmlDeviceGetMaxMigDeviceCount",)) or 0)):
+        own_handle = subject.ask("slice", ("nvmlDeviceGetMigDeviceHandleByIndex", number))
+        if own_handle is None:
+            continue
+        own = _name(nvml, own_handle, whole.index)
+        gpu = GpuName(
+            index=whole.index, slice=number, name=own.name or whole.name, uuid=own.uuid, parent_uuid=whole.uuid
+        )
+        slices.append((gpu, own_handle))
+    return slices
+
+
+def _label(gpu: GpuName) -> str:
+    return f"GPU {gpu.index}" if gpu.slice is None else f"GPU {gpu.index} slice {gpu.slice}"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink(Path("/proc/self/ns/pid"))
+    except OSError:
+        return ""

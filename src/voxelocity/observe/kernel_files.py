@@ -1,0 +1,65 @@
+"""Files of the kernel's that are read again and again: opened once, read whole. Knows nothing of what they say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_CHUNK_BYTES = 1 << 17
+
+
+class KernelFile:
+    """A file below /proc or /sys whose content changes. The descriptor is not passed on to children."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._is_missing = False
+
+    def read(self) -> str:
+        """All of it now; "" where it cannot be read, which is then not tried again."""
+        if self._is_missing:
+            return ""
+        try:
+            if self._descriptor < 0:
+                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            parts, position = [], 0
+            # The kernel hands out a page or so at a time, whatever is asked for.
+            while part := os.pread(self._descriptor, _CHUNK_BYTES, position):
+                parts.append(part)
+                position += len(part)
+        except OSError:
+            self._is_missing = True
+            self.close()
+            return ""
+        return b"".join(parts).decode(errors="replace")
+
+    def counters(self) -> dict[str, int]:
+        """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped."""
+        pairs = {}
+        for line in self.read().splitlines():
+            name, _, rest = line.partition(" ")
+            number = rest.split(maxsplit=1)[0] if rest.strip() else ""
+            if number.isdigit():
+                pairs[name.rstrip(":")] = int(number)
+        return pairs
+
+    def close(self) -> None:
+        """Gives the descriptor back; a later `read` opens the file again unless it was missing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_small(path: str) -> bytes:
+    """A file of one process, below 4 KiB; b"" where it or the process is gone, or may not be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,138 @@
+"""NVIDIA's management library, asked with care. The one module that knows `pynvml`; it is imported when first asked.
+
+A driver may refuse any question: the device has no such sensor, the person may not ask, the device fell off the bus. A
+refusal is data here. It is told once, and a question that will never be answered is not asked again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+# Codes of nvml.h. Refused with one of the first, a question will be refused as long as the program runs: invalid
+# argument, not supported, no permission, not found, no such function, other version, deprecated.
+_FINAL = {2, 3, 4, 6, 13, 25, 26}
+# Uninitialised (by someone else in this process), lost, reset required, no such GPU.
+_LOST = {1, 15, 16, 28}
+
+
+class NvmlError(Exception):
+    """A question that NVML did not answer; never leaves `observe`.
+
+    Attributes:
+        reason: in NVML's words.
+        is_final: it will not be answered later either.
+        is_lost: the device is gone.
+    """
+
+    def __init__(self, reason: str, *, is_final: bool = False, is_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.is_final = is_final
+        self.is_lost = is_lost
+
+
+class Nvml:
+    """The library, initialised; `close` ends what was begun, once.
+
+    Args:
+        load: gives the module `pynvml` or what has its functions.
+
+    Raises:
+        NvmlError: the package, the driver's library or the driver is not there, or may not be asked.
+    """
+
+    def __init__(self, load: Callable[[], Any] | None = None) -> None:
+        try:
+            self._library = (load or _load)()
+        except ImportError:
+            raise NvmlError("the package nvidia-ml-py is not installed", is_final=True) from None
+        self._is_open = False
+        self.ask("nvmlInit")
+        self._is_open = True
+
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """What the function of this name answers.
+
+        Raises:
+            NvmlError: it does not answer, or this version of the package has no such function.
+        """
+        call = getattr(self._library, function, None)
+        if call is None:
+            raise NvmlError("Function Not Found", is_final=True)
+        try:
+            return call(*arguments)
+        except self._library.NVMLError as error:
+            code = int(error.value)
+            raise NvmlError(_words(error, code), is_final=code in _FINAL, is_lost=code in _LOST) from None
+
+    def constant(self, name: str) -> Any:
+        """The constant of this name, None where this version of the package has none."""
+        return getattr(self._library, name, None)
+
+    def close(self) -> None:
+        """Gives the library back. A second call does nothing, nor does one after the driver went away."""
+        if self._is_open:
+            self._is_open = False
+            try:
+                self.ask("nvmlShutdown")
+            except NvmlError:
+                return
+
+
+class Subject:
+    """One device of the library's, with a memory of what it does not answer.
+
+    Args:
+        tell: is called with (question, reason) when a question is refused for the first time.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any, tell: Callable[[str, str], None]) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._tell = tell
+        self._given_up: set[tuple[Any, ...]] = set()
+        self._told: set[str] = set()
+
+    def ask(self, question: str, *calls: tuple[Any, ...]) -> Any:
+        """The answer of the first call that gives one, None where none does.
+
+        Args:
+            question: what is asked, in words.
+            calls: function name and the arguments after the handle; each further one is for older drivers.
+
+        Raises:
+            NvmlError: the device is gone.
+        """
+        reason = ""
+        for call in calls:
+            if call in self._given_up:
+                continue
+            try:
+                return self._nvml.ask(call[0], self._handle, *call[1:])
+            except NvmlError as refusal:
+                if refusal.is_lost:
+                    raise
+                if refusal.is_final:
+                    self._given_up.add(call)
+                reason = refusal.reason
+        if reason and question not in self._told:
+            self._told.add(question)
+            self._tell(question, reason)
+        return None
+
+
+def text(value: Any) -> str:
+    """NVML's text; older versions of the package give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
+
+
+def _load() -> Any:
+    return importlib.import_module("pynvml")
+
+
+def _words(error: Any, code: int) -> str:
+    # For a code that it does not know the package asks the library, which gives bytes, or fails if it is not loaded.
+    words = str(error)
+    return words[2:-1] if words.startswith("b'") else words or f"NVML error {code}"

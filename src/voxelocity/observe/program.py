@@ -1,0 +1,241 @@
+"""A program and all processes it starts: CPU time, memory, reads, threads. Processes come and go while it is watched.
+
+CPU time of a process that ended is not lost: the kernel adds it to its parent's when the parent waits for it. So growth
+is counted in two places, in the processes that live and in what they inherit, and what had been seen of a process
+before it ended is taken off what its parent inherits. No rate is ever negative.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.observe.clock import Clock, system_clock
+from voxelocity.observe.kernel_files import read_small
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Any thread may start a process, but looking at every thread each time costs more than all the rest.
+_THREADS_EVERY_S = 2.0
+# Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
+# the time at most.
+_SHARED_MEMORY_COST = 0.0025
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramFigures:
+    """A program at one moment; the first three since the figures before, 0 in the first ones.
+
+    Attributes:
+        read_bytes: that had to come from a disk.
+        memory_bytes: resident; what its processes share counts once.
+    """
+
+    cpu_s: float
+    num_major_faults: int
+    read_bytes: int
+    memory_bytes: int
+    num_processes: int
+    num_threads: int
+
+
+@dataclass
+class _Process:
+    """One process as last read."""
+
+    parent: int
+    begun: int
+    is_zombie: bool
+    own_ticks: int
+    inherited_ticks: int
+    own_faults: int
+    inherited_faults: int
+    num_threads: int
+    resident_bytes: int
+    read_bytes: int = 0
+    # What of `resident_bytes` is not to be counted, as other processes of the program have it too.
+    shared_bytes: int = 0
+    asked_s: float = -1.0
+
+
+_NOTHING = _Process(
+    parent=0,
+    begun=-1,
+    is_zombie=False,
+    own_ticks=0,
+    inherited_ticks=0,
+    own_faults=0,
+    inherited_faults=0,
+    num_threads=0,
+    resident_bytes=0,
+)
+
+
+class ProgramSampler:
+    """Figures of the process `pid` and its descendants. One thread at a time.
+
+    Processes whose parent ended stay watched. CPU time comes in ticks of the kernel, usually of 10 ms.
+
+    Args:
+        pid: of the program's first process.
+        root: of the file system with `proc`, for tests.
+        clock: tells seconds.
+        cpu_clock: tells seconds of this thread's CPU time.
+
+    Attributes:
+        lists_children: whether the kernel lists the children of a process; without, the whole machine is searched,
+            every 2 s.
+    """
+
+    def __init__(
+        self, pid: int, *, root: Path = Path("/"), clock: Clock = system_clock, cpu_clock: Clock = time.thread_time
+    ) -> None:
+        self.pid = pid
+        self._proc = str(root / "proc")
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._known: dict[int, _Process] = {}
+        self._is_first = True
+        self._threads_due_s = clock()
+        self._memory_due_s = clock()
+        self.lists_children = os.path.exists(f"{self._proc}/{pid}/task/{pid}/children")
+        self._listed: dict[int, list[int]] = {}
+
+    @property
+    def pids(self) -> Collection[int]:
+        """Of the program when figures were last made."""
+        return self._known.keys()
+
+    def figures(self) -> ProgramFigures:
+        """What the program did since the last call, and what it has now."""
+        before, now = self._known, self._read_all()
+        ended = [process for pid, process in before.items() if not _is_same(process, now.get(pid))]
+        cpu_ticks = faults = read_bytes = 0
+        for pid, process in now.items():
+            earlier = before.get(pid)
+            if earlier is None or not _is_same(earlier, process):
+                earlier = _NOTHING
+                # A forked process begins with all the memory of its parent, and counts for what it adds to that.
+                process.shared_bytes = process.resident_bytes if process.parent in now else 0
+            else:
+                process.shared_bytes, process.asked_s = earlier.shared_bytes, earlier.asked_s
+            children = [child for child in ended if child.parent == pid]
+            cpu_ticks += max(0, process.own_ticks - earlier.own_ticks)
+            cpu_ticks += max(0, process.inherited_ticks - earlier.inherited_ticks - sum(map(_ticks, children)))
+            faults += max(0, process.own_faults - earlier.own_faults)
+            faults += max(0, process.inherited_faults - earlier.inherited_faults - sum(map(_faults, children)))
+            # The kernel keeps one sum of what a process read and inherited.
+            read_bytes += max(0, process.read_bytes - earlier.read_bytes - sum(child.read_bytes for child in children))
+        self._known = now
+        self._look_at_shared_memory()
+        is_first, self._is_first = self._is_first, False
+        alive = [process for process in now.values() if not process.is_zombie]
+        return ProgramFigures(
+            cpu_s=0.0 if is_first else cpu_ticks / _TICKS_PER_S,
+            num_major_faults=0 if is_first else faults,
+            read_bytes=0 if is_first else read_bytes,
+            memory_bytes=sum(max(0, process.resident_bytes - process.shared_bytes) for process in alive),
+            num_processes=len(alive),
+            num_threads=sum(process.num_threads for process in alive),
+        )
+
+    def _read_all(self) -> dict[int, _Process]:
+        """Every process of the program that there is: found through its parents, or known already."""
+        now_s = self._clock()
+        look_everywhere = now_s >= self._threads_due_s
+        if look_everywhere:
+            self._threads_due_s = now_s + _THREADS_EVERY_S
+            self._listed = {} if self.lists_children else self._children_of_all()
+        found: dict[int, _Process] = {}
+        # The first process leads to nearly all; those whose parent ended are reached from what is known.
+        for start in (self.pid, *self._known):
+            waiting = [start]
+            while waiting:
+                pid = waiting.pop()
+                process = self._read(pid) if pid not in found else None
+                earlier = self._known.get(pid)
+                if process is None or (pid == start and earlier is not None and not _is_same(earlier, process)):
+                    # Seen already, gone, or its number was given to a stranger.
+                    continue
+                found[pid] = process
+                waiting += self._children(pid, of_every_thread=look_everywhere or earlier is None)
+        return found
+
+    def _children(self, pid: int, *, of_every_thread: bool) -> list[int]:
+        if not self.lists_children:
+            return self._listed.get(pid, [])
+        threads = [str(pid)]
+        if of_every_thread:
+            try:
+                threads = os.listdir(f"{self._proc}/{pid}/task")
+            except OSError:
+                return []
+        lists = (read_small(f"{self._proc}/{pid}/task/{thread}/children") for thread in threads)
+        return [int(child) for children in lists for child in children.split()]
+
+    def _children_of_all(self) -> dict[int, list[int]]:
+        """Children by parent, of the whole machine: for kernels that list no children (CONFIG_PROC_CHILDREN)."""
+        children: dict[int, list[int]] = {}
+        for name in os.listdir(self._proc):
+            if name.isdigit():
+                fields = read_small(f"{self._proc}/{name}/stat").rpartition(b")")[2].split(maxsplit=2)
+                if len(fields) > 1:
+                    children.setdefault(int(fields[1]), []).append(int(name))
+        return children
+
+    def _read(self, pid: int) -> _Process | None:
+        stat = read_small(f"{self._proc}/{pid}/stat")
+        # The name in the second field may hold blanks and brackets.
+        fields = stat.rpartition(b")")[2].split()
+        if len(fields) < 22:
+            return None
+        process = _Process(
+            parent=int(fields[1]),
+            begun=int(fields[19]),
+            is_zombie=fields[0] in (b"Z", b"X"),
+            own_ticks=int(fields[11]) + int(fields[12]),
+            inherited_ticks=int(fields[13]) + int(fields[14]),
+            own_faults=int(fields[9]),
+            inherited_faults=int(fields[10]),
+            num_threads=int(fields[17]),
+            resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        )
+        _, _, after = read_small(f"{self._proc}/{pid}/io").partition(b"\nread_bytes: ")
+        number = after.split(maxsplit=1)[0] if after else b""
+        earlier = self._known.get(pid)
+        process.read_bytes = int(number) if number.isdigit() else earlier.read_bytes if earlier else 0
+        return process
+
+    def _look_at_shared_memory(self) -> None:
+        """Asks one process, the one not asked for longest, as often as the cost allows."""
+        now_s = self._clock()
+        alive = [(process.asked_s, pid) for pid, process in self._known.items() if not process.is_zombie]
+        if len(alive) < 2 or now_s < self._memory_due_s:
+            # One process shares with nobody; what it shared with those that ended is its own now.
+            for _, pid in alive if len(alive) == 1 else ():
+                self._known[pid].shared_bytes = 0
+            return
+        begin_s = self._cpu_clock()
+        _, pid = min(alive)
+        process = self._known[pid]
+        process.asked_s = now_s
+        _, _, after = read_small(f"{self._proc}/{pid}/smaps_rollup").partition(b"\nPss:")
+        number = after.split(maxsplit=1)[0] if after else b""
+        # Pss counts a page that n processes share as the n-th part of one.
+        process.shared_bytes = process.resident_bytes - int(number) * 1024 if number.isdigit() else 0
+        self._memory_due_s = now_s + (self._cpu_clock() - begin_s) / _SHARED_MEMORY_COST
+
+
+def _is_same(process: _Process, other: _Process | None) -> bool:
+    return other is not None and other.begun == process.begun
+
+
+def _ticks(process: _Process) -> int:
+    return process.own_ticks + process.inherited_ticks
+
+
+def _faults(process: _Process) -> int:
+    return process.own_faults + process.inherited_faults

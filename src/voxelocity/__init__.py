@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from voxelocity.data.pipeline import Feed as Feed
     from voxelocity.data.source import open_cases as open
     from voxelocity.infer import predict_files as predict
+    from voxelocity.monitoring.monitor import Monitor as Monitor
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
 
 __version__ = "0.1.0"
 
-__all__ = ["Feed", "ThreadBuffer", "__version__", "open", "plan", "predict", "train"]
+__all__ = ["Feed", "Monitor", "ThreadBuffer", "__version__", "open", "plan", "predict", "train"]
 
 _WHERE = {
     "ThreadBuffer": ("voxelocity.data.feed", "ThreadBuffer"),
     "Feed": ("voxelocity.data.pipeline", "Feed"),
+    "Monitor": ("voxelocity.monitoring.monitor", "Monitor"),
     "open": ("voxelocity.data.source", "open_cases"),
     "plan": ("voxelocity.planning", "make_plan"),
     "predict": ("voxelocity.infer", "predict_files"),

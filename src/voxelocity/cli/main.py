@@ -8,8 +8,8 @@ import sys
 
 import typer
 
-from voxelocity.cli import bench, cache, demo, diagnose, interrupt, plan, predict, report, train
-from voxelocity.core.errors import InputError, InterruptedRunError, VoxelocityError
+from voxelocity.cli import bench, cache, demo, diagnose, interrupt, monitor, plan, predict, report, train
+from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
     name="voxelocity",
@@ -27,10 +27,16 @@ app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
 app.add_typer(cache.app, name="cache")
 app.command("bench")(bench.bench)
+# What follows the command's name is the command's, options as well.
+app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
+
+# They start a person's own program, whose variables must be the person's own.
+_STARTS_A_PROGRAM = {"monitor", "diagnose"}
 
 
 @app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop."),
 ) -> None:
     if version:
@@ -38,13 +44,17 @@ def _options(
 
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand not in _STARTS_A_PROGRAM:
+        # Threads that wait for work must sleep: with libgomp's default they spin, and any other busy process on the
+        # machine then makes a training step 5 to 40 times slower (measured on 2 cores). Read when torch is imported.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> None:
-    """Runs the command line. Status 0: done. 2: something given was wrong. 1: the run failed. 130, 143: stopped."""
-    # Threads that wait for work must sleep: with libgomp's default they spin, and any other busy process on the
-    # machine then makes a training step 5 to 40 times slower (measured on 2 cores). Read when torch is imported.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    """Runs the command line. Status 0: done. 2: something given was wrong. 1: the run failed. 130, 143: stopped.
+
+    `monitor` ends with the status of the command that it watched.
+    """
     try:
         with interrupt.ends_at_once():
             app()
@@ -55,6 +65,8 @@ def main() -> None:
         raise
     except InputError as error:
         _end(error, 2)
+    except CommandError as error:
+        _end(error, error.status)
     except InterruptedRunError as error:
         _end(error, 128 + error.signal_number)
     except VoxelocityError as error:

@@ -57,20 +57,21 @@ def watch_command(
     on_start: Callable[[int], None] | None = None,
     tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
+    on_end: Callable[[], object] | None = None,
     clock: Clock = system_clock,
 ) -> int:
     """The exit status of the command, -n where signal n ended it.
 
     Signals are handled in the main thread alone; called in another, this only starts the command and waits. An
-    exception in `on_start` or `tick` is raised once the command has ended.
+    exception in one of the functions is raised once the command has ended.
 
     Args:
         command: its name or path, and its arguments; no shell reads them.
         environment: variables besides those of this process.
         on_start: is called with the process id, at once.
-        tick: is called every `tick_s` while the command runs, and once when it has ended, while the kernel still has
-            its figures.
+        tick: is called every `tick_s` while the command runs.
         tick_s: seconds between two calls of `tick`.
+        on_end: is called when the command has ended, while the kernel still has its figures.
         clock: tells seconds.
 
     Raises:
@@ -83,8 +84,8 @@ def watch_command(
             if on_start is not None:
                 on_start(child.pid)
             _wait(child.pid, tick, tick_s, clock)
-            if tick is not None:
-                tick()
+            if on_end is not None:
+                on_end()
         finally:
             # Whatever went wrong here, the command is not left alone.
             status = child.wait()

@@ -130,7 +130,7 @@ class HostSampler:
 
     def _rates(self, program: ProgramFigures | None, period_s: float | None) -> dict[str, float]:
         """Rates by name, of what could be asked now and before."""
-        now = {name: value * _PAGE_BYTES for name, value in self._vmstat.counters().items() if name.startswith("pswp")}
+        now = {name: value * _PAGE_BYTES for name, value in self._vmstat.counters("pswp").items()}
         now |= _disk_bytes(self._diskstats.read(), self._disks)
         now |= _network_bytes(self._network.read(), self._interfaces)
         before, self._counters = self._counters, now

@@ -34,10 +34,16 @@ class KernelFile:
             return ""
         return b"".join(parts).decode(errors="replace")
 
-    def counters(self) -> dict[str, int]:
-        """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped."""
+    def counters(self, beginning: str = "") -> dict[str, int]:
+        """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped.
+
+        Args:
+            beginning: of the names that are wanted; parsing all of /proc/vmstat would cost as much as all the rest.
+        """
         pairs = {}
         for line in self.read().splitlines():
+            if not line.startswith(beginning):
+                continue
             name, _, rest = line.partition(" ")
             number = rest.split(maxsplit=1)[0] if rest.strip() else ""
             if number.isdigit():

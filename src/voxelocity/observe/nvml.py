@@ -116,7 +116,7 @@ class Subject:
                     raise
                 if refusal.is_final:
                     self._given_up.add(call)
-                reason = refusal.reason
+                reason = reason or refusal.reason
         if reason and question not in self._told:
             self._told.add(question)
             self._tell(question, reason)

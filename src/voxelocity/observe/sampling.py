@@ -17,7 +17,7 @@ from voxelocity.observe.samples import Sample
 from voxelocity.observe.thinning import ThinnedSamples
 from voxelocity.observe.visible_gpus import GpuName
 
-LEAST_PERIOD_S, GREATEST_PERIOD_S = 0.1, 60.0
+_LEAST_PERIOD_S, _GREATEST_PERIOD_S = 0.1, 60.0
 # Over a shorter stretch a rate made of 10 ms ticks means nothing.
 _LEAST_STRETCH_S = 0.02
 # A driver that hangs must not keep the program from ending.
@@ -59,12 +59,7 @@ class Sampler:
         make_host: Callable[[int | None], HostSampler] = HostSampler,
         make_gpu: Callable[[], GpuSampler] = GpuSampler,
     ) -> None:
-        if not LEAST_PERIOD_S <= period_s <= GREATEST_PERIOD_S:
-            raise ConfigError(
-                f"observe.sampling: a period of {period_s} s is out of range; "
-                f"choose {LEAST_PERIOD_S:g} to {GREATEST_PERIOD_S:g} s"
-            )
-        self.period_s = period_s
+        self.period_s = checked_period_s(period_s)
         self.begin_s = 0.0
         self.own_cpu_s = 0.0
         self._pid = pid
@@ -185,6 +180,20 @@ class Sampler:
             self._on_sample(sample)
         self.own_cpu_s += time.thread_time() - cpu_begin_s
         return sample
+
+
+def checked_period_s(period_s: float) -> float:
+    """The period itself.
+
+    Raises:
+        ConfigError: it is out of range.
+    """
+    if not _LEAST_PERIOD_S <= period_s <= _GREATEST_PERIOD_S:
+        raise ConfigError(
+            f"observe.sampling: a period of {period_s} s is out of range; "
+            f"choose {_LEAST_PERIOD_S:g} to {_GREATEST_PERIOD_S:g} s"
+        )
+    return period_s
 
 
 def next_tick_s(due_s: float, now_s: float, period_s: float) -> float:

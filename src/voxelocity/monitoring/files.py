@@ -1,0 +1,215 @@
+"""The folder of a monitor: `samples.csv`, a row a sample as it comes, and `monitor.json`, what it is and how it ended.
+
+A row is written whole and at once, so whatever kills the monitor, at most the last row is torn. A disk that fills costs
+rows, never the watching: what fails is told once and tried again with the next sample.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from voxelocity.core.errors import InputError, OutputError
+from voxelocity.monitoring.phases import read_phases
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.monitoring.table import columns, row, row_reader
+from voxelocity.observe.samples import Sample
+from voxelocity.observe.thinning import ThinnedSamples
+from voxelocity.observe.visible_gpus import GpuName
+from voxelocity.report.atomic import write_whole
+
+SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
+_FORMAT = 1
+# Errors of a place that has no room; such a folder is watched from memory, any other failure is the person's to mend.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class MonitorFiles:
+    """Writes the folder while a program runs. One thread at a time, and `describe` may come from another.
+
+    Args:
+        folder: is made if it is missing.
+        tell: is called with the first failure to write, in words.
+
+    Raises:
+        OutputError: the folder holds a monitor's record already, or cannot be written; a full disk is only told.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder = folder
+        self._tell = tell
+        self._has_told = False
+        self._descriptor = -1
+        self._num_cores: int | None = None
+        self._made = [place for place in (folder, *folder.parents) if not place.exists()]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._descriptor = os.open(folder / SAMPLES, flags, 0o644)
+        except FileExistsError:
+            raise OutputError(
+                f"monitoring: {folder} holds a record already; name another folder, or remove that one"
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise OutputError(
+                    f"monitoring: cannot write to {folder} ({error.strerror}); name a folder you may write to"
+                ) from None
+            self._failed(str(error.strerror))
+
+    def add(self, sample: Sample, gpus: Sequence[GpuName]) -> None:
+        """Writes a sample's row, before the first one the names of the columns.
+
+        Args:
+            sample: the next one.
+            gpus: those that have columns; the same each time.
+        """
+        if self._descriptor < 0:
+            return
+        devices = [(gpu.index, gpu.slice) for gpu in gpus]
+        if self._num_cores is None:
+            if not self._append(columns(sample, devices)):
+                return
+            self._num_cores = len(sample.host.core_shares)
+        self._append(row(sample, devices, num_cores=self._num_cores))
+
+    def describe(self, record: MonitorRecord, *, begin_s: float, gpus: Sequence[GpuName], is_over: bool) -> None:
+        """Writes `monitor.json`, all but the samples and phases of a record."""
+        description = {
+            "format": _FORMAT,
+            "is_over": is_over,
+            "command": list(record.command),
+            "status": record.status,
+            "seconds": round(record.seconds, 3),
+            "period_s": record.period_s,
+            "own_cpu_s": round(record.own_cpu_s, 4),
+            "missing": list(record.missing),
+            "begin_s": begin_s,
+            "gpus": [asdict(gpu) for gpu in gpus],
+            "environment": dict(record.environment),
+        }
+        try:
+            write_whole(self.folder / DESCRIPTION, (json.dumps(description, indent=1) + "\n").encode())
+        except OutputError as error:
+            reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else ""
+            self._failed(str(reason or error))
+
+    def close(self) -> None:
+        """Gives the file back. A second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def remove(self) -> None:
+        """Takes back the file, and the folder with its parents as far as they are empty and were made for it."""
+        self.close()
+        (self.folder / SAMPLES).unlink(missing_ok=True)
+        for folder in self._made:
+            with suppress(OSError):
+                folder.rmdir()
+
+    def _append(self, cells: Sequence[str]) -> bool:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        line = text.getvalue().encode()
+        try:
+            size_bytes = os.fstat(self._descriptor).st_size
+            if os.write(self._descriptor, line) < len(line):
+                # A full disk takes part of a row; leaving it would glue the next one to it.
+                os.ftruncate(self._descriptor, size_bytes)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            self._failed(str(error.strerror))
+            return False
+        return True
+
+    def _failed(self, reason: str) -> None:
+        if not self._has_told:
+            self._has_told = True
+            self._tell(
+                f"files: {self.folder} cannot be written ({reason}); samples are kept in memory, and rows are written "
+                "again once there is room"
+            )
+
+
+def read_monitor(folder: str | Path) -> MonitorRecord:
+    """What a monitor wrote to its folder; also of one that was killed, or that still runs.
+
+    Rows that are torn are left out. Long records are thinned as they are while watching.
+
+    Raises:
+        InputError: the folder holds no record.
+    """
+    place = Path(folder)
+    described = _read_description(place / DESCRIPTION)
+    gpus = [GpuName(**gpu) for gpu in described.get("gpus", ())]
+    thinned, missing = ThinnedSamples(), [str(line) for line in described.get("missing", ())]
+    num_torn = 0
+    try:
+        for sample in _read_samples(place / SAMPLES, gpus):
+            if sample is None:
+                num_torn += 1
+            else:
+                thinned.add(sample)
+    except OSError as error:
+        if not described:
+            raise InputError(
+                f"monitoring: {place} holds no record of a monitor ({SAMPLES}: {error.strerror}); name the folder that "
+                "'voxelocity monitor -o' was given"
+            ) from None
+        missing.append(f"samples: {SAMPLES} cannot be read ({error.strerror})")
+    samples = thinned.samples()
+    if not described:
+        missing.append(f"what was watched: {DESCRIPTION} is missing or damaged")
+    elif not described.get("is_over"):
+        missing.append("the end: the monitor was killed, or still runs")
+    if num_torn:
+        missing.append(f"samples: {num_torn} torn {'row' if num_torn == 1 else 'rows'} of {SAMPLES}")
+    phases, left_out = read_phases(place, float(described.get("begin_s", 0.0))) if described else ([], "")
+    return MonitorRecord(
+        command=tuple(described.get("command", ())),
+        status=described.get("status"),
+        seconds=max(float(described.get("seconds", 0.0)), samples[-1].time_s if samples else 0.0),
+        period_s=float(described.get("period_s", samples[0].period_s if samples else 0.0)),
+        own_cpu_s=float(described.get("own_cpu_s", 0.0)),
+        samples=samples,
+        phases=phases,
+        missing=[*missing, left_out] if left_out else missing,
+        environment=described.get("environment", {}),
+    )
+
+
+def _read_description(path: Path) -> Mapping[str, Any]:
+    try:
+        described = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return described if isinstance(described, dict) and described.get("format") == _FORMAT else {}
+
+
+def _read_samples(path: Path, gpus: Sequence[GpuName]) -> Iterator[Sample | None]:
+    """Each row's sample, None for one that is torn."""
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+        rows = csv.reader(_whole_lines(file))
+        header = next(rows, None)
+        if header is None or "time_s" not in header or "period_s" not in header:
+            return
+        read = row_reader(header, gpus)
+        for cells in rows:
+            try:
+                yield read(cells)
+            except ValueError:
+                yield None
+
+
+def _whole_lines(file: io.TextIOWrapper) -> Iterator[str]:
+    # A torn last row may have all its cells and half a number.
+    return (line if line.endswith("\n") else "torn" for line in file)

@@ -1,0 +1,212 @@
+"""Watches the machine while a program runs: samples to memory and to a folder, phases where the program marks them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from voxelocity.core.errors import InputError
+from voxelocity.monitoring.files import MonitorFiles
+from voxelocity.monitoring.phases import VARIABLE, read_phases
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.observe.environment import environment
+from voxelocity.observe.samples import Sample
+from voxelocity.observe.sampling import Sampler, checked_period_s
+
+PICTURE = "monitor.png"
+
+
+class Monitor:
+    """Samples host and GPUs in a thread, from `start` to `stop`; usable as a context.
+
+    By default the program is this process with its children::
+
+        with voxelocity.Monitor("watched"):
+            train()
+
+    A sample costs about 1 ms of CPU; docs/monitor.md has the figures.
+
+    Args:
+        folder: gets `samples.csv` while it runs and `monitor.json`; without one all stays in memory.
+        period_s: between two samples, 0.1 to 60.
+        command: what is watched, for the record; empty for this process.
+        on_sample: is called with each sample, in the sampling thread.
+        tell: is called with what goes wrong on the way, each thing once; prints to stderr by default.
+
+    Attributes:
+        other_cpu_s: CPU seconds beside sampling that are to be counted as the monitor's own.
+
+    Raises:
+        ConfigError: `period_s` is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        period_s: float = 0.5,
+        *,
+        command: Sequence[str] = (),
+        on_sample: Callable[[Sample], None] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder).absolute()
+        self.period_s = checked_period_s(period_s)
+        self.other_cpu_s = 0.0
+        self._command = tuple(command)
+        self._on_sample = on_sample
+        self._tell = tell or _print
+        self._notes: list[str] = []
+        self._files: MonitorFiles | None = None
+        self._sampler: Sampler | None = None
+        self._environment: dict[str, Any] = {}
+        self._variable_before: str | None = None
+        self._is_running = False
+        self._is_over = False
+        self._status: int | None = None
+        self._seconds = 0.0
+
+    def prepare(self) -> Self:
+        """Makes the folder. `start` does so too; this is for whoever must know beforehand that it can be written.
+
+        Raises:
+            OutputError: the folder holds a record already, or cannot be written.
+        """
+        if self.folder is not None and self._files is None:
+            self._files = MonitorFiles(self.folder, self.note)
+        self._environment = environment()
+        return self
+
+    def start(self, pid: int | None = None) -> Self:
+        """Begins to sample.
+
+        Args:
+            pid: of the watched program; this process if not given, whose phases are then noted too.
+
+        Raises:
+            InputError: it was started before; make another one.
+            OutputError: the folder holds a record already, or cannot be written.
+        """
+        if self._is_running or self._is_over:
+            raise InputError("monitoring: this Monitor was started before; make a new one for another stretch")
+        self.prepare()
+        self._is_running = True
+        if pid is None and self.folder is not None:
+            self._variable_before = os.environ.get(VARIABLE)
+            os.environ[VARIABLE] = str(self.folder)
+        watched = os.getpid() if pid is None else pid
+        self._sampler = Sampler(watched, period_s=self.period_s, on_sample=self._keep)
+        self._sampler.start()
+        self._describe(self._sampler)
+        return self
+
+    def take(self) -> Sample | None:
+        """One more sample, now, besides those that come by themselves; None where the last is too near."""
+        return None if self._sampler is None else self._sampler.take()
+
+    def stop(self, status: int | None = None) -> MonitorRecord:
+        """Ends sampling and gives the record. A second call only gives it again.
+
+        Args:
+            status: that the program ended with, negative for a signal.
+        """
+        if self._is_running and self._sampler is not None:
+            self._sampler.take()
+            self._seconds = self._sampler.elapsed_s
+            self._sampler.stop()
+            self._status = status
+            self._is_running, self._is_over = False, True
+            if os.environ.get(VARIABLE) == str(self.folder):
+                _set_variable(self._variable_before)
+            self._describe(self._sampler)
+            if self._files is not None:
+                self._files.close()
+        return self.record
+
+    def discard(self) -> None:
+        """Ends without a record where nothing was watched, and leaves nothing in the folder; else only ends."""
+        if self._is_running:
+            self.stop()
+        elif self._files is not None and not self._is_over:
+            self._files.remove()
+
+    @property
+    def record(self) -> MonitorRecord:
+        """What has been seen up to now."""
+        sampler = self._sampler
+        if sampler is None:
+            return MonitorRecord(command=self._command, seconds=0.0, period_s=self.period_s)
+        phases, left_out = ([], "") if self.folder is None else read_phases(self.folder, sampler.begin_s)
+        notes = [*sampler.missing, *self._notes, left_out]
+        return MonitorRecord(
+            command=self._command,
+            status=self._status,
+            seconds=sampler.elapsed_s if self._is_running else self._seconds,
+            period_s=self.period_s,
+            own_cpu_s=sampler.own_cpu_s + self.other_cpu_s,
+            samples=sampler.samples,
+            phases=phases,
+            missing=[note for note in notes if note],
+            environment=self._environment,
+        )
+
+    @property
+    def last(self) -> Sample | None:
+        """The newest sample."""
+        return None if self._sampler is None else self._sampler.last
+
+    def plot(self, path: str | Path | None = None) -> Path:
+        """The path of a picture (PNG) of what has been seen up to now.
+
+        Args:
+            path: where it goes; `monitor.png` in the folder, or in the current one where there is none.
+
+        Raises:
+            InputError: nothing has been watched yet.
+            OutputError: it cannot be written.
+        """
+        if not self._is_running and not self._is_over:
+            raise InputError("monitoring: nothing has been watched yet; call start() before plot()")
+        from voxelocity.monitoring.picture import render_monitor_png  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        place = Path(path) if path is not None else (self.folder or Path()) / PICTURE
+        render_monitor_png(self.record, place)
+        return place
+
+    def note(self, text: str) -> None:
+        """Tells something once and keeps it with what is missing."""
+        if text not in self._notes:
+            self._notes.append(text)
+            self._tell(text)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _keep(self, sample: Sample) -> None:
+        if self._files is not None and self._sampler is not None:
+            self._files.add(sample, self._sampler.gpus)
+        if self._on_sample is not None:
+            self._on_sample(sample)
+
+    def _describe(self, sampler: Sampler) -> None:
+        if self._files is not None:
+            self._files.describe(self.record, begin_s=sampler.begin_s, gpus=sampler.gpus, is_over=self._is_over)
+
+
+def _set_variable(value: str | None) -> None:
+    if value is None:
+        del os.environ[VARIABLE]
+    else:
+        os.environ[VARIABLE] = value
+
+
+def _print(text: str) -> None:
+    print(f"voxelocity: {text}", file=sys.stderr)

@@ -1,0 +1,138 @@
+"""A command under a monitor, from its start to the page. What fails here never changes the command's status."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from voxelocity.core.errors import OutputError
+from voxelocity.monitoring.live import open_live_view
+from voxelocity.monitoring.monitor import PICTURE, Monitor
+from voxelocity.monitoring.phases import VARIABLE
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.monitoring.summary import summary_lines
+from voxelocity.observe.command import shell_status, watch_command
+from voxelocity.observe.samples import Sample
+
+PAGE = "monitor.html"
+_DEFAULT_FOLDER = Path("monitor")
+_LIVE_EVERY_S = 1.0
+
+
+def watch(
+    command: Sequence[str],
+    *,
+    folder: Path | None = None,
+    period_s: float = 0.5,
+    is_live: bool = False,
+    has_page: bool = True,
+    openmetrics: Path | None = None,
+    stream: TextIO | None = None,
+) -> int:
+    """The command's exit status as a shell tells it; its record lies in the folder.
+
+    Nothing is written to stdout, which is the command's own.
+
+    Args:
+        command: its name or path, and its arguments.
+        folder: of the record; by default one below `monitor` in the current folder, named by date and time.
+        period_s: between two samples.
+        is_live: whether the last lines of the terminal show the newest sample, while `stream` is a terminal.
+        has_page: whether a page and a picture are made at the end.
+        openmetrics: file that always holds the newest sample.
+        stream: where we speak; stderr if not given.
+
+    Raises:
+        CommandError: the command cannot be started; nothing is left in the folder.
+        ConfigError: the period is out of range.
+        OutputError: the folder holds a record already, or cannot be written.
+    """
+    speak = _speaker(stream or sys.stderr)
+    place = _new_folder(_DEFAULT_FOLDER) if folder is None else folder
+    monitor = Monitor(
+        place,
+        period_s,
+        command=command,
+        tell=speak,
+        on_sample=None if openmetrics is None else lambda sample: _write_openmetrics(sample, openmetrics, monitor),
+    )
+    # A folder that cannot be written is told before the command has begun.
+    monitor.prepare()
+    view = open_live_view(stream or sys.stderr, speak) if is_live else None
+
+    def tick() -> None:
+        cpu_begin_s = time.thread_time()
+        if view is not None:
+            view.draw(monitor.last, command)
+        monitor.other_cpu_s += time.thread_time() - cpu_begin_s
+
+    def at_start(pid: int) -> None:
+        monitor.start(pid)
+        tick()
+
+    try:
+        status = watch_command(
+            command,
+            environment={VARIABLE: str(monitor.folder)},
+            on_start=at_start,
+            tick=None if view is None else tick,
+            tick_s=_LIVE_EVERY_S,
+            on_end=monitor.take,
+        )
+    except BaseException:
+        monitor.discard()
+        raise
+    finally:
+        if view is not None:
+            view.close()
+    record = monitor.stop(status)
+    made = _render(record, place, speak) if has_page else None
+    for line in summary_lines(record, made or place):
+        speak(line)
+    return shell_status(status)
+
+
+def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -> Path | None:
+    """The page, None where it could not be made."""
+    from voxelocity.monitoring.page import render_monitor_page  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from voxelocity.monitoring.picture import render_monitor_png  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    page = folder / PAGE
+    try:
+        render_monitor_png(record, folder / PICTURE)
+        render_monitor_page(record, page)
+    except (OutputError, OSError) as error:
+        speak(f"the page could not be made ({error})")
+        return None
+    return page
+
+
+def _write_openmetrics(sample: Sample, path: Path, monitor: Monitor) -> None:
+    from voxelocity.monitoring.openmetrics import write_openmetrics  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+    try:
+        write_openmetrics(sample, path)
+    except (OutputError, OSError) as error:
+        monitor.note(f"openmetrics: {error}")
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder that is not there yet, named by date and time."""
+    name = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    names = [name, *(f"{name}_{number}" for number in range(2, 1000))]
+    return next(parent / name for name in names if not (parent / name).exists())
+
+
+def _speaker(stream: TextIO) -> Callable[[str], None]:
+    def speak(text: str) -> None:
+        try:
+            print(f"voxelocity: {text}", file=stream, flush=True)
+        except (OSError, ValueError):
+            # Nobody listens any more; the command's status still counts.
+            return
+
+    return speak

@@ -71,9 +71,7 @@ def test_without_library_or_driver_nothing_is_sampled_and_the_reason_is_told(cod
     driver = FakeNvml(begin=Refused(code))
     gpus = sampler(driver)
     assert gpus.sample() == ()
-    assert gpus.missing == (
-        f"GPUs: none can be sampled ({words}); install NVIDIA's driver if this machine has one",
-    )
+    assert gpus.missing == (f"GPUs: none can be sampled ({words}); install NVIDIA's driver if this machine has one",)
     gpus.close()
     assert driver.num_open == 0
 

@@ -176,6 +176,11 @@ class Monitor:
         render_monitor_png(self.record, place)
         return place
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was told on the way."""
+        return tuple(self._notes)
+
     def note(self, text: str) -> None:
         """Tells something once and keeps it with what is missing."""
         if text not in self._notes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.monitoring.record import MonitorRecord
@@ -11,19 +11,20 @@ from voxelocity.observe.samples import GpuSample, Sample
 from voxelocity.report.quantities import bytes_text, duration_text, share_text
 
 
-def summary_lines(record: MonitorRecord, place: Path) -> list[str]:
+def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] = ()) -> list[str]:
     """How it ended and how long it took, CPU, memory, each GPU, what is missing, where to look.
 
     Args:
         record: of the whole time.
         place: the page or the folder of the record.
+        told: of what is missing, what was said already.
     """
     lines = [f"the command {_ending(record.status)} after {duration_text(record.seconds)}"]
     if record.samples:
         lines += [_host(record.samples), *_gpus(record.samples)]
     else:
         lines.append("it was too short for a sample")
-    lines += [f"not seen: {line}" for line in record.missing]
+    lines += [f"not seen: {line}" for line in record.missing if line not in told]
     lines.append(f"see {place}")
     return lines
 

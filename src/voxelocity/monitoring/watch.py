@@ -91,7 +91,7 @@ def watch(
             view.close()
     record = monitor.stop(status)
     made = _render(record, place, speak) if has_page else None
-    for line in summary_lines(record, made or place):
+    for line in summary_lines(record, made or place, told=monitor.notes):
         speak(line)
     return shell_status(status)
 

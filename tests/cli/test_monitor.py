@@ -1,0 +1,194 @@
+"""`voxelocity monitor` around real commands."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from voxelocity.core.errors import OutputError
+from voxelocity.monitoring import watch
+from voxelocity.monitoring.files import read_monitor
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Pages, pictures and metrics that were made, instead of making them."""
+    seen = SimpleNamespace(pages=[], pictures=[], metrics=[])
+
+    def fake(module, function, into):
+        def make(given, path):
+            into.append((given, path))
+            Path(path).write_text("made")
+
+        monkeypatch.setitem(sys.modules, f"voxelocity.monitoring.{module}", SimpleNamespace(**{function: make}))
+
+    fake("page", "render_monitor_page", seen.pages)
+    fake("picture", "render_monitor_png", seen.pictures)
+    fake("openmetrics", "write_openmetrics", seen.metrics)
+    return seen
+
+
+@pytest.fixture
+def monitor(voxelocity, made, tmp_path, tmp_path_factory):
+    """The command with its record in `tmp_path/out`; `out` is all that went to stdout, the child's own included."""
+
+    def call(*arguments):
+        written = tmp_path_factory.mktemp("child") / "out"
+        before = os.dup(1)
+        with open(written, "w") as file:
+            os.dup2(file.fileno(), 1)
+        try:
+            outcome = voxelocity("monitor", "-o", tmp_path / "out", *arguments)
+        finally:
+            os.dup2(before, 1)
+            os.close(before)
+        return SimpleNamespace(status=outcome.status, out=outcome.out + written.read_text(), err=outcome.err)
+
+    return call
+
+
+def test_the_command_keeps_its_output_and_its_status_and_its_record_is_made(monitor, made, tmp_path):
+    told = monitor("--period", "0.1", "--", "sh", "-c", "echo mine; sleep 0.3; exit 42")
+    assert (told.status, told.out) == (42, "mine\n")
+    record = read_monitor(tmp_path / "out")
+    assert record.status == 42
+    assert record.command == ("sh", "-c", "echo mine; sleep 0.3; exit 42")
+    assert len(record.samples) >= 2
+    assert made.pages[0][1] == tmp_path / "out" / "monitor.html"
+    assert made.pictures[0][1] == tmp_path / "out" / "monitor.png"
+    assert made.pages[0][0].samples
+    assert "voxelocity: the command ended with status 42 after" in told.err
+    assert f"voxelocity: see {tmp_path / 'out' / 'monitor.html'}" in told.err.replace("\n ", " ")
+
+
+def test_options_after_the_commands_name_are_the_commands(monitor):
+    assert monitor("--no-page", "echo", "--live", "-o", "x", "--help").out == "--live -o x --help\n"
+
+
+def test_a_command_that_is_killed_leaves_a_whole_record_that_says_so(monitor, made, tmp_path):
+    told = monitor("--", "sh", "-c", "sleep 0.1; kill -9 $$")
+    assert told.status == 137
+    assert "the command was ended by SIGKILL" in told.err
+    record = read_monitor(tmp_path / "out")
+    assert record.status == -9
+    assert record.samples
+    assert not [line for line in record.missing if "the end" in line]
+    assert len(made.pages) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"), [("no-such-command", 127, "not found"), ("/", 126, "is a folder")]
+)
+def test_a_command_that_cannot_start_leaves_nothing_behind(monitor, tmp_path, command, status, words):
+    told = monitor("--", command)
+    assert told.status == status
+    assert f"voxelocity: command '{command}':" in told.err
+    assert words in told.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_a_page_only_facts_are_written(monitor, made, tmp_path):
+    told = monitor("--no-page", "true")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["monitor.json", "samples.csv"]
+    assert made.pages == made.pictures == []
+    assert f"voxelocity: see {tmp_path / 'out'}\n" in told.err
+
+
+def test_the_newest_sample_lies_in_the_file_for_openmetrics(monitor, made, tmp_path):
+    monitor("--openmetrics", tmp_path / "metrics.prom", "--", "sleep", "0.1")
+    assert made.metrics[-1][1] == tmp_path / "metrics.prom"
+    assert made.metrics[-1][0].time_s > 0
+
+
+def test_metrics_and_pages_that_cannot_be_written_are_told_and_change_no_status(monitor, monkeypatch, tmp_path):
+    def fail(*_):
+        raise OutputError("report: cannot write 'there': No space left on device; free the path or choose another")
+
+    fake = SimpleNamespace(render_monitor_page=fail, render_monitor_png=fail, write_openmetrics=fail)
+    for module in ("page", "picture", "openmetrics"):
+        monkeypatch.setitem(sys.modules, f"voxelocity.monitoring.{module}", fake)
+    told = monitor("--period", "0.1", "--openmetrics", tmp_path / "m", "--", "sh", "-c", "sleep 0.35; exit 5")
+    assert told.status == 5
+    assert told.err.count("voxelocity: openmetrics: report: cannot write 'there'") == 1
+    assert "voxelocity: the page could not be made (report: cannot write" in told.err
+    assert len(read_monitor(tmp_path / "out").samples) >= 2
+
+
+def test_a_disk_that_fills_is_told_once_and_changes_no_status(monitor, monkeypatch, made, tmp_path):
+    write = os.write
+    monkeypatch.setattr("voxelocity.monitoring.files.os.write", lambda fd, line: write(fd, line[:5]))
+    told = monitor("--period", "0.1", "--", "sh", "-c", "sleep 0.35; exit 6")
+    assert told.status == 6
+    assert told.err.count("samples are kept in memory") == 1
+    assert any("samples are kept in memory" in line for line in made.pages[0][0].missing)
+    assert len(made.pages[0][0].samples) >= 2
+
+
+def test_live_without_a_terminal_says_so_in_a_line_and_goes_on(monitor):
+    told = monitor("--live", "--no-page", "--", "echo", "mine")
+    assert (told.status, told.out) == (0, "mine\n")
+    assert "voxelocity: --live shows nothing: stderr is no terminal\n" in told.err
+
+
+def test_a_folder_with_a_record_and_a_wrong_period_are_refused_before_the_command_runs(monitor, tmp_path):
+    monitor("--no-page", "true")
+    told = monitor("--no-page", "--", "touch", tmp_path / "ran")
+    assert told.status == 2
+    assert "holds a record already; name another folder" in told.err
+    told = monitor("--period", "0", "--", "touch", tmp_path / "ran")
+    assert told.status == 2
+    assert "choose 0.1 to 60 s" in told.err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_without_a_folder_one_is_made_by_date_and_time(voxelocity, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert voxelocity("monitor", "--no-page", "true").status == 0
+    assert voxelocity("monitor", "--no-page", "true").status == 0
+    folders = list((tmp_path / "monitor").iterdir())
+    assert len(folders) == 2
+    assert all(json.loads((folder / "monitor.json").read_text())["is_over"] for folder in folders)
+
+
+def test_the_command_gets_its_own_variables_and_the_place_for_phases(monitor, monkeypatch, tmp_path):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    told = monitor("--no-page", "--", "sh", "-c", 'echo "${OMP_WAIT_POLICY-unset} $VOXELOCITY_SPANS"')
+    assert told.out == f"unset {tmp_path / 'out'}\n"
+
+
+def test_phases_that_the_command_marked_are_in_the_record(monitor, made):
+    span = """import json, os, time
+place = os.environ["VOXELOCITY_SPANS"]
+with open(f"{place}/spans-{os.getpid()}.jsonl", "w") as file:
+    print(json.dumps({"name": "fit", "start_s": time.perf_counter(), "seconds": 0.01}), file=file)
+"""
+    monitor("--", sys.executable, "-S", "-c", span)
+    (mark,) = made.pages[0][0].phases
+    assert mark.name == "fit"
+    assert 0 < mark.start_s < 60
+
+
+def test_other_commands_still_let_waiting_threads_sleep(voxelocity, monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "x")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    voxelocity("report", tmp_path / "none")
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+
+
+def test_nobody_who_listens_is_no_reason_to_fail(made, tmp_path):
+    class Closed:
+        encoding = "utf-8"
+
+        def write(self, text):
+            raise BrokenPipeError
+
+        def flush(self):
+            raise BrokenPipeError
+
+        def isatty(self):
+            return False
+
+    assert watch.watch(["sh", "-c", "exit 4"], folder=tmp_path / "out", is_live=True, stream=Closed()) == 4

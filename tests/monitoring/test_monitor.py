@@ -1,0 +1,145 @@
+"""Monitor around this process, with and without a folder."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import voxelocity
+from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.monitoring import files
+from voxelocity.monitoring.files import read_monitor
+from voxelocity.monitoring.monitor import Monitor
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What was drawn, instead of drawing it."""
+    made = []
+
+    def render(record, path):
+        made.append((record, path))
+        Path(path).write_bytes(b"picture")
+
+    monkeypatch.setitem(sys.modules, "voxelocity.monitoring.picture", SimpleNamespace(render_monitor_png=render))
+    return made
+
+
+def _until_sampled(monitor):
+    """Waits for a sample that came by itself."""
+    pause = threading.Event()
+    for _ in range(2000):
+        if monitor.last is not None:
+            return
+        pause.wait(0.01)
+    raise AssertionError("no sample came")
+
+
+def test_it_is_offered_by_the_package():
+    assert voxelocity.Monitor is Monitor
+
+
+def test_without_a_folder_all_stays_in_memory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monitor = Monitor(period_s=0.1).start()
+    _until_sampled(monitor)
+    record = monitor.stop()
+    assert len(record.samples) >= 1
+    assert record.samples[0].host.num_processes >= 1
+    assert record.seconds >= record.samples[-1].time_s
+    assert record.own_cpu_s > 0
+    assert record.environment["python"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_a_folder_the_record_can_be_read_while_it_runs_and_afterwards(tmp_path):
+    with Monitor(tmp_path / "watched", period_s=0.1) as monitor:
+        _until_sampled(monitor)
+        assert "the end: the monitor was killed, or still runs" in read_monitor(tmp_path / "watched").missing
+    read = read_monitor(tmp_path / "watched")
+    assert len(read.samples) == len(monitor.record.samples)
+    assert read.seconds == pytest.approx(monitor.record.seconds, abs=1e-3)
+    assert list(read.missing) == list(monitor.record.missing)
+
+
+def test_its_own_process_is_told_where_phases_go_and_forgets_it_afterwards(tmp_path, monkeypatch):
+    monkeypatch.setenv("VOXELOCITY_SPANS", "before")
+    with Monitor(tmp_path / "a", period_s=60) as monitor:
+        assert os.environ["VOXELOCITY_SPANS"] == str(tmp_path / "a")
+        begin_s = monitor._sampler.begin_s
+        (tmp_path / "a" / "spans-1.jsonl").write_text(f'{{"name": "fit", "start_s": {begin_s + 2}, "seconds": 1}}\n')
+    assert os.environ["VOXELOCITY_SPANS"] == "before"
+    assert [(mark.name, round(mark.start_s, 6)) for mark in monitor.record.phases] == [("fit", 2.0)]
+    monkeypatch.delenv("VOXELOCITY_SPANS")
+    Monitor(tmp_path / "b", period_s=60).start().stop()
+    assert "VOXELOCITY_SPANS" not in os.environ
+
+
+def test_a_period_out_of_range_and_a_second_start_are_refused():
+    with pytest.raises(ConfigError, match=r"choose 0.1 to 60 s"):
+        Monitor(period_s=0.01)
+    monitor = Monitor(period_s=60).start()
+    with pytest.raises(InputError, match="was started before; make a new one"):
+        monitor.start()
+    monitor.stop()
+    with pytest.raises(InputError, match="was started before; make a new one"):
+        monitor.start()
+
+
+def test_a_folder_with_a_record_is_refused_before_anything_runs(tmp_path):
+    Monitor(tmp_path, period_s=60).start().stop()
+    with pytest.raises(OutputError, match="holds a record already"):
+        Monitor(tmp_path, period_s=60).start()
+    assert not [thread for thread in threading.enumerate() if thread.name == "voxelocity sampler"]
+
+
+def test_a_full_disk_is_told_once_and_samples_go_on_in_memory(tmp_path, monkeypatch):
+    told = []
+    monitor = Monitor(tmp_path / "a", period_s=60, tell=told.append).start()
+    pause = threading.Event()
+
+    def full(descriptor, line):
+        return 0
+
+    monkeypatch.setattr(files.os, "write", full)
+    for _ in range(3):
+        pause.wait(0.03)
+        assert monitor.take() is not None
+    monkeypatch.undo()
+    record = monitor.stop()
+    assert len(record.samples) >= 3
+    assert len(told) == 1
+    assert "(No space left on device); samples are kept in memory" in told[0]
+    assert told[0] in record.missing
+
+
+def test_what_goes_wrong_is_printed_to_stderr_by_default_once(capsys):
+    monitor = Monitor(period_s=60)
+    monitor.note("a thing")
+    monitor.note("a thing")
+    assert capsys.readouterr() == ("", "voxelocity: a thing\n")
+
+
+def test_the_picture_goes_to_the_folder_or_where_it_is_asked_for(tmp_path, drawn, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monitor = Monitor(tmp_path / "a", period_s=60)
+    with pytest.raises(InputError, match=r"nothing has been watched yet; call start\(\) before plot\(\)"):
+        monitor.plot()
+    monitor.start()
+    assert monitor.plot() == tmp_path / "a" / "monitor.png"
+    monitor.stop()
+    assert monitor.plot(tmp_path / "mine.png") == tmp_path / "mine.png"
+    in_memory = Monitor(period_s=60).start()
+    in_memory.stop()
+    assert in_memory.plot() == Path("monitor.png")
+    assert drawn[1][0] == monitor.record
+
+
+def test_a_second_stop_gives_the_same_record():
+    monitor = Monitor(period_s=60, command=["x"]).start()
+    first = monitor.stop(3)
+    assert monitor.stop(4) == first
+    assert (first.status, first.command) == (3, ("x",))

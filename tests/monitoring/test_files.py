@@ -119,7 +119,7 @@ def test_a_folder_that_holds_a_record_is_not_written_over(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot write to .*; name a folder you may write to"):
+    with pytest.raises(OutputError, match=r"cannot write to .*; name a folder you may write to"):
         MonitorFiles(tmp_path / "file" / "folder", print)
 
 

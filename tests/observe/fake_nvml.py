@@ -1,4 +1,5 @@
 """A driver whose answers are a table: what `pynvml` offers, as far as the sampler asks."""
+# ruff: noqa: N802, N815
 
 from __future__ import annotations
 

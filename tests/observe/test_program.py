@@ -202,26 +202,51 @@ def test_memory_that_processes_share_counts_once(proc):
     proc.set(10, mb=100, pss_mb=60)
     program = sampler(proc)
     assert program.figures().memory_bytes == 100 * 2**20
-    # A forked worker has all the memory of its parent, and adds 10.
-    proc.set(11, 10, mb=100, pss_mb=50)
-    program.figures()
-    program.figures()
+    # A forked worker has all the memory of its parent, and 10 more.
+    proc.set(11, 10, mb=110, pss_mb=50)
     assert program.figures().memory_bytes == (60 + 50) * 2**20
-    proc.set(11, 10, mb=130, pss_mb=50)
-    assert program.figures().memory_bytes in ((60 + 50) * 2**20, (60 + 80) * 2**20)
     proc.end(11)
     assert program.figures().memory_bytes == 100 * 2**20
 
 
-def test_a_forked_worker_counts_for_what_it_adds_until_it_is_asked(proc):
-    proc.set(10, mb=100)
+def test_the_kernel_is_asked_for_shared_memory_as_seldom_as_it_costs_and_growth_is_added_between(proc):
+    clock = FakeClock()
+    proc.set(10, mb=100, pss_mb=60)
+    proc.set(11, 10, mb=100, pss_mb=50)
+    program = ProgramSampler(10, root=proc.root, clock=clock, cpu_clock=_each_call_takes_a_second())
+    assert program.figures().memory_bytes == (60 + 50) * 2**20
+    proc.set(11, 10, mb=120, pss_mb=55)
+    clock.advance(999.0)
+    assert program.figures().memory_bytes == (60 + 50 + 20) * 2**20
+    clock.advance(1.0)
+    assert program.figures().memory_bytes == (60 + 55) * 2**20
+
+
+def test_a_new_worker_counts_for_what_it_adds_to_its_parent_until_it_is_asked(proc):
+    proc.set(10, mb=100, pss_mb=70)
+    proc.set(12, 10, mb=100, pss_mb=70)
     program = ProgramSampler(10, root=proc.root, clock=FakeClock(), cpu_clock=_each_call_takes_a_second())
-    proc.set(12, 10, mb=100)
     program.figures()
     proc.set(11, 10, mb=100)
-    program.figures()
+    assert program.figures().memory_bytes == 100 * 2**20
     proc.set(11, 10, mb=130)
     assert program.figures().memory_bytes == (100 + 30) * 2**20
+
+
+def test_a_process_larger_than_its_parent_is_no_copy_of_it(proc):
+    proc.set(10, mb=1)
+    proc.set(11, 10, mb=300)
+    assert sampler(proc).figures().memory_bytes == 300 * 2**20
+
+
+def test_memory_of_a_process_whose_parent_ended_is_its_own(proc):
+    proc.set(10)
+    proc.set(11, 10, mb=200)
+    proc.set(12, 11, mb=200)
+    program = sampler(proc)
+    assert program.figures().memory_bytes == 200 * 2**20
+    proc.end(11)
+    assert program.figures().memory_bytes == 200 * 2**20
 
 
 def _each_call_takes_a_second():

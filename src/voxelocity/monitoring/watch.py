@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -129,8 +131,12 @@ def _new_folder(parent: Path) -> Path:
 
 def _speaker(stream: TextIO) -> Callable[[str], None]:
     def speak(text: str) -> None:
+        line = f"voxelocity: {text}"
+        if stream.isatty():
+            columns = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         try:
-            print(f"voxelocity: {text}", file=stream, flush=True)
+            print(line, file=stream, flush=True)
         except (OSError, ValueError):
             # Nobody listens any more; the command's status still counts.
             return

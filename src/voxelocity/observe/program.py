@@ -22,7 +22,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _THREADS_EVERY_S = 2.0
 # Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
 # the time at most.
-_SHARED_MEMORY_COST = 0.0025
+_SHARED_MEMORY_COST = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,8 @@ class _Process:
     num_threads: int
     resident_bytes: int
     read_bytes: int = 0
-    # What of `resident_bytes` is not to be counted, as other processes of the program have it too.
-    shared_bytes: int = 0
-    asked_s: float = -1.0
+    # Of `resident_bytes`, what it had from its parent when it was first seen.
+    forked_bytes: int = 0
 
 
 _NOTHING = _Process(
@@ -101,6 +100,7 @@ class ProgramSampler:
         self._is_first = True
         self._threads_due_s = clock()
         self._memory_due_s = clock()
+        self._shared_bytes: dict[int, int] = {}
         self.lists_children = os.path.exists(f"{self._proc}/{pid}/task/{pid}/children")
         self._listed: dict[int, list[int]] = {}
 
@@ -118,10 +118,10 @@ class ProgramSampler:
             earlier = before.get(pid)
             if earlier is None or not _is_same(earlier, process):
                 earlier = _NOTHING
-                # A forked process begins with all the memory of its parent, and counts for what it adds to that.
-                process.shared_bytes = process.resident_bytes if process.parent in now else 0
-            else:
-                process.shared_bytes, process.asked_s = earlier.shared_bytes, earlier.asked_s
+                parent = now.get(process.parent)
+                process.forked_bytes = min(process.resident_bytes, parent.resident_bytes) if parent else 0
+            elif process.parent in now:
+                process.forked_bytes = earlier.forked_bytes
             children = [child for child in ended if child.parent == pid]
             cpu_ticks += max(0, process.own_ticks - earlier.own_ticks)
             cpu_ticks += max(0, process.inherited_ticks - earlier.inherited_ticks - sum(map(_ticks, children)))
@@ -130,14 +130,13 @@ class ProgramSampler:
             # The kernel keeps one sum of what a process read and inherited.
             read_bytes += max(0, process.read_bytes - earlier.read_bytes - sum(child.read_bytes for child in children))
         self._known = now
-        self._look_at_shared_memory()
         is_first, self._is_first = self._is_first, False
         alive = [process for process in now.values() if not process.is_zombie]
         return ProgramFigures(
             cpu_s=0.0 if is_first else cpu_ticks / _TICKS_PER_S,
             num_major_faults=0 if is_first else faults,
             read_bytes=0 if is_first else read_bytes,
-            memory_bytes=sum(max(0, process.resident_bytes - process.shared_bytes) for process in alive),
+            memory_bytes=self._memory_bytes(),
             num_processes=len(alive),
             num_threads=sum(process.num_threads for process in alive),
         )
@@ -209,24 +208,27 @@ class ProgramSampler:
         process.read_bytes = int(number) if number.isdigit() else earlier.read_bytes if earlier else 0
         return process
 
-    def _look_at_shared_memory(self) -> None:
-        """Asks one process, the one not asked for longest, as often as the cost allows."""
-        now_s = self._clock()
-        alive = [(process.asked_s, pid) for pid, process in self._known.items() if not process.is_zombie]
-        if len(alive) < 2 or now_s < self._memory_due_s:
-            # One process shares with nobody; what it shared with those that ended is its own now.
-            for _, pid in alive if len(alive) == 1 else ():
-                self._known[pid].shared_bytes = 0
-            return
-        begin_s = self._cpu_clock()
-        _, pid = min(alive)
-        process = self._known[pid]
-        process.asked_s = now_s
+    def _memory_bytes(self) -> int:
+        """Resident memory of all processes, what they share counted once.
+
+        The kernel is asked for all of them together, as often as the cost allows. In between, growth is added; and
+        while the processes are others than those asked, a forked one counts for what it adds to its parent's memory.
+        """
+        alive = {pid: process for pid, process in self._known.items() if not process.is_zombie}
+        if len(alive) > 1 and self._clock() >= self._memory_due_s:
+            begin_s = self._cpu_clock()
+            self._shared_bytes = {pid: self._ask_shared_bytes(pid, process) for pid, process in alive.items()}
+            self._memory_due_s = self._clock() + (self._cpu_clock() - begin_s) / _SHARED_MEMORY_COST
+        is_asked = self._shared_bytes.keys() == alive.keys()
+        shared = self._shared_bytes if is_asked else {pid: process.forked_bytes for pid, process in alive.items()}
+        return sum(max(0, process.resident_bytes - shared[pid]) for pid, process in alive.items())
+
+    def _ask_shared_bytes(self, pid: int, process: _Process) -> int:
+        """Of its resident memory, what is to be counted with other processes."""
         _, _, after = read_small(f"{self._proc}/{pid}/smaps_rollup").partition(b"\nPss:")
         number = after.split(maxsplit=1)[0] if after else b""
         # Pss counts a page that n processes share as the n-th part of one.
-        process.shared_bytes = process.resident_bytes - int(number) * 1024 if number.isdigit() else 0
-        self._memory_due_s = now_s + (self._cpu_clock() - begin_s) / _SHARED_MEMORY_COST
+        return process.resident_bytes - int(number) * 1024 if number.isdigit() else process.forked_bytes
 
 
 def _is_same(process: _Process, other: _Process | None) -> bool:

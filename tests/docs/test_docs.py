@@ -40,7 +40,8 @@ def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch
 def test_commands_in_the_documents_exist_with_their_options(block):
     group = typer.main.get_command(app)
     for line in block.splitlines():
-        words = line.split("#")[0].split()
+        # What follows "--" is a command of the reader's own.
+        words = line.split("#")[0].split(" -- ")[0].split()
         if not words or words[0] != "voxelocity":
             continue
         command = group.commands[words[1]]

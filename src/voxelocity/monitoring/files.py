@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.errors import InputError, OutputError
-from voxelocity.monitoring.phases import read_phases
+from voxelocity.monitoring.marks import read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.table import columns, row, row_reader
 from voxelocity.observe.samples import Sample

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from voxelocity.core.errors import InputError
 from voxelocity.monitoring.files import MonitorFiles
-from voxelocity.monitoring.phases import VARIABLE, read_phases
+from voxelocity.monitoring.marks import VARIABLE, read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.environment import environment
 from voxelocity.observe.samples import Sample

@@ -1,68 +1,128 @@
-"""Phases that the watched program marked: read from the files of its spans, put on the time axis of the samples."""
+"""Phases of a program over the time axis of the samples: how long, how often, and what the machine did meanwhile."""
 
 from __future__ import annotations
 
-import heapq
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from voxelocity.monitoring.columns import Column
 from voxelocity.observe.samples import PhaseMark
+from voxelocity.report.timeline import Stretch
 
-VARIABLE = "VOXELOCITY_SPANS"
-"""Names the folder in which programs of ours write `spans-<pid>.jsonl`."""
+_MAX_PHASES = 12
+_MAX_EXACT = 120
+_NUM_CELLS = 300
+# Far from one another first, and the colour of the first line last.
+_COLOURS = ("part-3", "part-5", "part-7", "part-4", "part-6", "part-8", "part-2", "part-1")
+_HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
-MAX_PHASES = 10_000
 
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """All stretches of one name, put together where they overlap.
 
-def read_phases(folder: Path, begin_s: float) -> tuple[list[PhaseMark], str]:
-    """The phases by their beginning, at most the `MAX_PHASES` longest; and a word where some were left out.
-
-    Lines that are torn or strange are passed over: a program may be killed while it writes one.
-
-    Args:
-        folder: with the files of spans; none is no error.
-        begin_s: what the machine's clock (`time.perf_counter`) showed when sampling began.
+    Attributes:
+        colour: a variable of the style sheet, or "#rrggbb".
+        count: how often it was begun.
+        edges_s: start and stop of each stretch in turn, increasing.
     """
-    num_seen = 0
-    longest: list[tuple[float, int, PhaseMark]] = []
-    for number, span in enumerate(_spans(folder)):
-        mark = _mark(span, begin_s)
-        if mark is None:
-            continue
-        num_seen += 1
-        entry = (mark.seconds, -number, mark)
-        if len(longest) < MAX_PHASES:
-            heapq.heappush(longest, entry)
-        else:
-            heapq.heappushpop(longest, entry)
-    marks = sorted((mark for _, _, mark in longest), key=lambda mark: (mark.start_s, -mark.seconds))
-    left_out = num_seen - len(marks)
-    return marks, f"phases: the {left_out:,} shortest of {num_seen:,} are left out" if left_out else ""
+
+    name: str
+    colour: str
+    count: int
+    edges_s: Column
+
+    @property
+    def seconds(self) -> float:
+        return float((self.edges_s[1::2] - self.edges_s[::2]).sum())
+
+    def within(self, starts_s: Column, stops_s: Column) -> Column:
+        """Seconds of this phase in each of the given stretches of time."""
+        lengths = np.zeros_like(self.edges_s)
+        lengths[1::2] = self.edges_s[1::2] - self.edges_s[::2]
+        covered_s = np.cumsum(lengths)
+        result: Column = np.interp(stops_s, self.edges_s, covered_s) - np.interp(starts_s, self.edges_s, covered_s)
+        return result
 
 
-def _spans(folder: Path) -> Iterator[Any]:
-    for path in sorted(folder.glob("spans-*.jsonl")):
-        try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                for line in file:
-                    try:
-                        yield json.loads(line)
-                    except ValueError:
-                        continue
-        except OSError:
-            continue
+def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
+    """The phases of the lowest rank, in the order in which they were first begun.
+
+    Beyond twelve names the shorter ones are put together.
+    """
+    rank = min((mark.rank for mark in marks), default=0)
+    by_name = dict[str, list[PhaseMark]]()
+    for mark in marks:
+        if mark.rank == rank and mark.seconds > 0.0:
+            by_name.setdefault(mark.name, []).append(mark)
+    ordered = sorted(by_name, key=lambda name: by_name[name][0].start_s)
+    longest = sorted(ordered, key=lambda name: -sum(mark.seconds for mark in by_name[name]))
+    kept = set(longest if len(longest) <= _MAX_PHASES else longest[: _MAX_PHASES - 1])
+    phases = [_phase(name, by_name[name], place) for place, name in enumerate(n for n in ordered if n in kept)]
+    rest = [name for name in ordered if name not in kept]
+    if rest:
+        others = [mark for name in rest for mark in by_name[name]]
+        phases.append(_phase(f"{len(rest)} others", others, None))
+    return phases
 
 
-def _mark(span: Any, begin_s: float) -> PhaseMark | None:
-    try:
-        return PhaseMark(
-            name=str(span["name"]),
-            start_s=float(span["start_s"]) - begin_s,
-            seconds=float(span["seconds"]),
-            color=str(span.get("color") or ""),
-            rank=int(span.get("rank") or 0),
+def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
+    """The phases as coloured ground: each stretch where there are few, else which phase leads in each cell of time."""
+    if sum(phase.edges_s.size // 2 for phase in phases) > _MAX_EXACT:
+        return _leading(phases, until_s)
+    # Longer ones first, so that an inner phase lies on top of the one around it.
+    return [
+        Stretch(name=phase.name, colour=phase.colour, start_s=float(start_s), stop_s=min(float(stop_s), until_s))
+        for phase in sorted(phases, key=lambda phase: -phase.seconds)
+        for start_s, stop_s in zip(phase.edges_s[::2], phase.edges_s[1::2], strict=True)
+        if start_s < until_s
+    ]
+
+
+def _phase(name: str, marks: Sequence[PhaseMark], place: int | None) -> Phase:
+    given = next((mark.color for mark in marks if _HEX.fullmatch(mark.color)), "")
+    colour = given or ("part-other" if place is None else _COLOURS[place % len(_COLOURS)])
+    starts = np.array([mark.start_s for mark in marks])
+    stops = starts + [mark.seconds for mark in marks]
+    return Phase(name=name, colour=colour, count=len(marks), edges_s=_united(starts, stops))
+
+
+def _united(starts_s: Column, stops_s: Column) -> Column:
+    """Edges of the union of the stretches."""
+    order = np.argsort(starts_s, kind="stable")
+    starts, reached = starts_s[order], np.maximum.accumulate(stops_s[order])
+    begins: NDArray[np.bool_] = np.concatenate([[True], starts[1:] > reached[:-1]])
+    ends = np.concatenate([begins[1:], [True]])
+    return np.stack([starts[begins], reached[ends]], axis=1).ravel()
+
+
+def _leading(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
+    edges = np.linspace(0.0, until_s, _NUM_CELLS + 1)
+    by_length = sorted(phases, key=lambda phase: -phase.seconds)
+    # Rounded, so that phases which fill a cell are equal.
+    covered = np.round([phase.within(edges[:-1], edges[1:]) for phase in by_length], 9)
+    united = _united(
+        np.concatenate([phase.edges_s[::2] for phase in phases]),
+        np.concatenate([phase.edges_s[1::2] for phase in phases]),
+    )
+    anything = Phase(name="", colour="", count=0, edges_s=united).within(edges[:-1], edges[1:])
+    # Of phases that cover a cell alike, the innermost: the shortest, which stands last.
+    leader = len(by_length) - 1 - np.argmax(covered[::-1], axis=0)
+    is_empty = (edges[1] - anything) > np.max(covered, axis=0)
+    leader = np.where(is_empty, -1, leader)
+    changes = np.flatnonzero(np.diff(leader)) + 1
+    starts, stops = np.concatenate([[0], changes]), np.concatenate([changes, [_NUM_CELLS]])
+    return [
+        Stretch(
+            name=by_length[leader[start]].name,
+            colour=by_length[leader[start]].colour,
+            start_s=float(edges[start]),
+            stop_s=float(edges[stop]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+        for start, stop in zip(starts, stops, strict=True)
+        if leader[start] >= 0
+    ]

@@ -1,80 +1,216 @@
-"""What a monitor says at the end, in a few lines."""
+"""What a record amounts to: one sentence, key figures, and tables of phases and devices. Draws nothing."""
 
 from __future__ import annotations
 
+import math
+import shlex
 import signal
-from collections.abc import Collection, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from voxelocity.monitoring.columns import Column, Columns, peak
+from voxelocity.monitoring.phases import Phase
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.observe.samples import GpuSample, Sample
-from voxelocity.report.quantities import bytes_text, duration_text, share_text
+from voxelocity.monitoring.timelines import memory_share
+from voxelocity.report.quantities import NOT_AVAILABLE, bytes_text, count_text, duration_text, rate_text, share_text
+from voxelocity.report.views import Card, Table, joined
+
+_TITLE_LENGTH = 64
 
 
-def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] = ()) -> list[str]:
-    """How it ended and how long it took, CPU, memory, each GPU, what is missing, where to look.
-
-    Args:
-        record: of the whole time.
-        place: the page or the folder of the record.
-        told: of what is missing, what was said already.
-    """
-    lines = [f"the command {_ending(record.status)} after {duration_text(record.seconds)}"]
-    if record.samples:
-        lines += [_host(record.samples), *_gpus(record.samples)]
-    else:
-        lines.append("it was too short for a sample")
-    lines += [f"not seen: {line}" for line in record.missing if line not in told]
-    lines.append(f"see {place}")
-    return lines
+def sentence(columns: Columns) -> str:
+    """What the record shows, in one sentence that claims no more than was seen."""
+    record = columns.record
+    parts = [_busy_text(columns), _gpu_text(columns), _memory_text(columns), ended_text(record)]
+    seen = joined(parts, "; ")
+    if not record.samples:
+        watched = f"No sample was taken in {duration_text(record.seconds)}"
+        return f"{watched}; {seen}." if seen else f"{watched}."
+    return f"In {duration_text(record.seconds)}, {seen or 'nothing could be asked of this machine'}."
 
 
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "went on"
-    if status >= 0:
-        return f"ended with status {status}"
+def title_of(record: MonitorRecord) -> str:
+    """The command, as far as it fits into a heading; "Monitor" where there was none."""
+    whole = shlex.join(record.command) or "Monitor"
+    return whole if len(whole) <= _TITLE_LENGTH else f"{whole[:_TITLE_LENGTH].rstrip()} ..."
+
+
+def ended_text(record: MonitorRecord) -> str:
+    """How the command ended; empty where there was none."""
+    if not record.command:
+        return ""
+    if record.status is None:
+        return "the command has not ended yet"
+    if record.status < 0:
+        return f"the command was ended by {_signal_name(-record.status)}"
+    return f"the command ended with status {record.status}"
+
+
+def cards(columns: Columns) -> list[Card]:
+    """Key figures; those that could not be asked are left out."""
+    record = columns.record
+    host = columns.host
+    program_cores, memory = columns.mean(host("program_cores")), peak(host("memory_used_bytes"))
+    every = (
+        ""
+        if not record.samples
+        else f"{count_text(len(record.samples), 'sample')}, one in {duration_text(record.period_s)}"
+    )
+    shown = [
+        Card(name="Watched", value=duration_text(record.seconds), note=every or "no sample"),
+        _card("CPU busy", columns.mean(columns.cores[0]), share_text, f"mean of {_cores_text(columns.num_cores)}"),
+        _card("The program", program_cores, _in_cores, f"mean; at most {_in_cores(peak(host('program_cores')))}"),
+        _card("Memory", memory, bytes_text, _memory_note(columns)),
+        _card("Memory of the program", peak(host("program_memory_bytes")), bytes_text, "at most"),
+    ]
+    busy = [columns.mean(device.column("busy_share")) for device in columns.devices]
+    used = [peak(device.column("memory_used_bytes")) for device in columns.devices]
+    many = len(columns.devices) > 1
+    note = f"mean over time of {len(busy)} devices" if many else "of the time a kernel ran"
+    shown.append(_card("GPU busy", _mean(busy), share_text, note))
+    shown.append(_card("GPU memory", _most(used), bytes_text, _gpu_memory_note(columns)))
+    energy_wh = _energy_wh(columns)
+    shown.append(
+        _card("Energy of the GPU" + "s" * many, energy_wh, lambda value: _number_text(value, " Wh"), "power over time")
+    )
+    return [card for card in shown if card.value != NOT_AVAILABLE]
+
+
+def phase_table(columns: Columns, phases: Sequence[Phase]) -> Table:
+    """Time of each phase, and what the machine did meanwhile: means over the samples, by how much of each it fills."""
+    gpu = [device.column("busy_share") for device in columns.devices]
+    measured: list[tuple[str, Column, str]] = [
+        ("CPU busy", columns.cores[0], "share"),
+        ("Program, cores", columns.host("program_cores"), "rate"),
+        ("Disk read", columns.host("disk_read_bytes_per_s"), "bytes"),
+        ("GPU busy", _mean_of(gpu) if gpu else np.full_like(columns.times_s, np.nan), "share"),
+    ]
+    measured = [entry for entry in measured if np.isfinite(entry[1]).any()]
+    stops_s = columns.times_s
+    starts_s = stops_s - columns.periods_s
+    rows = []
+    for phase in phases:
+        weights_s = phase.within(starts_s, stops_s)
+        means = (_TEXTS[kind](columns.mean(column, weights_s)) for _, column, kind in measured)
+        share = phase.seconds / columns.until_s if columns.until_s > 0.0 else math.nan
+        rows.append((phase.name, duration_text(phase.seconds), share_text(share), f"{phase.count:,}", *means))
+    heads = ("Phase", "Time", "Of all", "Times", *(head for head, _, _ in measured))
+    return Table(caption="Phases", heads=heads, rows=rows)
+
+
+def device_table(columns: Columns) -> Table:
+    """One row a GPU or slice: what it is, its means and its peaks."""
+    rows = []
+    for device in columns.devices:
+        last = next(sample for sample in reversed(device.samples) if sample is not None)
+        reasons = sorted(
+            {reason for sample in device.samples if sample is not None for reason in sample.throttle_reasons}
+        )
+        used, total = peak(device.column("memory_used_bytes")), peak(device.column("memory_total_bytes"))
+        rows.append(
+            (
+                device.name,
+                last.name or NOT_AVAILABLE,
+                share_text(columns.mean(device.column("busy_share"))),
+                f"{bytes_text(used)} of {bytes_text(total)}" if math.isfinite(used) else NOT_AVAILABLE,
+                _number_text(columns.mean(device.column("power_w")), " W"),
+                _number_text(peak(device.column("temperature_c")), " °C"),
+                joined(reasons) or "none seen",
+            )
+        )
+    heads = ("GPU", "Name", "Busy", "Memory at most", "Power", "At most", "Clocks held back by")
+    return Table(caption="GPUs", heads=heads, rows=rows, text_columns=frozenset({1, 6}))
+
+
+def _busy_text(columns: Columns) -> str:
+    busy, program = columns.mean(columns.cores[0]), columns.mean(columns.host("program_cores"))
+    cores = _cores_text(columns.num_cores)
+    if math.isnan(busy):
+        return "" if math.isnan(program) else f"the program kept {_in_cores(program)} busy"
+    used = "" if math.isnan(program) else f" ({rate_text(program)} of them by the program)"
+    return f"{rate_text(busy * columns.num_cores)} of {cores} {'were' if columns.num_cores > 1 else 'was'} busy{used}"
+
+
+def _gpu_text(columns: Columns) -> str:
+    means = [columns.mean(device.column("busy_share")) for device in columns.devices]
+    known = [mean for mean in means if math.isfinite(mean)]
+    if not known:
+        return ""
+    if len(means) == 1:
+        return f"the GPU was busy {share_text(known[0])} of the time"
+    low, high = share_text(min(known)), share_text(max(known))
+    spread = low if low == high else f"{low} to {high}"
+    return f"{count_text(len(known), 'GPU')} were busy {spread} of the time"
+
+
+def _memory_text(columns: Columns) -> str:
+    used, limit = peak(columns.host("memory_used_bytes")), columns.memory_limit_bytes
+    swap = peak(columns.host("swap_used_bytes"))
+    if math.isnan(used):
+        return ""
+    whole = f" of {bytes_text(limit)} ({share_text(used / limit)})" if limit > 0.0 else ""
+    return f"memory reached {bytes_text(used)}{whole}" + (f", swap {bytes_text(swap)}" if swap > 0.0 else "")
+
+
+def _memory_note(columns: Columns) -> str:
+    limit = columns.memory_limit_bytes
+    return f"at most, of {bytes_text(limit)}" if math.isfinite(limit) else "at most"
+
+
+def _gpu_memory_note(columns: Columns) -> str:
+    shares = [peak(memory_share(device)) for device in columns.devices]
+    return f"at most, {share_text(_most(shares))} of the device's own"
+
+
+def _energy_wh(columns: Columns) -> float:
+    """Power over time, of all devices; a slice has none of its own."""
+    powers = [device.column("power_w") for device in columns.devices]
+    joules = [float(np.nansum(power * columns.periods_s)) for power in powers if np.isfinite(power).any()]
+    return sum(joules) / 3600.0 if joules else math.nan
+
+
+def _cores_text(count: int) -> str:
+    return count_text(count, "core")
+
+
+def _in_cores(cores: float) -> str:
+    return _number_text(cores, " core" if cores == 1.0 else " cores")
+
+
+def _number_text(value: float, unit: str) -> str:
+    return NOT_AVAILABLE if math.isnan(value) else rate_text(value) + unit
+
+
+def _card(name: str, value: float, text: Callable[[float], str], note: str) -> Card:
+    return Card(name=name, value=text(value), note=note)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if math.isfinite(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _most(values: Sequence[float]) -> float:
+    return max((value for value in values if math.isfinite(value)), default=math.nan)
+
+
+def _mean_of(columns: Sequence[Column]) -> Column:
+    values = np.stack(columns)
+    known = np.isfinite(values)
+    counts = known.sum(axis=0)
+    return np.where(counts > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
+
+
+def _signal_name(number: int) -> str:
     try:
-        name = signal.Signals(-status).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {-status}"
-    return f"was ended by {name}"
+        return f"signal {number}"
 
 
-def _host(samples: Sequence[Sample]) -> str:
-    hosts = [sample.host for sample in samples]
-    program = _mean((host.program_cores, sample.period_s) for host, sample in zip(hosts, samples, strict=True))
-    others = _mean((host.others_cores, sample.period_s) for host, sample in zip(hosts, samples, strict=True))
-    cores = max(len(host.core_shares) for host in hosts)
-    parts = [] if program is None else [f"CPU: {program:.2f} of {cores} cores on average"]
-    parts += [] if others is None else [f"others took {others:.2f}"]
-    peak = _peak(host.program_memory_bytes for host in hosts)
-    parts += [] if peak is None else [f"memory: {bytes_text(peak)} at most"]
-    return ", ".join(parts)
-
-
-def _gpus(samples: Sequence[Sample]) -> list[str]:
-    by_device: dict[tuple[int, int | None], list[tuple[GpuSample, float]]] = {}
-    for sample in samples:
-        for gpu in sample.gpus:
-            by_device.setdefault((gpu.index, gpu.slice), []).append((gpu, sample.period_s))
-    lines = []
-    for (index, part), seen in by_device.items():
-        busy = _mean((gpu.busy_share, period_s) for gpu, period_s in seen)
-        peak = _peak(gpu.memory_used_bytes for gpu, _ in seen)
-        total = _peak(gpu.memory_total_bytes for gpu, _ in seen)
-        name = f"GPU {index}" if part is None else f"GPU {index} slice {part}"
-        parts = [] if busy is None else [f"busy {share_text(busy)} of the time"]
-        parts += [] if peak is None else [f"memory {bytes_text(peak)} of {bytes_text(total)} at most"]
-        lines.append(f"{name}: {', '.join(parts) or 'nothing could be asked'}")
-    return lines
-
-
-def _mean(pairs: Iterable[tuple[float | None, float]]) -> float | None:
-    known = [(value, seconds) for value, seconds in pairs if value is not None]
-    total_s = sum(seconds for _, seconds in known)
-    return sum(value * seconds for value, seconds in known) / total_s if total_s > 0 else None
-
-
-def _peak(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+_TEXTS: dict[str, Callable[[float], str]] = {
+    "share": share_text,
+    "rate": rate_text,
+    "bytes": lambda value: NOT_AVAILABLE if math.isnan(value) else f"{bytes_text(value)}/s",
+}

@@ -25,16 +25,16 @@ MAX_POINTS = 240
 _SIZE_INCH = (6.0, 3.1)
 _FONT_SIZE = 12.0
 _LINE_WIDTHS = {"strong": 2.2, "thin": 1.3, "faint": 1.0}
-_STAND_INS = {
+STAND_INS = {
     "chart-ink": "#010102",
     "chart-grid": "#010103",
     "chart-target": "#010104",
     "accent": "#010105",
     "accent-faint": "#010106",
     "baseline": "#010107",
+    "part-other": "#010108",
     **{f"class-{i}": f"#0102{i:02x}" for i in range(1, 8)},
     **{f"part-{i}": f"#0103{i:02x}" for i in range(1, 9)},
-    "part-other": "#010309",
 }
 _TIME_UNITS = ((172_800.0, 86_400.0, "days"), (7_200.0, 3_600.0, "hours"), (120.0, 60.0, "minutes"))
 
@@ -75,12 +75,12 @@ def time_chart(
         target: a value to mark with a dashed line.
         until_s: the time axis reaches at least so far, so that charts of one run can be compared by eye.
     """
-    with _drawing(name):
+    with drawing(name):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE_INCH, layout="constrained")
         draw_time_axes(figure.add_subplot(), series, y_label=y_label, y_limits=y_limits, target=target, until_s=until_s)
-        return _inline(figure, name)
+        return inline(figure, name)
 
 
 def stacked_chart(name: str, layers: Sequence[Series], *, y_label: str, y_limit: float | None = None) -> str:
@@ -92,7 +92,7 @@ def stacked_chart(name: str, layers: Sequence[Series], *, y_label: str, y_limit:
         y_label: of the value axis, which begins at 0.
         y_limit: where the value axis ends, so that one outlier does not flatten all else; fitted if not given.
     """
-    with _drawing(name):
+    with drawing(name):
         from matplotlib.figure import Figure
 
         seconds = [at_s for at_s, _ in layers[0].points]
@@ -103,15 +103,15 @@ def stacked_chart(name: str, layers: Sequence[Series], *, y_label: str, y_limit:
         axes.stackplot(
             [at_s / unit_s for at_s in seconds],
             *([value for _, value in layer.points] for layer in layers),
-            colors=[_STAND_INS[layer.colour] for layer in layers],
+            colors=[STAND_INS[layer.colour] for layer in layers],
             linewidth=0,
         )
         axes.set_ylim(0.0, y_limit)
         axes.set_xlim(min(seconds, default=0.0) / unit_s, longest_s / unit_s)
-        axes.set_xlabel(f"time ({unit})", color=_STAND_INS["chart-ink"])
-        axes.set_ylabel(y_label, color=_STAND_INS["chart-ink"])
-        _calm(axes, _STAND_INS)
-        return _inline(figure, name)
+        axes.set_xlabel(f"time ({unit})", color=STAND_INS["chart-ink"])
+        axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
+        calm(axes, STAND_INS)
+        return inline(figure, name)
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -130,7 +130,7 @@ def draw_time_axes(
     colours: dict[str, str] | None = None,
 ) -> None:
     """Draws lines over seconds into existing axes, with the colours of `colours` or, without it, the stand-ins."""
-    colours = colours or _STAND_INS
+    colours = colours or STAND_INS
     longest_s = max((seconds for line in series for seconds, _ in line.points), default=0.0)
     longest_s = max(longest_s, until_s) or 1.0
     unit_s, unit = time_unit(longest_s)
@@ -154,7 +154,7 @@ def draw_time_axes(
     axes.set_xlim(0.0, longest_s / unit_s * 1.02)
     axes.set_xlabel(f"time ({unit})", color=colours["chart-ink"])
     axes.set_ylabel(y_label, color=colours["chart-ink"])
-    _calm(axes, colours)
+    calm(axes, colours)
 
 
 def thinned(points: Points, limit: int = MAX_POINTS) -> Points:
@@ -177,7 +177,12 @@ def smoothed(points: Points) -> Points:
     return smooth
 
 
-def _calm(axes: Axes, colours: dict[str, str]) -> None:
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """The unit of a time axis that reaches so far: its seconds, and its name."""
+    return next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
+
+
+def calm(axes: Axes, colours: dict[str, str]) -> None:
     """Horizontal grid, no frame, few ticks."""
     from matplotlib.ticker import MaxNLocator
 
@@ -191,7 +196,8 @@ def _calm(axes: Axes, colours: dict[str, str]) -> None:
 
 
 @contextmanager
-def _drawing(name: str) -> Iterator[None]:
+def drawing(name: str) -> Iterator[None]:
+    """Matplotlib set for one chart of a page; `name` is unique within the page."""
     from matplotlib import rc_context
 
     # Text stays text, so that it can be searched, read aloud and set in the font of the page.
@@ -200,7 +206,7 @@ def _drawing(name: str) -> Iterator[None]:
         yield
 
 
-def _inline(figure: Figure, name: str) -> str:
+def inline(figure: Figure, name: str) -> str:
     """The figure as an element for the inside of a page: unique ids, no fonts, no foreign addresses, our colours."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
@@ -214,6 +220,6 @@ def _inline(figure: Figure, name: str) -> str:
     svg = re.sub(r'\sid="([^"]+)"', rf' id="{name}-\1"', svg)
     svg = svg.replace("url(#", f"url(#{name}-").replace('href="#', f'href="#{name}-')
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 aria-hidden="true" focusable="false"', svg, count=1)
-    for variable, stand_in in _STAND_INS.items():
+    for variable, stand_in in STAND_INS.items():
         svg = svg.replace(stand_in, f"var(--{variable})")
     return svg.strip()

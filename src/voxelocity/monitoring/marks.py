@@ -1,0 +1,68 @@
+"""Phases that the watched program marked: read from the files of its spans, put on the time axis of the samples."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from voxelocity.observe.samples import PhaseMark
+
+VARIABLE = "VOXELOCITY_SPANS"
+"""Names the folder in which programs of ours write `spans-<pid>.jsonl`."""
+
+MAX_PHASES = 10_000
+
+
+def read_phases(folder: Path, begin_s: float) -> tuple[list[PhaseMark], str]:
+    """The phases by their beginning, at most the `MAX_PHASES` longest; and a word where some were left out.
+
+    Lines that are torn or strange are passed over: a program may be killed while it writes one.
+
+    Args:
+        folder: with the files of spans; none is no error.
+        begin_s: what the machine's clock (`time.perf_counter`) showed when sampling began.
+    """
+    num_seen = 0
+    longest: list[tuple[float, int, PhaseMark]] = []
+    for number, span in enumerate(_spans(folder)):
+        mark = _mark(span, begin_s)
+        if mark is None:
+            continue
+        num_seen += 1
+        entry = (mark.seconds, -number, mark)
+        if len(longest) < MAX_PHASES:
+            heapq.heappush(longest, entry)
+        else:
+            heapq.heappushpop(longest, entry)
+    marks = sorted((mark for _, _, mark in longest), key=lambda mark: (mark.start_s, -mark.seconds))
+    left_out = num_seen - len(marks)
+    return marks, f"phases: the {left_out:,} shortest of {num_seen:,} are left out" if left_out else ""
+
+
+def _spans(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.glob("spans-*.jsonl")):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    try:
+                        yield json.loads(line)
+                    except ValueError:
+                        continue
+        except OSError:
+            continue
+
+
+def _mark(span: Any, begin_s: float) -> PhaseMark | None:
+    try:
+        return PhaseMark(
+            name=str(span["name"]),
+            start_s=float(span["start_s"]) - begin_s,
+            seconds=float(span["seconds"]),
+            color=str(span.get("color") or ""),
+            rank=int(span.get("rank") or 0),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,209 @@
+import itertools
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from voxelocity.core.errors import OutputError
+from voxelocity.monitoring.page import render_monitor_page
+from voxelocity.observe.samples import HostSample, Sample
+
+VOID = {"meta", "link", "img", "br"}
+
+
+class Page(HTMLParser):
+    """Tags in order, the text a reader meets, and tags that are not closed in turn."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.text, self.misnested = [], [], "", []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.misnested.append(tag)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.text += data
+
+    def all(self, *names):
+        return [attrs for tag, attrs in self.tags if tag in names]
+
+    @property
+    def words(self):
+        return " ".join(self.text.replace("\u00a0", " ").split())
+
+
+def draw(record, folder):
+    return Page(render_monitor_page(record, folder / "page.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def full(record, gpu, mark):
+    """A record with everything a page can show."""
+    phases = [mark("cache", 0.0, 20.0), mark("train", 20.0, 30.0), mark("validate", 50.0, 8.0, color="#cc3366")]
+    return record(60, gpus=[gpu(0), gpu(1, busy_share=0.4)], phases=phases, missing=["NVML: no PCIe counters"])
+
+
+def test_the_page_tells_the_record_in_words_and_figures(full, tmp_path):
+    words = draw(full, tmp_path).words
+    for phrase in (
+        "Voxelocity monitor finished python train.py In 1 min, 1.00 of 2 cores were busy",
+        "2 GPUs were busy 40.0 % to 80.0 % of the time",
+        "cache 20 s 33.3 % 1 50.0 % 0.500 100 MiB/s 60.0 %",
+        "NVML: no PCIe counters",
+        "Taking 60 samples cost 50 ms of CPU time, 0.1 % of one core while it watched.",
+        "AMD EPYC",
+        "GPU 1 NVIDIA H100 80GB HBM3 40.0 %",
+    ):
+        assert phrase in words
+
+
+def test_the_sections_follow_the_order_of_questions(full, tmp_path):
+    text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
+        "Phases", "Host", "GPU", "What was not measured", "Own cost and machine", "The command",
+    ]  # fmt: skip
+
+
+def test_the_page_is_well_formed_asks_for_nothing_and_runs_no_script(full, tmp_path):
+    page = draw(full, tmp_path)
+    assert not page.misnested
+    assert not page.open
+    assert not page.all("script", "iframe", "object", "embed")
+    for attrs in (attrs for _, attrs in page.tags):
+        assert all((attrs.get(name) or "#").startswith(("#", "data:")) for name in ("src", "href", "xlink:href"))
+        assert not any(name.startswith("on") for name in attrs)
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
+
+
+def test_every_chart_has_words_and_ids_are_unique(full, tmp_path):
+    page = draw(full, tmp_path)
+    assert all(attrs.get("aria-label") for _, attrs in page.tags if attrs.get("role") in ("img", "region"))
+    assert all(attrs.get("tabindex") == "0" for _, attrs in page.tags if attrs.get("role") == "region")
+    assert len(page.all("figure")) == 4 + 6
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_colour_is_one_of_the_style_sheet_or_was_given(full, tmp_path):
+    text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
+    light, dark = text[: text.index("</style>")].split("prefers-color-scheme: dark")
+    for variable in set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--swatch"}:
+        assert f"{variable}:" in light, variable
+        assert f"{variable}:" in dark, variable
+    assert "#cc3366" in text
+    assert not re.search(r"#010[123]", text)
+
+
+def test_without_a_gpu_the_page_has_no_word_and_no_chart_of_one(record, tmp_path):
+    page = draw(record(30), tmp_path)
+    assert "GPU" not in page.words
+    assert "Phases" not in page.words
+    assert len(page.all("figure")) == 4
+    assert "Everything that was asked for could be asked." in page.words
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_shortest_records_have_a_page(record, gpu, tmp_path, count):
+    page = draw(record(count, gpus=[gpu()]), tmp_path)
+    assert not page.misnested
+    assert bool(page.all("figure")) == (count > 0)
+    assert ("No sample was taken" in page.words) == (count == 0)
+
+
+def test_a_program_that_was_killed_and_one_that_goes_on_are_told_apart(record, tmp_path):
+    assert "Voxelocity monitor was ended by SIGKILL" in draw(record(3, status=-9), tmp_path).words
+    assert "Voxelocity monitor unfinished" in draw(record(3, status=None), tmp_path).words
+    assert "Voxelocity monitor Monitor In 3.0 s" in draw(record(3, command=(), status=None), tmp_path).words
+
+
+def test_a_hundred_thousand_samples_make_a_page_no_larger_than_a_few_hundred_do(record, tmp_path):
+    few, many = record(400), record(100_000)
+    sizes = [render_monitor_page(made, tmp_path / "page.html").stat().st_size for made in (few, many)]
+    assert sizes[1] < 1.2 * sizes[0]
+    assert "27 h" not in draw(few, tmp_path).words
+    assert "1 d 4 h" in draw(many, tmp_path).words
+
+
+def test_many_cores_and_gpus_are_drawn(record, gpu, tmp_path):
+    page = draw(record(300, core_shares=(0.5,) * 128, gpus=[gpu(i) for i in range(8)]), tmp_path)
+    assert "64.0 of 128 cores were busy" in page.words
+    assert page.words.count("GPU 7") == 6 + 1
+
+
+def test_names_from_a_program_cannot_break_out(record, gpu, mark, tmp_path):
+    evil = "\"'><script>alert(1)</script><b>&amp;"
+    made = record(
+        5,
+        gpus=[gpu(name=evil, throttle_reasons=(evil,))],
+        phases=[mark(evil, 0.0, 2.0, color=evil)],
+        command=(evil,),
+        missing=[evil],
+        environment={evil: evil},
+    )
+    page = draw(made, tmp_path)
+    assert not page.misnested
+    assert not page.all("script", "b")
+    assert page.text.count(evil) >= 6
+
+
+def test_only_the_first_of_several_ranks_is_shown_and_that_is_said(record, mark, tmp_path):
+    marks = [mark("train", 0.0, 2.0, rank=rank) for rank in range(3)]
+    assert "Phases of the first of 3 ranks." in draw(record(5, phases=marks), tmp_path).words
+
+
+def test_the_same_record_gives_the_same_bytes(full, tmp_path):
+    first = render_monitor_page(full, tmp_path / "a.html").read_bytes()
+    assert render_monitor_page(full, tmp_path / "b.html").read_bytes() == first
+
+
+def test_a_path_that_cannot_be_written_is_an_output_error(record, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"report: cannot write .*page\.html"):
+        render_monitor_page(record(1), tmp_path / "file" / "page.html")
+
+
+def test_a_machine_that_answers_nothing_has_a_page_without_charts(record, tmp_path):
+    silent = replace(record(0), samples=[Sample(time_s=1.0, period_s=1.0, host=HostSample())])
+    page = draw(silent, tmp_path)
+    assert not page.all("figure")
+    assert "Host" not in page.words
+
+
+def browse(page, profile, *options):
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not on PATH")
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(full, tmp_path):
+    path = render_monitor_page(full, tmp_path / "page.html")
+    picture = tmp_path / "page.png"
+    shot = browse(path, tmp_path / "profile", f"--screenshot={picture}", "--window-size=500,4500", "--hide-scrollbars")
+    assert [line for line in shot.stderr.splitlines() if "CONSOLE" in line] == []
+    pixels = imread(picture)[:, :, :3]
+    assert pixels.shape[:2] == (4500, 500)
+    for part in np.split(pixels[:3000], 6):
+        assert part.std() > 0.02, "a blank stretch"
+    assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the colour of the page alone"

@@ -2,7 +2,7 @@
 
 import json
 
-from voxelocity.monitoring import marks
+from voxelocity.monitoring import marks as reader
 from voxelocity.monitoring.marks import read_phases
 from voxelocity.observe.samples import PhaseMark
 
@@ -39,7 +39,7 @@ def test_without_files_there_are_no_phases(tmp_path):
 
 
 def test_of_very_many_the_longest_are_kept_and_the_rest_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(marks, "MAX_PHASES", 2)
+    monkeypatch.setattr(reader, "MAX_PHASES", 2)
     (tmp_path / "spans-7.jsonl").write_text(span("a", 3, 5.0) + span("b", 2, 0.1) + span("c", 1, 2.0))
     marks, left_out = read_phases(tmp_path, begin_s=0.0)
     assert [mark.name for mark in marks] == ["c", "a"]

@@ -180,3 +180,20 @@ def test_closing_twice_is_harmless(path):
     log.close()
     log.close()
     assert len(read_events(path)) == 1
+
+
+def test_listeners_are_told_each_event_once_its_line_is_written(tmp_path):
+    path, told = tmp_path / "events.jsonl", []
+    with EventLog(path, clock=FakeClock()) as log:
+        log.write("before")
+        log.listen(lambda event: told.append((event, len(read_events(path)))))
+        log.write("loss", value=math.nan, step=3)
+    assert told == [({"event": "loss", "time_s": 0.0, "value": None, "step": 3}, 2)]
+
+
+def test_a_listener_may_write_events_itself(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, clock=FakeClock()) as log:
+        log.listen(lambda event: log.write("answer") if event["event"] == "question" else None)
+        log.write("question")
+    assert [event["event"] for event in read_events(path)] == ["question", "answer"]

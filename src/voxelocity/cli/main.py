@@ -48,6 +48,8 @@ def _options(
         # Threads that wait for work must sleep: with libgomp's default they spin, and any other busy process on the
         # machine then makes a training step 5 to 40 times slower (measured on 2 cores). Read when torch is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        # MONAI imports MLflow where it is installed, which then asks its makers whether to send them usage statistics.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def main() -> None:

@@ -22,6 +22,10 @@ def train(
     sets: options.Sets = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own plan.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option("--log", help="Follow the run elsewhere too: tensorboard, wandb, mlflow or openmetrics."),
+    ] = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
     overrides = options.read_overrides(config, sets)
@@ -29,7 +33,9 @@ def train(
     from voxelocity.core.config import AUTO
     from voxelocity.core.units import parse_duration_s
     from voxelocity.data.source import open_cases
+    from voxelocity.observe.sinks import choose_sinks
 
+    sinks = choose_sinks(log or [])
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
     from rich.console import Console
@@ -51,6 +57,7 @@ def train(
         overwrite=overwrite,
         console=console,
         spent_s=process_age_s(),
+        sinks=sinks,
     )
     console.print(score_table(result.scores))
     console.print(

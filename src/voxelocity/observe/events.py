@@ -13,7 +13,7 @@ import math
 import numbers
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, Self
@@ -65,6 +65,7 @@ class EventLog:
         self._begin_s = clock() if begin_s is None else begin_s
         self._earlier_s = 0.0
         self._writing = threading.Lock()
+        self._listeners: list[Callable[[Mapping[str, Any]], None]] = []
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -94,6 +95,15 @@ class EventLog:
         with self._writing:
             record = {"event": event, "time_s": round(self.elapsed_s(), 6), **plain}
             self._append((json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode())
+        for listener in self._listeners:
+            listener(record)
+
+    def listen(self, listener: Callable[[Mapping[str, Any]], None]) -> None:
+        """Calls `listener` with each event from now on, once its line is written, in the thread that wrote it.
+
+        It must be quick, must not raise and must not change the event. It may write events itself.
+        """
+        self._listeners.append(listener)
 
     def _append(self, line: bytes) -> None:
         size_bytes = os.fstat(self._descriptor).st_size

@@ -177,11 +177,6 @@ def smoothed(points: Points) -> Points:
     return smooth
 
 
-def time_unit(longest_s: float) -> tuple[float, str]:
-    """The unit of a time axis that reaches so far: its seconds, and its name."""
-    return next(((size, name) for least, size, name in _TIME_UNITS if longest_s >= least), (1.0, "seconds"))
-
-
 def calm(axes: Axes, colours: dict[str, str]) -> None:
     """Horizontal grid, no frame, few ticks."""
     from matplotlib.ticker import MaxNLocator

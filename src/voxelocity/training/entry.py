@@ -14,7 +14,8 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.observe import Clock, EventLog, cpu_budget, environment, system_clock
+from voxelocity.observe import Clock, EventLog, cpu_budget, environment, read_events, system_clock
+from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.planning import DeviceChoice, Planned, make_plan
 from voxelocity.report import plan_table, read_run
 from voxelocity.training.begun import (
@@ -46,6 +47,7 @@ def train(
     clock: Clock = system_clock,
     spent_s: float = 0.0,
     stop: StopRequest | None = None,
+    sinks: Sequence[Sink] = (),
 ) -> RunResult:
     """Trains a network on the cases and leaves model, scores and report in `out`.
 
@@ -68,6 +70,8 @@ def train(
         clock: tells seconds.
         spent_s: seconds the program ran before this call; they count towards the time budget.
         stop: asked between two steps; Ctrl-C and SIGTERM if not given.
+        sinks: are told every event of the run as well: `voxelocity.observe.sinks` has those for TensorBoard, W&B,
+            MLflow and Prometheus. One that fails is told of once and left out. A resumed run goes on in their records.
 
     Raises:
         InputError: the data, the configuration or the folder cannot be used.
@@ -111,17 +115,34 @@ def train(
             console.print(plan_table(planned.choices))
             folder.write_record({"command": shlex.join(sys.argv), **begun_record(planned)})
         timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
+        earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-            log.write("run_started", environment=environment())
-            for name, seconds in timings.items():
-                log.write("stage", name=name, seconds=seconds)
             run = Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
-            if begun is not None and begun.device not in ("", planned.machine.device):
-                run.warn(
-                    f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the same "
-                    "plan; its weights are not bit for bit those of a run on one device"
-                )
-            return run.execute()
+            machine = environment()
+            with _outlets(run, sinks, machine, earlier) as outlets:
+                log.listen(outlets.write)
+                log.write("run_started", environment=machine)
+                for name, seconds in timings.items():
+                    log.write("stage", name=name, seconds=seconds)
+                if begun is not None and begun.device not in ("", planned.machine.device):
+                    run.warn(
+                        f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the "
+                        "same plan; its weights are not bit for bit those of a run on one device"
+                    )
+                return run.execute()
+
+
+def _outlets(
+    run: Run, sinks: Sequence[Sink], machine: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
+) -> Outlets:
+    """What hands the events of the run on to its sinks."""
+    start = RunStart(
+        name=run.folder.path.resolve().name,
+        folder=run.folder.tracking,
+        config=run.plan.to_plain(),
+        environment=machine,
+    )
+    return Outlets(sinks, start, earlier=earlier, warn=run.warn)
 
 
 def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool) -> Begun | None:

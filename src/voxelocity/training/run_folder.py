@@ -61,6 +61,10 @@ class RunFolder:
         return self.path / "report.html"
 
     @property
+    def tracking(self) -> Path:
+        return self.path / "tracking"
+
+    @property
     def holds_run(self) -> bool:
         return self.record.is_file()
 
@@ -117,7 +121,8 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what a run writes; anything else a person has put into the folder stays."""
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        for folder in (self.checkpoints, self.tracking):
+            shutil.rmtree(folder, ignore_errors=True)
         models = (self.path / WEIGHTS_NAME, self.path / SPEC_NAME)
         written = (self.record, self.events, self.scores, self.slices, self.metrics, self.progress_picture, self.report)
         for file in (*written, *models):

@@ -1,0 +1,14 @@
+"""The dashboard for Grafana that shows what `openmetrics` writes: `python -m voxelocity.monitoring.grafana > FILE`."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+
+def dashboard() -> str:
+    """The dashboard as JSON, to be imported into Grafana; it asks which Prometheus to read."""
+    return resources.files("voxelocity.monitoring").joinpath("grafana.json").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(dashboard(), end="")

@@ -1,0 +1,125 @@
+"""The events of a run as named numbers over its steps, as people know them from other trainings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from voxelocity.observe.sinks.protocol import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalars:
+    """Numbers that belong to one step. Finite ones only."""
+
+    step: int
+    time_s: float
+    values: Mapping[str, float]
+
+
+class ScalarStream:
+    """Turns events into numbers. What has no step of its own, such as a sample of the machine, takes that of the last.
+
+    Args:
+        step: before the first event.
+    """
+
+    def __init__(self, step: int = 0) -> None:
+        self._step = step
+
+    def of(self, event: Event) -> Scalars | None:
+        """The numbers of an event; None where it has none."""
+        self._step = max(self._step, step_of(event) or 0)
+        named = _named(event)
+        values = {name: float(value) for name, value in named.items() if _is_number(value)}
+        return Scalars(step=self._step, time_s=float(event["time_s"]), values=values) if values else None
+
+
+def step_of(event: Event) -> int | None:
+    """The optimiser step that an event tells of; None for those that tell of none."""
+    return int(event["step"]) if event["event"] in ("steps", "validation", "run_finished") else None
+
+
+def begun_after(event: Event) -> int | None:
+    """The step that a session had reached before what the event tells of; None where it tells of no step."""
+    step = step_of(event)
+    return step - int(event["num_steps"]) if step is not None and event["event"] == "steps" else step
+
+
+def kept_events(earlier: Sequence[Event], first_step: int) -> list[Event]:
+    """The events of earlier sessions that still count for one that goes on from `first_step`."""
+    return [event for event in earlier if (step_of(event) or 0) <= first_step]
+
+
+class Told:
+    """What a record holds of earlier sessions, where points cannot be taken back.
+
+    Args:
+        events: told to the record, those included that are done again.
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._last_step = max((int(event["step"]) for event in events if event["event"] == "steps"), default=0)
+        self._validated = {int(event["step"]) for event in events if event["event"] == "validation"}
+
+    def holds(self, event: Event) -> bool:
+        """Whether the record has a point for what this event tells of."""
+        if event["event"] == "steps":
+            return int(event["step"]) <= self._last_step
+        return event["event"] == "validation" and int(event["step"]) in self._validated
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level with dotted keys."""
+    if not isinstance(values, Mapping):
+        return {prefix.removesuffix("."): values}
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found.update(flat(value, f"{prefix}{key}."))
+    return found
+
+
+def _named(event: Event) -> dict[str, Any]:
+    match event["event"]:
+        case "steps":
+            return _steps(event)
+        case "validation":
+            dice = {f"validation/dice/{name}": value for name, value in event["dice"].items()}
+            return {"validation/mean_dice": event["mean_dice"], "validation/seconds": event["seconds"], **dice}
+        case "run_finished":
+            keys = ("mean_dice", "images_per_s", "wait_share", "seconds")
+            return {f"final/{key}": event.get(key) for key in keys}
+        case "sample":
+            return _sample(event)
+    return {}
+
+
+def _steps(event: Event) -> dict[str, Any]:
+    named = {f"train/{key}": event.get(key) for key in ("loss", "learning_rate", "epoch")}
+    seconds = float(event["seconds"])
+    if seconds > 0.0:
+        named["train/images_per_s"] = event["num_images"] / seconds
+        named["train/wait_share"] = event["wait_s"] / seconds
+        parts = event.get("parts") or {}
+        named |= {f"train/time_share/{part}": part_s / seconds for part, part_s in parts.items() if _is_number(part_s)}
+    return named
+
+
+def _sample(event: Event) -> dict[str, Any]:
+    """A sample of the machine (`observe.samples`), written with its parts `host` and `gpus`."""
+    host = dict(event.get("host") or {})
+    shares = [share for share in host.pop("core_shares", ()) if _is_number(share)]
+    named = {f"system/{key}": value for key, value in host.items()}
+    if shares:
+        named["system/cpu_busy_share"] = sum(shares) / len(shares)
+    for gpu in event.get("gpus") or ():
+        part = "" if gpu.get("slice") is None else f".{gpu['slice']}"
+        fields = {key: value for key, value in gpu.items() if key not in ("index", "slice")}
+        named |= {f"system/gpu.{gpu['index']}{part}/{key}": value for key, value in fields.items()}
+    return named
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

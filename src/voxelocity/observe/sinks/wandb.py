@@ -1,0 +1,103 @@
+"""Weights & Biases: a record on disk, to be sent by `wandb sync` if ever; online only where asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from typing import Any
+
+from voxelocity.observe.sinks.protocol import Event, RunStart, need_package
+from voxelocity.observe.sinks.scalars import ScalarStream, Told
+
+
+class WandbSink:
+    """Writes scalars over steps, plan and environment as config, and the final figures as summary.
+
+    Offline, nothing is sent: neither the record nor usage statistics. A resumed run's record is then written anew and
+    whole, under the id it had, and takes the place of the earlier one: `wandb sync` of several records of one id lets
+    the last one replace the others (their issue 3841). Online the run goes on at the server, and steps that it holds
+    already are not told again.
+
+    Args:
+        is_online: send while the run goes on, as the person who is logged in.
+        project: to sort runs by.
+
+    Raises:
+        ConfigError: the package wandb is not installed.
+    """
+
+    name = "wandb"
+
+    def __init__(self, *, is_online: bool = False, project: str = "voxelocity") -> None:
+        need_package("wandb", sink=self.name)
+        self._is_online, self._project = is_online, project
+        # Reports of errors and usage to its makers; read when the package is imported.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+
+    def begin(self, run: RunStart) -> None:
+        """Opens the record; offline, with all that earlier sessions told and that still counts."""
+        import wandb
+
+        run.folder.mkdir(parents=True, exist_ok=True)
+        run_id, earlier = _run_id(run), _offline_folders(run)
+        self._run: Any = wandb.init(
+            project=self._project,
+            name=run.name,
+            id=run_id,
+            dir=str(run.folder),
+            config={**run.config, "environment": dict(run.environment)},
+            resume="allow" if self._is_online else None,
+            settings=wandb.Settings(
+                mode="online" if self._is_online else "offline",
+                console="off",
+                silent=True,
+                disable_git=True,
+                disable_code=True,
+                # Our own record of the environment names no host and no person.
+                x_disable_meta=True,
+                x_disable_machine_info=True,
+                x_disable_stats=not self._is_online,
+            ),
+        )
+        self._stream = ScalarStream()
+        self._told = Told(run.told if self._run.resumed else ())
+        self._has_finished = False
+        if not self._run.resumed:
+            for event in run.kept:
+                self.write(event)
+        for folder in earlier:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def write(self, event: Event) -> None:
+        """Adds the numbers of an event; those of the end are the summary."""
+        self._has_finished = event["event"] == "run_finished"
+        scalars = self._stream.of(event)
+        if scalars is None:
+            return
+        if self._has_finished:
+            self._run.summary.update(scalars.values)
+        elif not self._told.holds(event):
+            self._run.log(dict(scalars.values), step=scalars.step)
+
+    def end(self) -> None:
+        """Closes the record, as failed where the run did not finish."""
+        self._run.finish(exit_code=0 if self._has_finished else 1)
+
+
+def _run_id(run: RunStart) -> str:
+    """The id of the run, made once and kept, as the record of a resumed run must have the same."""
+    path = run.folder / "wandb.json"
+    if run.is_resumed and path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8"))["id"])
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", run.name).strip("-")[:40]
+    run_id = f"{readable}-{secrets.token_hex(4)}"
+    path.write_text(json.dumps({"id": run_id}) + "\n", encoding="utf-8")
+    return run_id
+
+
+def _offline_folders(run: RunStart) -> list[Path]:
+    return sorted((run.folder / "wandb").glob("offline-run-*"))

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
+import itertools
+import signal
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,9 @@ from rich.console import Console
 import voxelocity
 from voxelocity.core.errors import InterruptedRunError
 from voxelocity.observe import read_events
+from voxelocity.step import TrainingStep
 from voxelocity.training import train
+from voxelocity.training.stop import StopRequest
 
 
 class Kept:
@@ -32,20 +35,19 @@ class Kept:
         self.has_ended = True
 
 
-class StopAfter(SimpleNamespace):
-    """Asks to stop once it was asked so often."""
+@pytest.fixture
+def stop_at_step_3(monkeypatch):
+    """As if Ctrl-C arrived once three steps are done."""
+    stop, step = StopRequest(), TrainingStep.__call__
+    count = itertools.count(1)
 
-    signal_number = 2
+    def counted(training, batch, learning_rate):
+        if next(count) == 3:
+            stop.signal_number = signal.SIGINT
+        return step(training, batch, learning_rate)
 
-    def __bool__(self):
-        self.count -= 1
-        return self.count < 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
+    monkeypatch.setattr(TrainingStep, "__call__", counted)
+    return stop
 
 
 @pytest.fixture
@@ -89,15 +91,14 @@ def test_a_sink_that_fails_is_told_of_and_the_run_comes_to_its_end(run, tmp_path
     assert "and its own folder holds everything" in warnings[0]
 
 
-def test_a_run_that_goes_on_tells_where_from(run):
+def test_a_run_that_goes_on_tells_where_from(run, stop_at_step_3):
     first, second = Kept(), Kept()
     with pytest.raises(InterruptedRunError):
-        run(first, stop=StopAfter(count=4 + 6))
+        run(first, stop=stop_at_step_3)
     assert first.events[-1]["event"] == "interrupted"
-    reached = max(event.get("step", 0) for event in first.events)
     run(second, resume=True)
     assert second.run.is_resumed
-    assert second.run.first_step == reached
+    assert second.run.first_step == 3
     assert [*second.run.told] == first.events
     steps = [event["step"] for event in [*second.run.kept, *second.events] if event["event"] == "steps"]
     assert steps == sorted(set(steps))

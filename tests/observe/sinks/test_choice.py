@@ -36,7 +36,7 @@ def test_every_sink_can_be_given_a_place(installed):
         (["tensorbord"], "'tensorbord' is not known; choose tensorboard, wandb, mlflow, openmetrics"),
         (["wandb:onlin"], "wandb:onlin is not known; write wandb:online, or wandb for a record on disk"),
         (["mlflow:"], "'mlflow:' ends where its place should stand; write mlflow alone or name it"),
-        (["wandb", "wandb:online"], "--log wandb is given 2 times; give it once"),
+        (["wandb", "wandb:offline"], "--log wandb is given 2 times; give it once"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_cure(installed, texts, message):

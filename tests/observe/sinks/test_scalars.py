@@ -77,6 +77,13 @@ def test_what_is_done_again_does_not_count(first_session):
     assert [event["event"] for event in kept_events(first_session, 0)] == ["run_started", "checkpoint"]
 
 
+def test_what_was_done_again_earlier_counts_once(first_session, second_session):
+    kept = kept_events([*first_session, *second_session], 40)
+    assert [event["step"] for event in kept if event["event"] == "steps"] == [10, 20, 27, 40]
+    assert [event["step"] for event in kept if event["event"] == "validation"] == [20, 40]
+    assert kept_events([], 40) == []
+
+
 def test_a_record_that_takes_nothing_back_knows_what_it_holds(first_session, second_session):
     told = Told(first_session)
     assert [told.holds(event) for event in second_session] == [False, False, True, False, False, False]

@@ -49,8 +49,19 @@ def begun_after(event: Event) -> int | None:
 
 
 def kept_events(earlier: Sequence[Event], first_step: int) -> list[Event]:
-    """The events of earlier sessions that still count for one that goes on from `first_step`."""
-    return [event for event in earlier if (step_of(event) or 0) <= first_step]
+    """The events of earlier sessions that still count for one that goes on from `first_step`.
+
+    An earlier session may itself have done steps again that the one before it did after its last checkpoint.
+    """
+    kept: list[Event] = []
+    is_new_session = False
+    for event in earlier:
+        is_new_session = is_new_session or event["event"] == "run_started"
+        begun = begun_after(event)
+        if is_new_session and begun is not None:
+            kept, is_new_session = _up_to(begun, kept), False
+        kept.append(event)
+    return _up_to(first_step, kept)
 
 
 class Told:
@@ -79,6 +90,10 @@ def flat(values: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         found.update(flat(value, f"{prefix}{key}."))
     return found
+
+
+def _up_to(step: int, events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if (step_of(event) or 0) <= step]
 
 
 def _named(event: Event) -> dict[str, Any]:

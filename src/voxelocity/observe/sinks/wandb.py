@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import netrc
 import os
 import re
 import secrets
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from voxelocity.core.errors import ConfigError
 from voxelocity.observe.sinks.protocol import Event, RunStart, need_package
 from voxelocity.observe.sinks.scalars import ScalarStream, Told
 
@@ -27,13 +30,19 @@ class WandbSink:
         project: to sort runs by.
 
     Raises:
-        ConfigError: the package wandb is not installed.
+        ConfigError: the package wandb is not installed, or nobody is logged in for a run that is to be sent.
     """
 
     name = "wandb"
 
     def __init__(self, *, is_online: bool = False, project: str = "voxelocity") -> None:
         need_package("wandb", sink=self.name)
+        if is_online and not _is_logged_in():
+            # Its own way would be to ask for a key, in the middle of the training and in a thread.
+            raise ConfigError(
+                "sinks: --log wandb:online needs a login, and there is neither a key in WANDB_API_KEY nor one for "
+                f"{_host()} in the netrc file; `wandb login` stores one, or write --log wandb for a record on disk"
+            )
         self._is_online, self._project = is_online, project
         # Reports of errors and usage to its makers; read when the package is imported.
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -86,6 +95,23 @@ class WandbSink:
     def end(self) -> None:
         """Closes the record, as failed where the run did not finish."""
         self._run.finish(exit_code=0 if self._has_finished else 1)
+
+
+def _is_logged_in() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    named = os.environ.get("NETRC")
+    for path in [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        try:
+            if netrc.netrc(path).authenticators(_host()):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False
+
+
+def _host() -> str:
+    return urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
 
 
 def _run_id(run: RunStart) -> str:

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
@@ -31,6 +31,7 @@ def test_a_gauge_without_a_value_is_not_spoken_of():
     assert exposition([(SIZE, nothing), (BARE, [])]) == "# EOF\n"
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from("abc"), st.text(min_size=1)), st.floats(allow_nan=False, allow_infinity=False))
 def test_both_dialects_read_back_every_label_and_number(labels, value):
     text = exposition([(SIZE, [(labels, value)])])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.closing import summary_lines
+from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 
 GIB = 2**30

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TextIO
 
 from voxelocity.core.errors import OutputError
-from voxelocity.monitoring.live import open_live_view
-from voxelocity.monitoring.monitor import PICTURE, Monitor
-from voxelocity.monitoring.marks import VARIABLE
-from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.closing import summary_lines
+from voxelocity.monitoring.live import open_live_view
+from voxelocity.monitoring.marks import VARIABLE
+from voxelocity.monitoring.monitor import PICTURE, Monitor
+from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.command import shell_status, watch_command
 from voxelocity.observe.samples import Sample
 

@@ -1,0 +1,215 @@
+"""Rules on the GPU and what goes to it: left idle, fed slowly, waited for, held up by settings."""
+
+from __future__ import annotations
+
+from voxelocity.diagnosis.facts import Facts, SyncFacts
+from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
+from voxelocity.diagnosis.rules.words import at, percent
+from voxelocity.diagnosis.watched import experiment_s, part_s, steps_s
+from voxelocity.report.quantities import duration_text
+
+# Any CUDA device that torch still supports against the cores of one machine, for convolutions: far more than this.
+_GPU_GAIN = 5.0
+# Copies from pinned memory run at twice the rate of others at least, beside the network's work where they need not
+# be waited for (PyTorch's performance guide and its tutorial on pinned memory).
+_PINNED_SAVED = 0.5
+_EVERY_STEP = 0.9
+_LAUNCH_SHARE = 0.15
+
+
+@rule("VX201", "There is a GPU, and the network runs on the CPU", pool="compute", names_work=True)
+def unused_gpu(facts: Facts) -> Found | None:
+    """Torch sees a CUDA device, the network lies on the CPU."""
+    settings = facts.settings
+    if settings is None or not settings.has_cuda or settings.device != "cpu" or not facts.counted:
+        return None
+    seconds = compute_s(facts)
+    return Found(
+        cause=f"Computing takes {duration_text(seconds)} of {duration_text(steps_s(facts))} on the CPU, while "
+        "torch sees "
+        f"a GPU that the network was never moved to.",
+        evidence=["torch.cuda.is_available(): True", "device of the network's parameters: cpu"],
+        saves_s=seconds * (1.0 - 1.0 / _GPU_GAIN),
+        change="network = network.to('cuda')\nfor batch in loader:\n    images = batch['image'].to('cuda')",
+        where=facts.network.where if facts.network else "",
+    )
+
+
+@rule("VX202", "Batches are copied to the GPU from memory that is not pinned", pool="copy")
+def unpinned(facts: Facts) -> Found | None:
+    """The copy shows, and the loader hands out pageable memory."""
+    copy_s, loader = part_s(facts, "copy"), training_loader(facts)
+    if not on_gpu(facts) or not facts.counted or loader is None or loader.pin_memory or not is_shown(facts, copy_s):
+        return None
+    return Found(
+        cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
+        f"({percent(copy_s / steps_s(facts))}), from memory that the driver has to copy once more first.",
+        evidence=[
+            f"{loader.kind}(pin_memory=False){at(loader.where)}",
+            *_copy_line(facts),
+        ],
+        saves_s=copy_s * _PINNED_SAVED,
+        change=f"loader = {loader.kind}(..., pin_memory=True)\nimages = images.to('cuda', non_blocking=True)",
+        where=loader.where,
+    )
+
+
+@rule("VX203", "The program waits until each batch is copied to the GPU", pool="copy")
+def blocking_copy(facts: Facts) -> Found | None:
+    """The batch is pinned, and its copy still takes time of the step."""
+    copy_s, loader = part_s(facts, "copy"), training_loader(facts)
+    if not on_gpu(facts) or not facts.counted or loader is None or not loader.pin_memory or not is_shown(facts, copy_s):
+        return None
+    return Found(
+        cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
+        f"({percent(copy_s / steps_s(facts))}), though they lie in pinned memory: nothing else runs meanwhile.",
+        evidence=[f"{loader.kind}(pin_memory=True){at(loader.where)}", *_copy_line(facts)],
+        saves_s=copy_s * _PINNED_SAVED,
+        change="images = images.to('cuda', non_blocking=True)\n"
+        "# and the next batch's copy on a stream of its own: voxelocity.Feed(..., device='cuda') does both",
+        where=loader.where,
+    )
+
+
+@rule("VX204", "A line in the loop waits for the device at each step", pool="compute", names_work=True)
+def waits_each_step(facts: Facts) -> list[Found]:
+    """One finding a line that reads a tensor or synchronises in nearly every step."""
+    syncs = [one for one in facts.syncs if one.num_steps > 0 and one.count >= _EVERY_STEP * one.num_steps]
+    syncs.sort(key=lambda one: -one.seconds)
+    gpu = [one for one in syncs if one.on_device or on_gpu(facts)]
+    idle_s = _idle_s(facts)
+    whole_s = sum(one.seconds for one in gpu)
+    found = []
+    for one in syncs[:4]:
+        is_gpu = one in gpu
+        # What the device stood still is shared out among the lines by how long they waited.
+        share = one.seconds / whole_s if is_gpu and whole_s > 0.0 else 0.0
+        found.append(_waiting(facts, one, saves_s=share * idle_s if is_gpu else 0.0, is_gpu=is_gpu))
+    return found
+
+
+@rule("VX205", "The GPU waits for the next kernel to be started", pool="compute")
+def launch_bound(facts: Facts) -> Found | None:
+    """Kernels are so short that the CPU cannot start them fast enough."""
+    profile = facts.profile
+    if profile is None or not on_gpu(facts) or profile.wall_ns <= 0:
+        return None
+    share = profile.launch_bound_ns / profile.wall_ns
+    if share < _LAUNCH_SHARE:
+        return None
+    kernels = profile.groups.get("All kernels")
+    mean = kernels.gpu_ns / kernels.number if kernels and kernels.number else 0.0
+    return Found(
+        cause=f"In {percent(share)} of the profiled steps the GPU had nothing to do while the program was still "
+        "starting "
+        "its next kernels.",
+        evidence=[
+            f"{profile.num_steps} steps profiled, {duration_text(profile.launch_bound_ns / 1e9)} of "
+            f"{duration_text(profile.wall_ns / 1e9)} without a kernel",
+            *([f"{kernels.number} kernels, {mean / 1000:.1f} µs each on average"] if kernels else []),
+        ],
+        saves_s=min(share, 1.0) * (steps_s(facts) - part_s(facts, "wait")),
+        change="network = torch.compile(network, mode='reduce-overhead')  # one CUDA graph in place of many launches",
+        where=facts.network.where if facts.network else "",
+    )
+
+
+@rule("VX206", "CUDA_LAUNCH_BLOCKING makes the program wait for each kernel", pool="compute", names_work=True)
+def launch_blocking(facts: Facts) -> Found | None:
+    """The variable for finding errors is set in a training."""
+    if facts.settings is None or not on_gpu(facts):
+        return None
+    value = facts.settings.environment.get("CUDA_LAUNCH_BLOCKING", "0")
+    if value in ("", "0"):
+        return None
+    idle_s = _idle_s(facts)
+    return Found(
+        cause="Each kernel is waited for before the next one is started, so the GPU stands still in between.",
+        evidence=[f"CUDA_LAUNCH_BLOCKING={value}"],
+        saves_s=idle_s if idle_s > 0.0 else None,
+        change="unset CUDA_LAUNCH_BLOCKING",
+    )
+
+
+@rule("VX207", "The GPU's memory is given back to the driver in the loop", pool="compute", names_work=True)
+def empty_cache(facts: Facts) -> Found | None:
+    """`torch.cuda.empty_cache` runs again and again, and each time memory is asked for anew."""
+    calls = calls_named(facts, "torch.cuda.empty_cache")
+    if not calls or not on_gpu(facts):
+        return None
+    seconds = sum(one.seconds for one in calls)
+    return Found(
+        cause=f"torch.cuda.empty_cache() ran {sum(one.count for one in calls)} times in {calls[0].num_steps} steps and "
+        f"took {duration_text(seconds)}; what it gives back is asked for again at once.",
+        evidence=[f"{one.where}: {one.line.strip()}, {one.count} calls, {duration_text(one.seconds)}" for one in calls],
+        saves_s=seconds,
+        basis="measured",
+        change=f"# {calls[0].line.strip()}  <- remove this line",
+        where=calls[0].where,
+    )
+
+
+@rule("VX208", "DataParallel copies the network to each GPU at each step", pool="compute")
+def data_parallel(facts: Facts) -> Found | None:
+    """The network is wrapped in `DataParallel`, one Python process for all GPUs."""
+    if facts.network is None or facts.network.wrapper != "DataParallel":
+        return None
+    return Found(
+        cause="torch.nn.DataParallel sends the network to each GPU, gathers its outputs on the first one and "
+        "starts all "
+        "of their kernels from one Python process, at each step.",
+        evidence=[f"network: DataParallel({facts.network.name}){at(facts.network.where)}"],
+        saves_s=None,
+        change="network = torch.nn.parallel.DistributedDataParallel(network.to(rank), device_ids=[rank])\n"
+        "# torchrun --nproc-per-node=gpu train.py",
+        where=facts.network.where,
+    )
+
+
+def _idle_s(facts: Facts) -> float:
+    """Seconds in the counted steps in which the device stood still though the batch was there."""
+    profile = facts.profile
+    if profile is not None and profile.wall_ns > 0:
+        return min(1.0, profile.launch_bound_ns / profile.wall_ns) * steps_s(facts)
+    return part_s(facts, "other") if on_gpu(facts) else 0.0
+
+
+def _waiting(facts: Facts, sync: SyncFacts, *, saves_s: float, is_gpu: bool) -> Found:
+    seen = f"{sync.count} calls in {sync.num_steps} steps, {duration_text(sync.seconds)}"
+    if is_gpu:
+        cause = (
+            f"{sync.call} waits in each step until the GPU has done all it was given ({seen}); the GPU then "
+            "stands still "
+            "until Python has started the next kernels."
+        )
+    else:
+        cause = f"{sync.call} runs in each step ({seen}). On a CPU it waits for nothing; on a GPU it would."
+    return Found(
+        cause=cause,
+        evidence=[f"{sync.where}: {sync.line.strip()}", seen],
+        saves_s=saves_s,
+        change="total += loss.detach()          # a tensor, on the device\n"
+        "if step % 100 == 99:\n"
+        "    print(float(total) / 100); total.zero_()   # read once in a while",
+        where=sync.where,
+        is_cause=is_gpu and saves_s > TELL_SHARE * steps_s(facts),
+    )
+
+
+def _copy_line(facts: Facts) -> list[str]:
+    alone_s = experiment_s(facts, "copy")
+    return [f"one batch copied alone: {duration_text(alone_s)}"] if alone_s is not None else []
+
+
+RULES = (
+    unused_gpu,
+    unpinned,
+    blocking_copy,
+    waits_each_step,
+    launch_bound,
+    launch_blocking,
+    empty_cache,
+    data_parallel,
+)

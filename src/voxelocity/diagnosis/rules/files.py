@@ -1,0 +1,136 @@
+"""Rules on where the data comes from: slow storage, many small files, the shared memory that workers hand over in."""
+
+from __future__ import annotations
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
+from voxelocity.diagnosis.rules.making import kind_share, making, making_stacks, training_loader
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import is_shown, num_samples, stack_line, waits_for_data
+from voxelocity.diagnosis.rules.words import percent
+from voxelocity.diagnosis.watched import experiment_s, part_s
+from voxelocity.report.quantities import bytes_text, duration_text
+
+# Of the making of a batch, from which on the storage is what to change.
+_STORAGE_SHARE = 0.5
+_NETWORK_FILE_SYSTEMS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "fuse.sshfs",
+    "9p",
+    "glusterfs",
+)
+_READ_SHARE = 0.3
+# Below this, opening a file costs more than reading it, on disks and over networks alike.
+_SMALL_BYTES = 128 * 1024
+_FILES_AN_ITEM = 8
+_SHM_FULL_SHARE = 0.9
+# What Docker gives a container; two workers with two batches of 96^3 patches each need more.
+_SHM_SMALL_BYTES = 256 * 1024**2
+
+
+@rule("VX121", "The storage is slower than the network", pool="data")
+def slow_storage(facts: Facts) -> Found | None:
+    """Reading a step's files alone takes a good part of the step."""
+    made = making(facts)
+    files, byte_s = facts.files, experiment_s(facts, "storage")
+    if made is None or files is None or byte_s is None or made.num_batches == 0 or not waits_for_data(facts):
+        return None
+    batch_bytes = files.read_bytes / made.num_batches
+    cached_s = experiment_s(facts, "storage, page cache") or 0.0
+    read_s, kept_s = batch_bytes * byte_s, batch_bytes * cached_s
+    if read_s < _STORAGE_SHARE * made.made_s:
+        return None
+    kind = facts.host.file_system if facts.host else ""
+    is_network = kind in _NETWORK_FILE_SYSTEMS
+    source = f"{kind}, a file system over the network" if is_network else kind or "its storage"
+    return Found(
+        cause=f"A batch reads {bytes_text(batch_bytes)} from {source}, at {bytes_text(1.0 / byte_s)} a second: "
+        f"{duration_text(read_s)} of the {duration_text(made.made_s)} that its making takes.",
+        evidence=[
+            f"read again, not from the page cache: {bytes_text(1.0 / byte_s)} a second",
+            *([f"from the page cache: {bytes_text(1.0 / cached_s)} a second"] if cached_s else []),
+            *making_lines(made),
+        ],
+        saves_s=made.gain_s(min(1.0, max(0.0, read_s - kept_s) / made.made_s)),
+        basis="measured" if cached_s else "estimated",
+        change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
+        where=made.loader.where if made.loader else "",
+    )
+
+
+@rule("VX122", "Each item is read from many small files", pool="data")
+def small_files(facts: Facts) -> Found | None:
+    """Opening files costs more than reading them."""
+    made, files = making(facts), facts.files
+    if made is None or files is None or files.num_opens == 0 or made.num_items == 0 or not waits_for_data(facts):
+        return None
+    each_bytes, an_item = files.read_bytes / files.num_opens, files.num_opens / made.num_items
+    share = kind_share(facts, "read")
+    if each_bytes > _SMALL_BYTES or an_item < _FILES_AN_ITEM or share < _READ_SHARE:
+        return None
+    stacks = making_stacks(facts)
+    return Found(
+        cause=f"An item opens {an_item:.0f} files of {bytes_text(each_bytes)} on average; {percent(share)} of the "
+        "making "
+        f"is opening and reading them, and {waiting_text(facts)}.",
+        evidence=[
+            f"{files.num_opens} opens of {files.num_files} files",
+            *[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
+        ],
+        saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),
+        change="# once, before the training: one file an item\n"
+        "numpy.save(f'{case}.npy', numpy.stack([read(file) for file in files_of(case)]))",
+        where=made.loader.where if made.loader else "",
+    )
+
+
+@rule("VX123", "Shared memory is too small for what workers hand over", pool="data")
+def shared_memory(facts: Facts) -> Found | None:
+    """/dev/shm is nearly full, or as small as containers have it."""
+    host, loader = facts.host, training_loader(facts)
+    if host is None or host.shm_size_bytes <= 0 or loader is None or loader.num_workers == 0:
+        return None
+    used = host.shm_used_bytes / host.shm_size_bytes
+    if used < _SHM_FULL_SHARE and host.shm_size_bytes > _SHM_SMALL_BYTES:
+        return None
+    size = bytes_text(host.shm_size_bytes)
+    return Found(
+        cause=f"Workers hand over their batches through /dev/shm, which holds {size}; {percent(used)} of it was used. "
+        "A worker that finds it full ends with a bus error.",
+        evidence=[
+            f"/dev/shm: {bytes_text(host.shm_used_bytes)} of {size} used at most",
+            f"{loader.num_workers} workers",
+        ],
+        saves_s=None,
+        change="docker run --shm-size=8g ...  # or --ipc=host",
+        is_cause=used >= _SHM_FULL_SHARE,
+    )
+
+
+@rule("VX124", "Files are read over the network at each use", pool="data")
+def network_files(facts: Facts) -> Found | None:
+    """The files lie on a network file system, and most of the making is reading; nobody measured the storage."""
+    host = facts.host
+    if host is None or host.file_system not in _NETWORK_FILE_SYSTEMS or experiment_s(facts, "storage") is not None:
+        return None
+    share = kind_share(facts, "read")
+    if share < _READ_SHARE or not is_shown(facts, part_s(facts, "wait")):
+        return None
+    made, stacks = making(facts), making_stacks(facts)
+    return Found(
+        cause=f"{percent(share)} of making batches is reading files from {host.file_system}, a file system over the "
+        f"network; {waiting_text(facts)}.",
+        evidence=[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
+        saves_s=made.gain_s(share) if made else None,
+        change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
+    )
+
+
+RULES = (slow_storage, small_files, shared_memory, network_files)

@@ -1,0 +1,294 @@
+"""Rules on who makes the batches: own thread, too few workers or too many, workers made anew, threads."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.rules.making import OWN_FEED, THREADED, Making, made_in_loop, making, training_loader
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import (
+    TELL_SHARE,
+    is_shown,
+    num_cores,
+    num_samples,
+    on_gpu,
+    stack_line,
+    stacks_in,
+    waits_for_data,
+)
+from voxelocity.diagnosis.rules.words import at, percent
+from voxelocity.diagnosis.watched import data_room_s, part_s, passes_of, steps_s
+from voxelocity.report.quantities import duration_text
+
+# A batch that takes this many times the median is one that workers cannot hide without batches made ahead.
+_LATE_FACTOR = 3.0
+_NUM_BATCHES_JUDGED = 20
+
+
+def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
+    """The call of the person's own loader with so many workers."""
+    assert made.loader is not None
+    pinned = ", pin_memory=True" if on_gpu(facts) else ""
+    return f"{made.loader.kind}(..., num_workers={num_workers}, persistent_workers=True{pinned})"
+
+
+def waiting_text(facts: Facts) -> str:
+    """ "The network waits 6.1 s of 10 s for data"."""
+    wait_s, of_s = part_s(facts, "wait"), steps_s(facts)
+    return f"the network waits for data {duration_text(wait_s)} of {duration_text(of_s)} ({percent(wait_s / of_s)})"
+
+
+def making_lines(made: Making) -> list[str]:
+    """Evidence: a step, its wait, and what its batches take."""
+    return [
+        f"a step takes {duration_text(made.step_s)}, of it {duration_text(made.wait_s)} waiting for its batch",
+        f"a step's batch takes {duration_text(made.made_s)} to make: {duration_text(made.item_s)} in the data set, "
+        f"{duration_text(made.collate_s)} in collating ({made.num_batches} batches seen)",
+        f"{made.cores} cores for the program; computing keeps {made.compute_cores:.0f} busy",
+    ]
+
+
+def _is_torch_loader(made: Making) -> bool:
+    return made.loader is not None and made.loader.kind not in (OWN_FEED, *THREADED)
+
+
+@rule("VX101", "Batches are made in the training's own thread, one after the other", pool="data")
+def own_thread(facts: Facts) -> Found | None:
+    """No worker makes the next batch while the network computes."""
+    made = making(facts)
+    if made is None or made.loader is None or not _is_torch_loader(made) or not waits_for_data(facts):
+        return None
+    if made.num_workers > 0:
+        return None
+    count = made.best_workers()
+    return Found(
+        cause=f"With num_workers=0, {waiting_text(facts)}. {count} worker{'s' if count > 1 else ''} would make "
+        "the next "
+        f"batches meanwhile: a step would take {duration_text(made.step_with(count))}.",
+        evidence=[f"{made.loader.kind}(num_workers=0){at(made.loader.where)}", *making_lines(made)],
+        saves_s=made.saves_s(count),
+        change=loader_change(facts, made, count),
+        where=made.loader.where,
+    )
+
+
+@rule("VX102", "Scans are read and prepared in the training loop itself, without a loader", pool="data")
+def no_loader(facts: Facts) -> Found | None:
+    """The loop reads, unpacks or transforms between two steps, and no loader feeds it."""
+    if training_loader(facts) is not None or not facts.counted:
+        return None
+    stacks = made_in_loop(facts)
+    whole_s = part_s(facts, "wait", "other")
+    whole = num_samples(stacks_in(facts, ("wait", "other")))
+    made_s = whole_s * num_samples(stacks) / max(1, whole)
+    if not is_shown(facts, made_s):
+        return None
+    steps = len(facts.counted)
+    compute_s = max(0.0, steps_s(facts) - made_s) / steps
+    busy_s = made_s * (1.0 - num_samples([one for one in stacks if one.kind == "sleep"]) / max(1, num_samples(stacks)))
+    cores = num_cores(facts)
+    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
+    then_s = max(compute_s, made_s / steps / cores, (compute_s * threads + busy_s / steps) / cores)
+    saves_s = max(0.0, steps_s(facts) - steps * then_s)
+    return Found(
+        cause=f"The loop spends {duration_text(made_s)} of {duration_text(steps_s(facts))} "
+        f"({percent(made_s / steps_s(facts))}) making its own batches, while the network does nothing.",
+        evidence=[
+            *[stack_line(one, num_samples(stacks)) for one in stacks[:3]],
+            f"{cores} cores for the program; computing keeps {threads} busy",
+        ],
+        saves_s=min(saves_s, data_room_s(facts)),
+        change="class Scans(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return len(cases)\n"
+        f"    def __getitem__(self, index): ...  # the lines around {stacks[0].where}\n\n"
+        "loader = torch.utils.data.DataLoader("
+        f"Scans(), batch_size=..., shuffle=True, num_workers={max(1, min(cores, 8))}, persistent_workers=True)",
+        where=stacks[0].where,
+    )
+
+
+@rule("VX103", "Too few workers make the batches", pool="data")
+def too_few_workers(facts: Facts) -> Found | None:
+    """More workers would make batches as fast as the network takes them, and there are cores for them."""
+    made = making(facts)
+    if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
+        return None
+    count = made.best_workers()
+    saves_s = made.saves_s(count)
+    is_bound = made.made_s / made.num_workers > made.compute_s
+    if count <= made.num_workers or not is_bound or not is_shown(facts, saves_s):
+        return None
+    assert made.loader is not None
+    return Found(
+        cause=f"{made.num_workers} worker{'s' if made.num_workers > 1 else ''} "
+        f"make{'' if made.num_workers > 1 else 's'} "
+        f"a batch every {duration_text(made.made_s / made.num_workers)}, the network takes one every "
+        f"{duration_text(made.compute_s)}; {waiting_text(facts)}, and cores are free.",
+        evidence=[f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}", *making_lines(made)],
+        saves_s=saves_s,
+        change=loader_change(facts, made, count),
+        where=made.loader.where,
+    )
+
+
+@rule("VX104", "More workers than cores get into each other's way", pool="data")
+def too_many_workers(facts: Facts) -> Found | None:
+    """Workers beyond the cores take time from the network and from each other, and each has to be started."""
+    made = making(facts)
+    if made is None or not _is_torch_loader(made) or made.num_workers <= made.cores:
+        return None
+    assert made.loader is not None
+    count = made.best_workers()
+    steps_saved_s = made.saves_s(count)
+    starts = passes_of(facts, "epoch start")
+    starts_s = sum(one.seconds for one in starts)
+    started_saved_s = starts_s * (1.0 - count / made.num_workers)
+    return Found(
+        cause=f"{made.num_workers} workers share {made.cores} core{'s' if made.cores > 1 else ''} with the network; "
+        f"a step takes {duration_text(made.step_s)}, with {count} it would take "
+        f"{duration_text(made.step_with(count))}.",
+        evidence=[
+            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}",
+            *making_lines(made),
+            f"starting the workers took {duration_text(starts_s)} in {len(starts)} epoch starts",
+        ],
+        saves_s=steps_saved_s + started_saved_s,
+        change=loader_change(facts, made, count),
+        where=made.loader.where,
+    )
+
+
+@rule("VX105", "Workers are started again at each epoch", pool="data")
+def restarted_workers(facts: Facts) -> Found | None:
+    """Workers end with their epoch, and the next one waits for new ones and their first batch."""
+    loader = training_loader(facts)
+    starts = passes_of(facts, "epoch start")
+    starts_s = sum(one.seconds for one in starts)
+    if loader is None or loader.num_workers == 0 or loader.persistent_workers or not is_shown(facts, starts_s):
+        return None
+    if loader.kind == OWN_FEED:
+        return None
+    return Found(
+        cause=f"Each of {len(starts)} epochs began with {duration_text(starts_s / len(starts))} in which "
+        f"{loader.num_workers} workers were started.",
+        evidence=[
+            f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.where)}",
+            f"epoch starts: {duration_text(starts_s)} in all",
+        ],
+        saves_s=starts_s,
+        basis="measured",
+        change=f"{loader.kind}(..., num_workers={loader.num_workers}, persistent_workers=True)",
+        where=loader.where,
+    )
+
+
+@rule("VX106", "Single batches come late, though most are in time", pool="data")
+def late_batches(facts: Facts) -> Found | None:
+    """Some batches take far longer than the others, and too few are made ahead to hide them."""
+    made = making(facts)
+    if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
+        return None
+    assert made.loader is not None
+    seconds = sorted(one for fetch in facts.fetches if fetch.key == made.loader.key for one in fetch.batch_s)
+    if len(seconds) < _NUM_BATCHES_JUDGED:
+        return None
+    middle_s, late_s = statistics.median(seconds), seconds[math.ceil(0.95 * len(seconds)) - 1]
+    # Where the mean is too slow as well, batches made ahead are used up, and other rules speak.
+    hidden_s = made.step_with(made.num_workers) - made.compute_s
+    if late_s < _LATE_FACTOR * middle_s or hidden_s > 0.5 * made.wait_s:
+        return None
+    ahead = made.loader.prefetch_factor or 2
+    need = max(ahead + 2, math.ceil(late_s / max(made.compute_s, 1e-9) / made.num_workers) + 1)
+    saves_s = min(made.room_s, made.num_steps * max(0.0, made.wait_s - hidden_s))
+    return Found(
+        cause=f"Half of the batches take {duration_text(middle_s)} or less, one in twenty {duration_text(late_s)} or "
+        f"more; with {ahead} made ahead by each worker, {waiting_text(facts)}.",
+        evidence=[
+            f"{len(seconds)} batches timed, the slowest {duration_text(seconds[-1])}",
+            f"{made.loader.kind}(num_workers={made.num_workers}, prefetch_factor={ahead}){at(made.loader.where)}",
+        ],
+        saves_s=saves_s,
+        change=f"{made.loader.kind}(..., num_workers={made.num_workers}, prefetch_factor={min(need, 16)})",
+        where=made.loader.where,
+    )
+
+
+@rule("VX107", "Threads that make batches wait for each other, as Python runs one at a time", pool="data")
+def threads_and_gil(facts: Facts) -> Found | None:
+    """A loader of threads makes batches by Python code that holds the interpreter's lock."""
+    made = making(facts)
+    if made is None or made.loader is None or made.loader.kind not in THREADED or not waits_for_data(facts):
+        return None
+    count = made.best_workers()
+    return Found(
+        cause=f"{made.loader.kind} makes batches in a thread of the program itself: {waiting_text(facts)}, as Python "
+        "code of the thread and of the loop run in turn.",
+        evidence=[f"{made.loader.kind}{at(made.loader.where)}", *making_lines(made)],
+        saves_s=made.saves_s(count),
+        change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)",
+        where=made.loader.where,
+    )
+
+
+@rule("VX108", "Making batches needs more CPU than there is", pool="data")
+def cores_used_up(facts: Facts) -> Found | None:
+    """All cores are busy; no number of workers helps, only less work a batch."""
+    made = making(facts)
+    if made is None or made.num_workers == 0 or not waits_for_data(facts):
+        return None
+    busy_s = made.compute_s * made.compute_cores + made.cpu_s
+    if (
+        busy_s / made.cores <= made.compute_s * (1.0 + TELL_SHARE)
+        or busy_s / made.cores < made.made_s / made.num_workers
+    ):
+        return None
+    if not is_shown(facts, made.num_steps * (busy_s / made.cores - made.compute_s)):
+        return None
+    assert made.loader is not None
+    return Found(
+        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together, on {made.cores} "
+        f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step; "
+        f"{waiting_text(facts)}, and another worker would have no core.",
+        evidence=[
+            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}",
+            *making_lines(made),
+            f"CPU time of a step's batch: {duration_text(made.cpu_s)}",
+        ],
+        saves_s=None,
+        change="from voxelocity.monai import compile\n\n"
+        "chain = compile(chain)  # the fixed transforms once and kept, the random ones in few passes",
+        where=made.loader.where,
+    )
+
+
+@rule("VX109", "The feed's threads make fewer batches than the network takes", pool="data")
+def feed_behind(facts: Facts) -> Found | None:
+    """A run of `voxelocity train` waits for its own feed."""
+    loader = training_loader(facts)
+    if loader is None or loader.kind != OWN_FEED or not waits_for_data(facts):
+        return None
+    cores = num_cores(facts)
+    has_cores = loader.num_workers < cores
+    key = f"data.feed.num_threads={cores}" if has_cores else "data.augment.affine_probability=0.1"
+    return Found(
+        cause=f"With {loader.num_workers} threads, {waiting_text(facts)}.",
+        evidence=[f"data.feed.num_threads={loader.num_workers}, {cores} cores for the run"],
+        saves_s=None,
+        risk="safe" if has_cores else "changes results",
+        change=f"voxelocity train ... --set {key}",
+    )
+
+
+RULES = (
+    own_thread,
+    no_loader,
+    too_few_workers,
+    too_many_workers,
+    restarted_workers,
+    late_batches,
+    threads_and_gil,
+    cores_used_up,
+    feed_behind,
+)

@@ -1,0 +1,172 @@
+"""Rules on the machine: memory, quotas, other programs, a GPU that is held back."""
+
+from __future__ import annotations
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
+from voxelocity.diagnosis.rules.words import percent
+from voxelocity.diagnosis.watched import watched_s
+from voxelocity.report.quantities import bytes_text, count_text, duration_text
+
+_SWAPPED_BYTES = 64 * 1024**2
+_FAULTS_PER_S = 100.0
+_MEMORY_SHARE = 0.9
+_THROTTLED_SHARE = 0.05
+_OTHERS_SHARE = 0.1
+_GPU_THROTTLED_SHARE = 0.1
+_GPU_MEMORY_SHARE = 0.95
+# Of what NVML names, these hold a GPU back; the others are idling and what a person set.
+_HELD_BACK = ("thermal", "power", "slowdown", "brake")
+
+
+@rule("VX501", "The machine swaps", pool="machine")
+def swapping(facts: Facts) -> Found | None:
+    """Memory ran out, and pages went to the disk and came back."""
+    host = facts.host
+    if host is None or host.swap_in_bytes + host.swap_out_bytes < _SWAPPED_BYTES:
+        return None
+    return Found(
+        cause=f"While the program ran, {bytes_text(host.swap_out_bytes)} went to the swap space and "
+        f"{bytes_text(host.swap_in_bytes)} came back; whoever needs such a page waits for the disk.",
+        evidence=[
+            f"memory of the program: {bytes_text(host.memory_bytes)} of {bytes_text(host.memory_limit_bytes)}",
+            f"{host.major_faults_per_s:.0f} pages a second had to be read from the disk",
+        ],
+        saves_s=None,
+        change="CacheDataset(files, transform, cache_rate=0.5)  # or fewer workers: each holds a copy of what it makes",
+        is_cause=host.swap_in_bytes >= _SWAPPED_BYTES or host.major_faults_per_s >= _FAULTS_PER_S,
+    )
+
+
+@rule("VX502", "Memory is nearly used up", pool="machine")
+def memory_near_limit(facts: Facts) -> Found | None:
+    """A little more, and the program is killed or the machine swaps."""
+    host = facts.host
+    if host is None or host.memory_limit_bytes <= 0:
+        return None
+    share = host.memory_bytes / host.memory_limit_bytes
+    if share < _MEMORY_SHARE:
+        return None
+    was_killed = facts.status in (-9, 137)
+    return Found(
+        cause=f"The program and its workers took {bytes_text(host.memory_bytes)} of "
+        f"{bytes_text(host.memory_limit_bytes)} "
+        f"({percent(share)}){', and the program was killed' if was_killed else ''}.",
+        evidence=[f"{count_text(host.num_processes, 'process', 'processes')} at most"],
+        saves_s=None,
+        change="CacheDataset(files, transform, cache_rate=0.5)  # or PersistentDataset, which keeps items on the disk",
+        is_cause=was_killed,
+    )
+
+
+@rule("VX503", "The container's CPU quota holds the program back", pool="machine")
+def throttled(facts: Facts) -> Found | None:
+    """The control group used its share before the period was over."""
+    host = facts.host
+    if host is None or host.throttled_share < _THROTTLED_SHARE:
+        return None
+    return Found(
+        cause=f"In {percent(host.throttled_share)} of the time the control group had used up its CPU quota and "
+        "all of the "
+        f"program stood still; it counts {host.num_threads} threads for {host.num_cpus} cores.",
+        evidence=[f"cpu.stat: throttled {percent(host.throttled_share)} of the time"],
+        saves_s=watched_s(facts) * host.throttled_share,
+        change=f"export OMP_NUM_THREADS={host.num_cpus}  # and num_workers no more than that; or a larger quota: "
+        "docker run --cpus=...",
+    )
+
+
+@rule("VX504", "Other programs use the same cores", pool="machine")
+def shared_cores(facts: Facts) -> Found | None:
+    """The machine's cores do not suffice for all that runs on it."""
+    host = facts.host
+    if host is None or not facts.counted:
+        return None
+    cores = host.num_machine_cpus or host.num_cpus
+    own = host.cpu_share * host.num_cpus
+    if host.others_share < _OTHERS_SHARE * cores or own + host.others_share < 0.9 * cores:
+        return None
+    lost = host.others_share / (own + host.others_share)
+    return Found(
+        cause=f"Other programs kept {host.others_share:.1f} of {count_text(cores, 'core')} busy, this one "
+        f"{own:.1f}; none "
+        "was left over.",
+        evidence=[f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"],
+        saves_s=(watched_s(facts) if not on_gpu(facts) else watched_s(facts) - compute_s(facts)) * lost,
+        change=f"# run it when the machine is free, or on cores of its own: taskset -c "
+        f"0-{max(0, num_cores(facts) - 1)} ...",
+    )
+
+
+@rule("VX505", "The GPU is held back by heat or power", pool="machine")
+def gpu_throttled(facts: Facts) -> Found | None:
+    """The driver lowered the clocks."""
+    host = facts.host
+    if host is None or not on_gpu(facts):
+        return None
+    reasons = {
+        name: share
+        for name, share in host.gpu_throttle_reasons.items()
+        if share >= _GPU_THROTTLED_SHARE and any(word in name.lower() for word in _HELD_BACK)
+    }
+    if not reasons:
+        return None
+    name, share = max(reasons.items(), key=lambda one: one[1])
+    is_power = "power" in name.lower() and "thermal" not in name.lower()
+    return Found(
+        cause=f"In {percent(share)} of the samples the driver held the GPU's clocks back: {name}.",
+        evidence=[f"{name}: {percent(share)} of the samples" for name, share in reasons.items()],
+        saves_s=None,
+        change="nvidia-smi -q -d POWER,CLOCK  # what limit is set; `nvidia-smi -pl` raises it where that is allowed"
+        if is_power
+        else "nvidia-smi -q -d TEMPERATURE,CLOCK  # cooling: fans, dust, place in the rack",
+        # Working at the power limit is how large networks run on many cards.
+        is_cause=not is_power,
+    )
+
+
+@rule("VX506", "Another program runs on the same GPU", pool="machine")
+def shared_gpu(facts: Facts) -> Found | None:
+    """Kernels of two programs take turns."""
+    host = facts.host
+    if host is None or not on_gpu(facts) or host.gpu_other_processes == 0:
+        return None
+    return Found(
+        cause=f"{count_text(host.gpu_other_processes, 'other program')} had memory of the GPU while this one ran; "
+        "their "
+        "kernels take turns with its own.",
+        evidence=[f"processes on the device beside this one: {host.gpu_other_processes}"],
+        saves_s=None,
+        change="nvidia-smi  # who it is; then CUDA_VISIBLE_DEVICES=1 python train.py",
+        is_cause=False,
+    )
+
+
+@rule("VX507", "The GPU's memory is nearly full", pool="machine")
+def gpu_memory_full(facts: Facts) -> Found | None:
+    """The allocator has to give memory back and ask again."""
+    host = facts.host
+    if host is None or not on_gpu(facts):
+        return None
+    pairs = list(zip(host.gpu_memory_bytes, host.gpu_memory_total_bytes, strict=False))
+    full = [(used, total) for used, total in pairs if total > 0 and used >= _GPU_MEMORY_SHARE * total]
+    if not full:
+        return None
+    used, total = full[0]
+    is_set = facts.settings is not None and "PYTORCH_CUDA_ALLOC_CONF" in facts.settings.environment
+    return Found(
+        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory were in use; where a request finds "
+        "no room, "
+        "torch gives back what it kept, waits for the device and asks again.",
+        evidence=[
+            f"PYTORCH_CUDA_ALLOC_CONF={'set' if is_set else 'not set'}",
+            f"watched for {duration_text(facts.seconds)}",
+        ],
+        saves_s=None,
+        change="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        is_cause=False,
+    )
+
+
+RULES = (swapping, memory_near_limit, throttled, shared_cores, gpu_throttled, shared_gpu, gpu_memory_full)

@@ -1,0 +1,82 @@
+"""What a rule is: a code, a title, the part of the time it speaks of, and a function that looks for it in facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.finding import Basis, Finding, Risk
+from voxelocity.diagnosis.watched import watched_s
+
+Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine"]
+"""The time that findings save from. What two findings of one pool save together is never more than the pool holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a rule adds to its code and title; the fields are those of `Finding`."""
+
+    cause: str
+    evidence: Sequence[str]
+    saves_s: float | None
+    change: str
+    basis: Basis = "estimated"
+    risk: Risk = "safe"
+    where: str = ""
+    is_cause: bool = True
+
+
+Find = Callable[[Facts], Found | Sequence[Found] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Looks for one thing in facts. A rule keeps no state, reads no file and no clock.
+
+    Attributes:
+        code: stable; its page is `findings/CODE.md`.
+        title: the cause as a clause: a heading, and in lower case the end of a verdict.
+        pool: what it saves from.
+        names_work: whether it names the slow work itself rather than a place that could hide it; such a cause goes
+            before one that saves somewhat more.
+        find: what was found, once or for several places.
+    """
+
+    code: str
+    title: str
+    pool: Pool
+    names_work: bool
+    find: Find
+
+    def __call__(self, facts: Facts) -> tuple[Finding, ...]:
+        """The findings in these facts, none where the rule does not apply."""
+        found = self.find(facts)
+        each = () if found is None else (found,) if isinstance(found, Found) else tuple(found)
+        of_s = watched_s(facts)
+        return tuple(
+            Finding(
+                code=self.code,
+                title=self.title,
+                cause=one.cause,
+                evidence=tuple(one.evidence),
+                saves_s=one.saves_s,
+                of_s=of_s,
+                basis=one.basis,
+                risk=one.risk,
+                change=one.change,
+                where=one.where,
+                is_cause=one.is_cause,
+            )
+            for one in each
+        )
+
+
+def rule(code: str, title: str, *, pool: Pool, names_work: bool = False) -> Callable[[Find], Rule]:
+    """Makes a rule of a function from facts to what it found."""
+
+    def make(find: Find) -> Rule:
+        return Rule(code=code, title=title, pool=pool, names_work=names_work, find=find)
+
+    return make

@@ -1,0 +1,94 @@
+"""What several rules ask of facts: which device, how many cores, what the stacks of a part were doing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
+from voxelocity.diagnosis.watched import part_s, steps_s, watched_s
+
+# Less than this is within what a second recording of the same program differs by, and not worth a line.
+TELL_SHARE = 0.01
+
+# What makes an item of what lies in files; "sleep" stands for a source that answers late.
+MAKING_KINDS = frozenset({"gunzip", "read", "decode", "resample", "transform", "collate", "sleep"})
+
+_HALF_TYPES = ("bfloat16", "float16", "half")
+
+
+def on_gpu(facts: Facts) -> bool:
+    """Whether the network lies on a CUDA device."""
+    return facts.settings is not None and facts.settings.device == "cuda"
+
+
+def computes_in_half(facts: Facts) -> bool:
+    """Whether the network computes in 16 bits, by autocast or by its own weights."""
+    if facts.settings is not None and any(name in facts.settings.autocast for name in _HALF_TYPES):
+        return True
+    return facts.network is not None and any(name in facts.network.input_dtype for name in _HALF_TYPES)
+
+
+def has_tensor_cores(facts: Facts) -> bool:
+    """Whether the device multiplies matrices in 16 bits many times faster: NVIDIA GPUs of capability 7.0 and up."""
+    return on_gpu(facts) and facts.settings is not None and tuple(facts.settings.capability) >= (7, 0)
+
+
+def num_cores(facts: Facts) -> int:
+    """Cores that the program may use; 1 where nobody looked."""
+    if facts.host is not None:
+        return facts.host.num_cpus
+    known = facts.environment.get("num_cpus")
+    return (
+        known if isinstance(known, int) and known > 0 else max(1, facts.settings.num_threads if facts.settings else 1)
+    )
+
+
+def compute_s(facts: Facts) -> float:
+    """Seconds in which the counted steps computed."""
+    return part_s(facts, "forward", "backward", "optimizer")
+
+
+def waits_for_data(facts: Facts) -> bool:
+    """Whether the network waited for data long enough to speak of it."""
+    return bool(facts.counted) and part_s(facts, "wait") >= TELL_SHARE * watched_s(facts)
+
+
+def is_shown(facts: Facts, seconds: float) -> bool:
+    """Whether these seconds are enough of the watched time to speak of."""
+    return seconds > 0.0 and seconds >= TELL_SHARE * watched_s(facts)
+
+
+def has_fixed_shapes(facts: Facts) -> bool:
+    """Whether nearly all batches had one shape; the last batch of an epoch may be smaller."""
+    shapes = facts.network.input_shapes if facts.network else ()
+    total = sum(count for _, count in shapes)
+    return total > 0 and shapes[0][1] >= 0.9 * total
+
+
+def stacks_in(facts: Facts, parts: Collection[str], kinds: Collection[str] | None = None) -> Sequence[StackFacts]:
+    """Places found in these parts, most often found first."""
+    found = [one for one in facts.stacks if one.part in parts and (kinds is None or one.kind in kinds)]
+    return sorted(found, key=lambda one: -one.num_samples)
+
+
+def num_samples(stacks: Sequence[StackFacts]) -> int:
+    """How often a thread was found in these places."""
+    return sum(one.num_samples for one in stacks)
+
+
+def stack_line(stack: StackFacts, of: int) -> str:
+    """One line of evidence: the share of the samples, the place, and its source."""
+    share = stack.num_samples / max(1, of)
+    function = f" in {stack.function}" if stack.function else ""
+    return f"{share * 100:.0f} % of the samples{function}, {stack.where}: {stack.line.strip()}"
+
+
+def calls_named(facts: Facts, *names: str) -> Sequence[CallFacts]:
+    """Costly calls of these names, the longest first; only calls made in at least every tenth counted step."""
+    found = [one for one in facts.calls if one.call in names and one.count >= 0.1 * max(1, one.num_steps)]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
+def part_share_of(facts: Facts, *parts: str) -> float:
+    """These parts as a share of the counted steps."""
+    return part_s(facts, *parts) / max(steps_s(facts), 1e-9)

@@ -1,0 +1,170 @@
+"""Rules on what lies between the steps: validation and saving."""
+
+from __future__ import annotations
+
+import math
+
+from voxelocity.diagnosis.facts import Facts, Pass
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import is_shown, num_samples, on_gpu, stack_line, stacks_in
+from voxelocity.diagnosis.rules.words import percent, shape_text
+from voxelocity.diagnosis.watched import passes_of, passes_s, watched_s
+from voxelocity.report.quantities import duration_text
+
+# A validation is to cost a tenth of the time at most: `voxelocity train` gives it that too.
+_TARGET_SHARE = 0.1
+_LARGE_SHARE = 0.2
+_WAIT_SHARE = 0.3
+_METRIC_SHARE = 0.4
+_MANY_FORWARDS = 8
+_SAVING_TARGET_SHARE = 0.01
+
+
+def _part_s(passes: list[Pass], *parts: str) -> float:
+    return sum(one.parts.get(part, 0.0) for one in passes for part in parts)
+
+
+def _validations(facts: Facts) -> list[Pass]:
+    return list(passes_of(facts, "validation"))
+
+
+@rule("VX401", "Validation takes more of the time than training needs", pool="validation")
+def large_validation(facts: Facts) -> Found | None:
+    """Validations take a large share of the watched time."""
+    passes = _validations(facts)
+    seconds, of_s = passes_s(facts, "validation"), watched_s(facts)
+    trained_s = of_s - seconds
+    if not passes or not facts.counted or seconds < _LARGE_SHARE * of_s:
+        return None
+    # So seldom that what is left of it is its target share of all.
+    every = max(2, math.ceil(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
+    return Found(
+        cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
+        f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
+        evidence=[
+            f"{sum(one.num_forwards for one in passes)} calls of the network in validation"
+            + (f", {passes[0].where}" if passes[0].where else ""),
+            f"training between them: {duration_text(trained_s)}",
+        ],
+        saves_s=seconds * (1.0 - 1.0 / every),
+        risk="changes results",
+        change=f"if (epoch + 1) % {every} == 0:\n    validate(...)  # the last epoch always",
+        where=passes[0].where,
+    )
+
+
+@rule("VX402", "Validation records gradients that nobody uses", pool="validation")
+def gradients_in_validation(facts: Facts) -> Found | None:
+    """The network ran without learning, outside of `torch.no_grad()`."""
+    passes = [one for one in _validations(facts) if one.has_gradients]
+    if not passes:
+        return None
+    return Found(
+        cause=f"In {len(passes)} validation{'s' if len(passes) > 1 else ''} the network kept what a backward pass "
+        "would "
+        "need: memory for each layer's output, and no larger window batch fits.",
+        evidence=[f"gradients recorded in validation{f' at {passes[0].where}' if passes[0].where else ''}"],
+        # Measured on a CPU: a forward pass alone takes as long either way (1.03, n = 9); its memory is the gain.
+        saves_s=None,
+        change="with torch.inference_mode():\n    validate(...)",
+        where=passes[0].where,
+        is_cause=False,
+    )
+
+
+@rule("VX403", "Validation runs the network on one window at a time", pool="validation")
+def single_windows(facts: Facts) -> Found | None:
+    """Many small forward passes on a GPU that takes several windows at once."""
+    passes = [one for one in _validations(facts) if one.num_forwards > 0 and one.batch_shapes]
+    if not passes or not on_gpu(facts):
+        return None
+    forwards = sum(one.num_forwards for one in passes)
+    single = sum(count for one in passes for shape, count in one.batch_shapes if shape and shape[0] == 1)
+    forward_s = _part_s(passes, "forward")
+    if single < 0.5 * forwards or forwards < _MANY_FORWARDS * len(passes) or not is_shown(facts, forward_s):
+        return None
+    shape = passes[0].batch_shapes[0][0]
+    return Found(
+        cause=f"{single} of {forwards} calls of the network in validation had one window ({shape_text(shape)}); "
+        "together "
+        f"they took {duration_text(forward_s)}, and a window alone keeps few GPUs busy.",
+        evidence=[f"{shape_text(shape)}: {count} calls" for shape, count in passes[0].batch_shapes[:3]],
+        saves_s=None,
+        change="sliding_window_inference(images, roi_size, sw_batch_size=8, predictor=network)",
+        where=passes[0].where,
+        is_cause=False,
+    )
+
+
+@rule("VX404", "Validation waits for its data", pool="validation", names_work=True)
+def waiting_validation(facts: Facts) -> Found | None:
+    """The network stands still in validation while scans are read."""
+    passes = _validations(facts)
+    seconds, wait_s = passes_s(facts, "validation"), _part_s(passes, "wait")
+    if not passes or wait_s < _WAIT_SHARE * seconds or not is_shown(facts, wait_s):
+        return None
+    loaders = [one for one in facts.loaders if not one.is_for_training]
+    loader = loaders[0] if loaders else None
+    workers = loader.num_workers if loader else 0
+    # One worker makes the next scan while the network has this one.
+    saves_s = min(wait_s, max(0.0, seconds - wait_s)) if workers == 0 else wait_s / 2.0
+    return Found(
+        cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
+        f"({percent(wait_s / seconds)}) for scans.",
+        evidence=[
+            f"{loader.kind}(num_workers={workers}) {loader.where}" if loader else "no loader seen in validation",
+            f"{len(passes)} validations, the same scans each time",
+        ],
+        saves_s=saves_s,
+        change=f"{loader.kind if loader else 'DataLoader'}(CacheDataset(files, transform), "
+        f"num_workers={max(1, workers)}, "
+        "persistent_workers=True)",
+        where=(loader.where if loader else "") or passes[0].where,
+    )
+
+
+@rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)
+def slow_metrics(facts: Facts) -> Found | None:
+    """What is done with predictions takes longer than making them."""
+    passes = _validations(facts)
+    seconds, other_s = passes_s(facts, "validation"), _part_s(passes, "other")
+    if not passes or other_s < _METRIC_SHARE * seconds or other_s <= _part_s(passes, "forward"):
+        return None
+    if not is_shown(facts, other_s):
+        return None
+    stacks = [one for one in stacks_in(facts, ("validation",)) if one.kind in ("other", "sync", "transform", "log")]
+    whole = num_samples(stacks_in(facts, ("validation",)))
+    return Found(
+        cause=f"Of {duration_text(seconds)} of validation {duration_text(other_s)} ({percent(other_s / seconds)}) is "
+        f"neither data nor network but metrics, windows and the like; the network takes "
+        f"{duration_text(_part_s(passes, 'forward'))}.",
+        evidence=[stack_line(one, whole) for one in stacks[:3]] or ["no stacks were taken in validation"],
+        saves_s=other_s / 2.0,
+        change="# per class and case on the network's device, without one-hot copies; distances in the last "
+        "validation only:\n"
+        "dice = 2 * (prediction & truth).sum() / (prediction.sum() + truth.sum())",
+        where=stacks[0].where if stacks else passes[0].where,
+    )
+
+
+@rule("VX411", "Saving takes its share of the training", pool="saving")
+def frequent_saving(facts: Facts) -> Found | None:
+    """Checkpoints are so frequent or so large that they show."""
+    passes = passes_of(facts, "saving")
+    seconds, of_s = passes_s(facts, "saving"), watched_s(facts)
+    if not passes or not facts.counted or not is_shown(facts, seconds):
+        return None
+    every = max(2, math.ceil(seconds / (_SAVING_TARGET_SHARE * of_s)))
+    return Found(
+        cause=f"{len(passes)} saves in {len(facts.counted)} steps took {duration_text(seconds)} of "
+        f"{duration_text(of_s)} "
+        f"({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
+        evidence=[f"torch.save{f' at {passes[0].where}' if passes[0].where else ''}: {len(passes)} times"],
+        saves_s=seconds * (1.0 - 1.0 / every),
+        change=f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or torch.save in a thread, of tensors "
+        "copied first",
+        where=passes[0].where,
+    )
+
+
+RULES = (large_validation, gradients_in_validation, single_windows, waiting_validation, slow_metrics, frequent_saving)

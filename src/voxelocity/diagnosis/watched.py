@@ -1,0 +1,91 @@
+"""Which part of a recording counts, and how long it took: the counted steps, what lay between them, nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from voxelocity.diagnosis.facts import Facts, Pass
+
+RESIDENT = "resident batch"
+
+
+def counted_passes(facts: Facts) -> Sequence[Pass]:
+    """Passes since the first counted step began; all of them where no step was counted."""
+    if not facts.counted:
+        return facts.passes
+    start_s = facts.counted[0].start_s
+    return [one for one in facts.passes if one.start_s >= start_s]
+
+
+def passes_of(facts: Facts, kind: str) -> Sequence[Pass]:
+    """Counted passes of one kind."""
+    return [one for one in counted_passes(facts) if one.kind == kind]
+
+
+def passes_s(facts: Facts, kind: str) -> float:
+    """Seconds of the counted passes of one kind."""
+    return sum(one.seconds for one in passes_of(facts, kind))
+
+
+def steps_s(facts: Facts) -> float:
+    """Seconds of the counted steps."""
+    return sum(step.seconds for step in facts.counted)
+
+
+def part_s(facts: Facts, *parts: str) -> float:
+    """Seconds of these parts in the counted steps."""
+    return sum(step.parts.get(part, 0.0) for step in facts.counted for part in parts)
+
+
+def between_s(facts: Facts) -> float:
+    """Seconds between the first and the last counted step that belong to no step and no pass.
+
+    A pass within the last step lies beyond what `start_s + seconds` of that step reaches, and is left out of both.
+    """
+    if not facts.counted:
+        return 0.0
+    first, last = facts.counted[0], facts.counted[-1]
+    inside_s = sum(step.seconds for step in facts.steps if first.start_s <= step.start_s <= last.start_s)
+    inside_s += sum(one.seconds for one in counted_passes(facts) if one.start_s < last.start_s)
+    return max(0.0, last.start_s + last.seconds - first.start_s - inside_s)
+
+
+def watched_s(facts: Facts) -> float:
+    """Seconds of all that counts: steps, passes, and the time between them."""
+    return steps_s(facts) + sum(one.seconds for one in counted_passes(facts)) + between_s(facts)
+
+
+def step_s(facts: Facts) -> float | None:
+    """Median seconds of a counted step; None where none was counted."""
+    return statistics.median(step.seconds for step in facts.counted) if facts.counted else None
+
+
+def experiment_s(facts: Facts, name: str) -> float | None:
+    """Median seconds for one unit of an experiment; None where it was not done."""
+    for experiment in facts.experiments:
+        if experiment.name == name and experiment.seconds:
+            return statistics.median(experiment.seconds)
+    return None
+
+
+def resident_s(facts: Facts) -> float | None:
+    """Median seconds of a step on a batch that was there already; None where that was not tried."""
+    measured = experiment_s(facts, RESIDENT)
+    if measured is not None:
+        return measured
+    seconds = [step.seconds for step in facts.steps if step.phase == "resident"]
+    return statistics.median(seconds) if seconds else None
+
+
+def data_room_s(facts: Facts) -> float:
+    """The most that any change of the data could save: what the counted steps took beyond steps without data.
+
+    Measured by the step on resident batches; without it, the time that the network waited and batches were copied, and
+    all that a loop without a loader did beside computing.
+    """
+    alone_s = resident_s(facts)
+    if alone_s is None:
+        has_loader = any(loader.is_for_training for loader in facts.loaders)
+        return part_s(facts, "wait", "copy", *(() if has_loader else ("other",)))
+    return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)

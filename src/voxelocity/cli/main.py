@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from voxelocity.cli import bench, cache, demo, diagnose, interrupt, monitor, plan, predict, report, train
+from voxelocity.cli import bench, cache, demo, diagnose, explain, interrupt, monitor, plan, predict, report, train
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("train")(train.train)
 app.command("predict")(predict.predict)
 app.command("report")(report.report)
 app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.diagnose)
+app.command("explain")(explain.explain)
 app.add_typer(cache.app, name="cache")
 app.command("bench")(bench.bench)
 # What follows the command's name is the command's, options as well.

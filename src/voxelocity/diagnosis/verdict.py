@@ -114,6 +114,9 @@ def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, 
 def _ending(facts: Facts) -> str:
     """How the program ended, where it did not end as it should."""
     seconds = duration_text(facts.seconds)
+    if facts.ended is not None and facts.ended.reason == "limit":
+        # All that was wanted was seen; whoever watched may have ended it.
+        return ""
     if facts.status is not None and facts.status < 0:
         return f"the program was killed after {seconds} ({_signal(-facts.status)})"
     if facts.status:

@@ -1,0 +1,31 @@
+"""`voxelocity explain`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    code: Annotated[str, typer.Argument(help="Code of a finding, such as VX101; all are listed if not given.")] = "",
+    index: Annotated[bool, typer.Option("--index", help="Print the list as Markdown, with links to the pages.")] = False,
+) -> None:
+    """Tell what a finding of `voxelocity diagnose` means, why it costs, and what to change. Works offline."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from voxelocity.diagnosis import pages
+
+    if index:
+        typer.echo(pages.index(), nl=False)
+    elif not code:
+        for each in pages.codes():
+            typer.echo(f"{each}  {pages.title(each)}")
+    else:
+        text, console = pages.page(code), Console()
+        if console.is_terminal:
+            console.print(Markdown(text))
+        else:
+            # As it is written, for pipes and files.
+            typer.echo(text, nl=False)

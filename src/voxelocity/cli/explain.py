@@ -9,7 +9,9 @@ import typer
 
 def explain(
     code: Annotated[str, typer.Argument(help="Code of a finding, such as VX101; all are listed if not given.")] = "",
-    index: Annotated[bool, typer.Option("--index", help="Print the list as Markdown, with links to the pages.")] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Print the list as Markdown, with links to the pages.")
+    ] = False,
 ) -> None:
     """Tell what a finding of `voxelocity diagnose` means, why it costs, and what to change. Works offline."""
     from rich.console import Console

@@ -5,7 +5,7 @@ Pure: reads no file, asks no machine, prints nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from voxelocity.diagnosis.facts import Facts
@@ -22,6 +22,9 @@ from voxelocity.report.quantities import duration_text
 CAUSE_SHARE = 0.03
 # A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
 _NAMED_WORK_FACTOR = 1.5
+# Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
+_UNKNOWN_SHARE = 0.5
+_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine")
 
 
 def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
@@ -61,7 +64,8 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
     left = _pools(facts)
     least_s = CAUSE_SHARE * watched_s(facts)
     ranked = []
-    for rule, finding in sorted(found, key=_weight, reverse=True):
+    pools = dict(left)
+    for rule, finding in sorted(found, key=lambda one: _weight(one[0], one[1], pools), reverse=True):
         if finding.saves_s is None:
             ranked.append(finding)
             continue
@@ -69,13 +73,15 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
         if finding.is_cause:
             left[rule.pool] -= saves_s
         ranked.append(_settled(finding, saves_s, least_s))
-    return tuple(sorted(ranked, key=lambda one: not one.is_cause))
+    notes = sorted((one for one in ranked if not one.is_cause), key=lambda one: -(one.saves_s or 0.0))
+    return (*(one for one in ranked if one.is_cause), *notes)
 
 
-def _weight(found: tuple[Rule, Finding]) -> tuple[bool, bool, float]:
-    rule, finding = found
-    saves_s = finding.saves_s or 0.0
-    return finding.is_cause, finding.saves_s is not None, saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
+def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, float]:
+    """Causes before notes, and what saves most before what saves less."""
+    if finding.saves_s is None:
+        return finding.is_cause, _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
+    return finding.is_cause, finding.saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
 
 
 def _settled(finding: Finding, saves_s: float, least_s: float) -> Finding:

@@ -54,8 +54,8 @@ def index() -> str:
     lines = [
         "# Findings of `voxelocity diagnose`",
         "",
-        "One page a finding: what it means, how it was seen, why it costs, the change, and when not to make it. The same",
-        "pages come offline from `voxelocity explain CODE`. A code keeps its meaning for good.",
+        "One page a finding: what it means, how it was seen, why it costs, the change, and when not to make it.",
+        "The same pages come offline from `voxelocity explain CODE`. A code keeps its meaning for good.",
     ]
     for prefix, name in _FAMILIES.items():
         lines += ["", f"## {name}", "", "| code | finding |", "|---|---|"]

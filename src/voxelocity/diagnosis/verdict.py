@@ -35,7 +35,6 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
     time = _time(facts)
     shares: dict[Pool, tuple[float, str]] = {
         "copy": (part_s(facts, "copy"), f"of {time} goes into copying batches to the device"),
-        "compute": (compute_s(facts), f"of {time} the network computes"),
         "validation": (passes_s(facts, "validation"), "of the watched time goes into validation"),
         "saving": (passes_s(facts, "saving"), "of the watched time goes into saving"),
         "loop": (part_s(facts, "other"), f"of {time} is neither data nor network"),
@@ -43,6 +42,9 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
     pool, told = pools[cause.code], clause(cause.title)
     if pool == "data":
         return _of_data(facts, cause, told)
+    if pool == "compute":
+        computing = percent(compute_s(facts) / whole_s)
+        return f"The network computes {computing} of {time}, and could do so faster: {told}"
     if pool in shares:
         seconds, words = shares[pool]
         return f"{percent(seconds / whole_s)} {words}: {told}"
@@ -118,7 +120,7 @@ def _ending(facts: Facts) -> str:
         # All that was wanted was seen; whoever watched may have ended it.
         return ""
     if facts.status is not None and facts.status < 0:
-        return f"the program was killed after {seconds} ({_signal(-facts.status)})"
+        return f"the program was ended by {_signal(-facts.status)} after {seconds}"
     if facts.status:
         return f"the program failed after {seconds} with status {facts.status}"
     if facts.ended is None and facts.status is None:

@@ -20,7 +20,7 @@ from voxelocity.diagnosis.rules.seen import (
 )
 from voxelocity.diagnosis.rules.words import at, percent
 from voxelocity.diagnosis.watched import data_room_s, part_s, passes_of, steps_s
-from voxelocity.report.quantities import duration_text
+from voxelocity.report.quantities import count_text, duration_text
 
 # A batch that takes this many times the median is one that workers cannot hide without batches made ahead.
 _LATE_FACTOR = 3.0
@@ -273,7 +273,7 @@ def feed_behind(facts: Facts) -> Found | None:
     has_cores = loader.num_workers < cores
     key = f"data.feed.num_threads={cores}" if has_cores else "data.augment.affine_probability=0.1"
     return Found(
-        cause=f"With {loader.num_workers} threads, {waiting_text(facts)}.",
+        cause=f"With {count_text(loader.num_workers, 'thread')}, {waiting_text(facts)}.",
         evidence=[f"data.feed.num_threads={loader.num_workers}, {cores} cores for the run"],
         saves_s=None,
         risk="safe" if has_cores else "changes results",

@@ -108,6 +108,12 @@ def training_loader(facts: Facts) -> LoaderFacts | None:
     return max(loaders, key=lambda one: made[one.key], default=None)
 
 
+def is_own_run(facts: Facts) -> bool:
+    """Whether it is a run of `voxelocity train`, which is changed by its plan and not by code."""
+    loader = training_loader(facts)
+    return loader is not None and loader.kind == OWN_FEED
+
+
 def making(facts: Facts) -> Making | None:
     """How the batches of the training are made; None where no step was counted or nothing is known of the making."""
     loader = training_loader(facts)

@@ -26,11 +26,13 @@ def too_few_threads(facts: Facts) -> Found | None:
     loader = training_loader(facts)
     busy = loader.num_workers if loader is not None and part_s(facts, "wait") > 0.1 * steps_s(facts) else 0
     free = num_cores(facts) - busy
-    if facts.host is None or settings.num_threads >= free:
+    variable = settings.environment.get("OMP_NUM_THREADS", "")
+    # torch takes a thread a physical core, of which the system may show two each; nobody set that.
+    enough = free if variable else (free + 1) // 2
+    if facts.host is None or settings.num_threads >= enough:
         return None
     seconds = compute_s(facts)
     left = _relative_s(free) / _relative_s(settings.num_threads)
-    variable = settings.environment.get("OMP_NUM_THREADS", "")
     return Found(
         cause=f"The network computes {duration_text(seconds)} of {duration_text(steps_s(facts))} with "
         f"{settings.num_threads} thread{'s' if settings.num_threads > 1 else ''}; {free} cores are free for it.",

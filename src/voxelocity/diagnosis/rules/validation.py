@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from voxelocity.diagnosis.facts import Facts, Pass
+from voxelocity.diagnosis.rules.making import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_samples, on_gpu, stack_line, stacks_in
 from voxelocity.diagnosis.rules.words import percent, shape_text
@@ -24,11 +25,16 @@ def _part_s(passes: list[Pass], *parts: str) -> float:
     return sum(one.parts.get(part, 0.0) for one in passes for part in parts)
 
 
+def _every(times_too_often: float) -> int:
+    """How seldom, in whole numbers; what is whole but for rounding stays what it is."""
+    return max(2, math.ceil(times_too_often - 1e-6))
+
+
 def _validations(facts: Facts) -> list[Pass]:
     return list(passes_of(facts, "validation"))
 
 
-@rule("VX401", "Validation takes more of the time than training needs", pool="validation")
+@rule("VX401", "Validation is done too often or on too many scans", pool="validation")
 def large_validation(facts: Facts) -> Found | None:
     """Validations take a large share of the watched time."""
     passes = _validations(facts)
@@ -37,7 +43,7 @@ def large_validation(facts: Facts) -> Found | None:
     if not passes or not facts.counted or seconds < _LARGE_SHARE * of_s:
         return None
     # So seldom that what is left of it is its target share of all.
-    every = max(2, math.ceil(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
+    every = _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9)))
     return Found(
         cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
         f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
@@ -48,7 +54,9 @@ def large_validation(facts: Facts) -> Found | None:
         ],
         saves_s=seconds * (1.0 - 1.0 / every),
         risk="changes results",
-        change=f"if (epoch + 1) % {every} == 0:\n    validate(...)  # the last epoch always",
+        change=f"voxelocity train ... --set train.validation_share={_TARGET_SHARE / 2}"
+        if is_own_run(facts)
+        else f"if (epoch + 1) % {every} == 0:\n    validate(...)  # the last epoch always",
         where=passes[0].where,
     )
 
@@ -147,22 +155,23 @@ def slow_metrics(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX411", "Saving takes its share of the training", pool="saving")
+@rule("VX411", "Checkpoints are written too often or take too long", pool="saving")
 def frequent_saving(facts: Facts) -> Found | None:
     """Checkpoints are so frequent or so large that they show."""
     passes = passes_of(facts, "saving")
     seconds, of_s = passes_s(facts, "saving"), watched_s(facts)
     if not passes or not facts.counted or not is_shown(facts, seconds):
         return None
-    every = max(2, math.ceil(seconds / (_SAVING_TARGET_SHARE * of_s)))
+    every = _every(seconds / (_SAVING_TARGET_SHARE * of_s))
     return Found(
         cause=f"{len(passes)} saves in {len(facts.counted)} steps took {duration_text(seconds)} of "
         f"{duration_text(of_s)} "
         f"({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[f"torch.save{f' at {passes[0].where}' if passes[0].where else ''}: {len(passes)} times"],
         saves_s=seconds * (1.0 - 1.0 / every),
-        change=f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or torch.save in a thread, of tensors "
-        "copied first",
+        change="voxelocity train ... --set train.checkpoint_every_s=300"
+        if is_own_run(facts)
+        else f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or in a thread, of tensors copied first",
         where=passes[0].where,
     )
 

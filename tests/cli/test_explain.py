@@ -1,0 +1,40 @@
+"""`voxelocity explain`: a page, the list, the list as Markdown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from voxelocity.diagnosis import pages
+
+
+def test_a_code_prints_its_page_as_it_is_written(voxelocity):
+    told = voxelocity("explain", "vx101")
+    assert told.status == 0
+    assert told.out == pages.page("VX101")
+
+
+def test_without_a_code_all_are_listed_a_line_each(voxelocity):
+    lines = voxelocity("explain").out.splitlines()
+    assert len(lines) == len(pages.codes())
+    assert "VX104  More workers than cores get into each other's way" in lines
+
+
+def test_the_list_as_markdown_is_that_of_the_documents(voxelocity):
+    assert voxelocity("explain", "--index").out == pages.index()
+
+
+def test_an_unknown_code_ends_with_status_2_and_near_ones(voxelocity):
+    told = voxelocity("explain", "VX199")
+    assert told.status == 2
+    assert "there is no finding 'VX199'; did you mean VX109 or" in told.err
+
+
+def test_explaining_loads_no_torch():
+    code = (
+        "import sys; from voxelocity.cli import explain; explain.explain('VX101', False); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# VX101: ")

@@ -1,0 +1,162 @@
+"""Who makes the batches: each fault planted in facts, each finding with its figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from voxelocity.diagnosis.facts import HostFacts
+
+
+def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, make, find):
+    facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1))
+    (found,) = find("VX101", facts)
+    assert "the network waits for data 6.0 s of 16 s (37 %)" in found.cause
+    assert found.saves_s == pytest.approx(6.0, rel=0.05)
+    assert found.change == "DataLoader(..., num_workers=1, persistent_workers=True)"
+    assert found.where == "train.py:40"
+    assert found.speedup == pytest.approx(1.6, rel=0.05)
+    assert any(line.startswith("DataLoader(num_workers=0) at train.py:40") for line in found.evidence)
+
+
+def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, make, find, clean):
+    """Of 0.1 s on two cores and 0.06 s on one, a step cannot take less than (0.2 + 0.06) / 2."""
+    facts = waiting(
+        0.06,
+        make.loader(num_workers=0),
+        make.fetch(batch_s=0.06, worker=-1),
+        host=HostFacts(num_cpus=2),
+        settings=replace(clean.settings, num_threads=2),
+    )
+    (found,) = find("VX101", facts)
+    assert found.saves_s == pytest.approx(100 * 0.03, rel=0.07)
+
+
+def test_own_thread_that_only_waits_for_a_disk_saves_all_on_two_cores(waiting, make, find, clean):
+    facts = waiting(
+        0.06,
+        make.loader(num_workers=0),
+        make.fetch(batch_s=0.06, cpu_share=0.0, worker=-1),
+        host=HostFacts(num_cpus=2),
+        settings=replace(clean.settings, num_threads=2),
+    )
+    (found,) = find("VX101", facts)
+    assert found.saves_s == pytest.approx(6.0, rel=0.05)
+
+
+def test_own_thread_is_not_told_where_nothing_waits(clean, make, find):
+    assert find("VX101", replace(clean, loaders=[make.loader(num_workers=0)])) == ()
+
+
+def test_a_pinning_loader_is_proposed_on_a_gpu(waiting, make, find, clean_gpu):
+    facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1), settings=clean_gpu.settings)
+    (found,) = find("VX101", facts)
+    assert found.change.endswith("pin_memory=True)")
+
+
+def test_reading_in_the_loop_is_found_by_its_stacks(clean, make, find):
+    parts = {"forward": 0.04, "backward": 0.06, "other": 0.1}
+    facts = replace(
+        clean,
+        steps=make.steps(parts),
+        loaders=[],
+        fetches=[],
+        experiments=[],
+        stacks=[
+            make.stack("other", "gunzip", 80, where="train.py:12", line="image = nibabel.load(path)"),
+            make.stack("other", "other", 20),
+        ],
+    )
+    (found,) = find("VX102", facts)
+    assert found.where == "train.py:12"
+    assert "The loop spends 8.0 s of 20 s (40 %)" in found.cause
+    assert found.saves_s == pytest.approx(8.0, rel=0.01)
+    assert found.evidence[0] == "100 % of the samples, train.py:12: image = nibabel.load(path)"
+
+
+def test_one_worker_for_a_fast_network_is_too_few(waiting, make, find):
+    facts = waiting(0.2, make.loader(num_workers=1), make.fetch(batch_s=0.3))
+    (found,) = find("VX103", facts)
+    assert "1 worker makes a batch every 0.30 s, the network takes one every 99 ms" in found.cause
+    assert "num_workers=3" in found.change
+    # Eight cores compute 6 x 0.099 s and make a batch of 0.3 s: 0.112 s in place of 0.3 s.
+    assert found.saves_s == pytest.approx(18.8, rel=0.01)
+
+
+def test_more_workers_are_not_proposed_where_no_core_is_free(waiting, make, find):
+    facts = waiting(0.2, make.loader(num_workers=1), make.fetch(batch_s=0.3), host=HostFacts(num_cpus=1))
+    assert find("VX103", facts) == ()
+
+
+def test_sixteen_workers_on_two_cores_are_too_many(waiting, make, find, clean):
+    """Batches of 20 ms of CPU time take 0.3 s by the clock, as sixteen workers take turns."""
+    facts = waiting(
+        0.0,
+        make.loader(num_workers=16),
+        make.fetch(batch_s=0.3, cpu_share=0.02 / 0.3),
+        steps=make.steps({"wait": 0.05, "forward": 0.1, "backward": 0.1}),
+        host=HostFacts(num_cpus=2),
+        settings=replace(clean.settings, num_threads=2),
+        passes=[make.between("epoch start", 4.0, at=50)],
+    )
+    (found,) = find("VX104", facts)
+    assert "16 workers share 2 cores" in found.cause
+    assert "num_workers=1," in found.change
+    # Steps go from 0.25 s to (2 x 0.099 + 0.02) / 2, and of 4 s of starting sixteen workers a sixteenth is left.
+    assert found.saves_s == pytest.approx(100 * (0.25 - 0.109) + 4.0 * 15 / 16, rel=0.01)
+
+
+def test_as_many_workers_as_cores_are_not_too_many(waiting, make, find):
+    assert find("VX104", waiting(0.1, make.loader(num_workers=8), make.fetch(batch_s=0.3))) == ()
+
+
+def test_workers_started_at_each_epoch_cost_what_the_starts_took(clean, make, find):
+    facts = replace(
+        clean,
+        loaders=[make.loader(num_workers=2)],
+        passes=[make.between("epoch start", 1.5, at=20), make.between("epoch start", 0.5, at=60)],
+    )
+    (found,) = find("VX105", facts)
+    assert (found.saves_s, found.basis) == (2.0, "measured")
+    assert "Each of 2 epochs began with 1.0 s" in found.cause
+    assert find("VX105", replace(facts, loaders=[make.loader(num_workers=2, persistent_workers=True)])) == ()
+
+
+def test_late_batches_are_told_from_slow_ones(waiting, make, find):
+    late = replace(make.fetch(batch_s=0.1), batch_s=[0.05] * 90 + [1.0] * 10)
+    (found,) = find("VX106", waiting(0.02, make.loader(num_workers=2), late))
+    assert "Half of the batches take 50 ms or less, one in twenty 1.0 s or more" in found.cause
+    assert "prefetch_factor=7" in found.change
+    slow = replace(make.fetch(batch_s=0.6), batch_s=[0.6] * 100)
+    assert find("VX106", waiting(0.2, make.loader(num_workers=2), slow)) == ()
+
+
+def test_a_loader_of_threads_that_waits_is_told_of_the_lock(waiting, make, find):
+    facts = waiting(0.06, make.loader(kind="ThreadDataLoader"), make.fetch(batch_s=0.06, worker=-1))
+    (found,) = find("VX107", facts)
+    assert found.change == "torch.utils.data.DataLoader(..., num_workers=1, persistent_workers=True)"
+    assert find("VX101", facts) == ()
+
+
+def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, find, clean):
+    facts = waiting(
+        0.1,
+        make.loader(num_workers=2),
+        make.fetch(batch_s=0.2),
+        host=HostFacts(num_cpus=2),
+        settings=replace(clean.settings, num_threads=2),
+    )
+    (found,) = find("VX108", facts)
+    assert "need 0.40 s of CPU time together, on 2 cores that is 0.20 s a step" in found.cause
+    assert found.saves_s is None
+    assert found.is_cause
+
+
+def test_our_own_feed_is_told_of_its_threads_and_of_no_loader(waiting, make, find):
+    facts = waiting(0.06, make.loader(kind="Feed", num_workers=1), make.fetch(batch_s=0.06))
+    (found,) = find("VX109", facts)
+    assert found.change == "voxelocity train ... --set data.feed.num_threads=8"
+    assert found.risk == "safe"
+    for code in ("VX101", "VX103", "VX104", "VX105", "VX106"):
+        assert find(code, facts) == ()

@@ -1,0 +1,76 @@
+"""The machine: each fault planted in what was seen of the host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+GIB = 1024**3
+
+
+@pytest.fixture
+def on(clean, clean_gpu, find):
+    """What a rule finds where the host was otherwise."""
+
+    def look(code, *, gpu=False, status=0, **changes):
+        facts = clean_gpu if gpu else clean
+        return find(code, replace(facts, status=status, host=replace(facts.host, **changes)))
+
+    return look
+
+
+def test_swapping_is_a_cause_where_pages_come_back(on):
+    (found,) = on("VX501", swap_out_bytes=GIB, swap_in_bytes=GIB)
+    assert found.is_cause
+    assert "1.00 GiB went to the swap space and 1.00 GiB came back" in found.cause
+    (found,) = on("VX501", swap_out_bytes=GIB)
+    assert not found.is_cause
+    assert on("VX501", swap_out_bytes=1024) == ()
+
+
+def test_memory_near_its_limit_is_a_cause_of_a_kill(on):
+    (found,) = on("VX502", memory_bytes=63 * GIB)
+    assert not found.is_cause
+    assert "63.0 GiB of 64.0 GiB (98 %)" in found.cause
+    (found,) = on("VX502", memory_bytes=63 * GIB, status=-9)
+    assert found.is_cause
+    assert "and the program was killed" in found.cause
+    assert on("VX502", memory_bytes=10 * GIB) == ()
+
+
+def test_a_quota_costs_the_time_in_which_all_stood_still(on):
+    (found,) = on("VX503", throttled_share=0.3, num_threads=32)
+    assert "In 30 % of the time" in found.cause
+    assert found.saves_s == pytest.approx(3.0)
+    assert on("VX503", throttled_share=0.01) == ()
+
+
+def test_other_programs_are_told_only_where_no_core_is_left(on):
+    (found,) = on("VX504", cpu_share=0.5, others_share=4.0)
+    assert "Other programs kept 4.0 of 8 cores busy, this one 4.0" in found.cause
+    assert found.saves_s == pytest.approx(5.0)
+    assert on("VX504", cpu_share=0.3, others_share=2.0) == ()
+
+
+def test_heat_is_a_cause_and_a_limit_on_power_worth_knowing(on):
+    for name, is_cause in (("SwThermalSlowdown", True), ("SwPowerCap", False)):
+        (found,) = on("VX505", gpu=True, gpu_throttle_reasons={name: 0.4, "GpuIdle": 0.5})
+        assert found.is_cause is is_cause
+        assert f"In 40 % of the samples the driver held the GPU's clocks back: {name}" in found.cause
+    assert on("VX505", gpu=True, gpu_throttle_reasons={"GpuIdle": 0.9}) == ()
+    assert on("VX505", gpu_throttle_reasons={"SwThermalSlowdown": 0.4}) == ()
+
+
+def test_another_program_on_the_gpu_is_worth_knowing(on):
+    (found,) = on("VX506", gpu=True, gpu_other_processes=2)
+    assert "2 other programs had memory of the GPU" in found.cause
+    assert not found.is_cause
+    assert on("VX506", gpu=True) == ()
+
+
+def test_a_full_gpu_is_worth_knowing(on):
+    (found,) = on("VX507", gpu=True, gpu_memory_bytes=(79 * GIB,), gpu_memory_total_bytes=(80 * GIB,))
+    assert "79.0 GiB of 80.0 GiB" in found.cause
+    assert "expandable_segments:True" in found.change
+    assert on("VX507", gpu=True, gpu_memory_bytes=(40 * GIB,), gpu_memory_total_bytes=(80 * GIB,)) == ()

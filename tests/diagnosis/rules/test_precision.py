@@ -1,0 +1,66 @@
+"""Number formats: each fault planted in facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+
+def test_float32_on_tensor_cores_saves_less_where_tf32_is_used_already(clean_gpu, find):
+    plain = replace(clean_gpu.settings, autocast="")
+    (found,) = find("VX301", replace(clean_gpu, settings=plain))
+    assert found.saves_s == pytest.approx(9.55 * (1 - 1 / 1.3))
+    assert (found.risk, "dtype=torch.bfloat16" in found.change) == ("changes results", True)
+    (found,) = find("VX301", replace(clean_gpu, settings=replace(plain, capability=(7, 0))))
+    assert found.saves_s == pytest.approx(9.55 / 3)
+    assert "scaler.scale(loss)" in found.change
+
+
+@pytest.mark.parametrize("changes", [{"autocast": "bfloat16"}, {"capability": (6, 1)}, {"device": "cpu"}])
+def test_half_precision_is_not_proposed_where_it_is_used_or_useless(clean_gpu, find, changes):
+    settings = replace(clean_gpu.settings, **{"autocast": "", **changes})
+    assert find("VX301", replace(clean_gpu, settings=settings)) == ()
+
+
+def test_tf32_off_is_judged_by_whether_the_network_has_convolutions(clean_gpu, find):
+    plain = replace(clean_gpu.settings, autocast="")
+    off = replace(plain, allow_tf32_cudnn=False, allow_tf32_matmul=True)
+    (found,) = find("VX302", replace(clean_gpu, settings=off))
+    assert found.change == "torch.backends.cudnn.allow_tf32 = True"
+    assert found.saves_s == pytest.approx(9.55 / 2)
+    dense = replace(clean_gpu.network, kernel_dimensions=0)
+    assert find("VX302", replace(clean_gpu, settings=off, network=dense)) == ()
+    matmul = replace(plain, allow_tf32_matmul=False)
+    (found,) = find("VX302", replace(clean_gpu, settings=matmul, network=dense))
+    assert found.change == "torch.set_float32_matmul_precision('high')"
+    assert find("VX302", clean_gpu) == ()
+
+
+def test_bfloat16_units_of_a_cpu_are_worth_knowing_and_no_cause(clean, find):
+    (found,) = find("VX303", replace(clean, environment={"cpu": "EPYC", "cpu_flags": ["avx2", "avx512_bf16"]}))
+    assert "This CPU has avx512_bf16" in found.cause
+    assert "60 % of it in bfloat16" in found.cause
+    assert (found.is_cause, found.saves_s) == (False, pytest.approx(9.55 * 0.4))
+    assert find("VX303", replace(clean, environment={"cpu_flags": ["avx2"]})) == ()
+
+
+def test_float64_is_found_in_parameters_and_in_the_input(clean, find):
+    network = replace(clean.network, parameter_dtypes={"float64": 1_000_000})
+    (found,) = find("VX304", replace(clean, network=network))
+    assert "1,000,000 parameters are float64" in found.cause
+    assert found.saves_s == pytest.approx(9.95 * 2 / 3)
+    assert find("VX304", replace(clean, network=replace(clean.network, input_dtype="torch.float64")))
+    assert find("VX304", clean) == ()
+
+
+def test_odd_channels_are_told_in_half_precision_alone(clean_gpu, find):
+    network = replace(clean_gpu.network, channels=[(30, 60), (60, 60), (1, 30)])
+    (found,) = find("VX305", replace(clean_gpu, network=network))
+    assert "2 of 2 wide convolutions have channels that are no multiple of 8, 30 to 60" in found.cause
+    assert found.change.startswith("# 30 channels -> 32")
+    assert found.saves_s is None
+    assert not found.is_cause
+    full = replace(clean_gpu.settings, autocast="")
+    assert find("VX305", replace(clean_gpu, network=network, settings=full)) == ()
+    assert find("VX305", clean_gpu) == ()

@@ -29,11 +29,11 @@ def test_help_comes_without_loading_torch_or_monai():
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    commands = ("demo", "plan", "train", "predict", "report", "diagnose", "cache", "bench", "monitor")
+    commands = ("demo", "plan", "train", "predict", "report", "diagnose", "cache", "bench", "monitor", "explain")
     assert all(command in ended.stdout for command in commands)
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor"])
+@pytest.mark.parametrize("command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain"])
 def test_each_command_tells_what_it_does(voxelocity, command):
     told = voxelocity(command, "--help")
     assert told.status == 0

@@ -35,7 +35,8 @@ def is_run(folder: str | Path) -> bool:
 def facts_of_run(folder: str | Path) -> Facts:
     """What the folder of a run says of where its time went. The run may be unfinished, or still going.
 
-    The first stretch of steps after each beginning is warm-up. Of a very long run the newest 20,000 steps are taken.
+    Of several sessions the last one counts that did any steps; its first stretch of them, about a second, is warm-up.
+    Of a very long run the newest 20,000 steps are taken.
 
     Raises:
         InputError: the folder holds no run, or one of its files is damaged.
@@ -69,11 +70,8 @@ def facts_of_run(folder: str | Path) -> Facts:
 
 def _steps(run: RunFacts) -> Iterator[Step]:
     """Steps of each stretch, all alike, as a run notes the sums of about a second."""
-    starts_s = [start.time_s for start in run.starts]
-    for number, record in enumerate(run.steps):
+    for number, record in enumerate(_last_session(run)):
         begin_s = record.time_s - record.seconds
-        before_s = run.steps[number - 1].time_s if number else -1.0
-        is_first = number == 0 or any(before_s < start_s <= begin_s for start_s in starts_s)
         parts = _parts(record)
         count = max(1, record.num_steps)
         for index in range(count):
@@ -82,8 +80,17 @@ def _steps(run: RunFacts) -> Iterator[Step]:
                 seconds=record.seconds / count,
                 parts={name: seconds / count for name, seconds in parts.items()},
                 num_images=record.num_images // count,
-                phase="warm-up" if is_first else "watched",
+                phase="watched" if number else "warm-up",
             )
+
+
+def _last_session(run: RunFacts) -> Sequence[StepRecord]:
+    """Stretches since the last beginning after which at least two were done: between two sessions lies a start-up."""
+    for start in reversed(run.starts):
+        stretches = [record for record in run.steps if record.time_s - record.seconds >= start.time_s]
+        if len(stretches) > 1:
+            return stretches
+    return run.steps
 
 
 def _parts(record: StepRecord) -> dict[str, float]:

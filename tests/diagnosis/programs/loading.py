@@ -1,0 +1,125 @@
+"""Small programs with one fault each in how batches are made. Each takes a folder and trains for a moment."""
+
+from __future__ import annotations
+
+import gzip
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+NUM_STEPS = 40
+SIDE = 12
+
+
+class Scans(Dataset):
+    """Items of zeros, each after a wait for a source that answers late."""
+
+    def __init__(self, wait_s: float, *, count: int = NUM_STEPS, late_s: float = 0.0, channels: int = 1) -> None:
+        self.wait_s, self.count, self.late_s, self.channels = wait_s, count, late_s, channels
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(self.late_s if self.late_s and index % 8 == 7 else self.wait_s)
+        return torch.zeros(self.channels, SIDE, SIDE, SIDE)
+
+
+def train_on(batches) -> None:
+    """A step for each batch, on a network that takes about a millisecond."""
+    network = nn.Conv3d(1, 4, 3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    for batch in batches:
+        optimizer.zero_grad()
+        network(batch[:, :1]).square().mean().backward()
+        optimizer.step()
+
+
+def own_thread(folder: Path) -> None:
+    """num_workers=0 and a data set that takes as long as several steps."""
+    train_on(DataLoader(Scans(0.008)))
+
+
+def no_loader(folder: Path) -> None:
+    """The loop unpacks its scans itself."""
+    path = folder / "scan.npy.gz"
+    path.write_bytes(gzip.compress(np.random.default_rng(0).integers(0, 50, 400_000, dtype=np.int16).tobytes()))
+
+    def scans():
+        for _ in range(NUM_STEPS):
+            voxels = np.frombuffer(gzip.decompress(path.read_bytes()), dtype=np.int16)
+            yield torch.from_numpy(voxels[: SIDE**3].astype(np.float32)).reshape(1, 1, SIDE, SIDE, SIDE)
+
+    train_on(scans())
+
+
+def too_few_workers(folder: Path) -> None:
+    """One worker for a network that takes a batch in a fraction of what it needs."""
+    train_on(DataLoader(Scans(0.008), num_workers=1, persistent_workers=True))
+
+
+def too_many_workers(folder: Path) -> None:
+    """Eight workers; the table says that there are two cores."""
+    with warnings.catch_warnings():
+        # torch warns of it too; a person who reads that needs no diagnosis.
+        warnings.simplefilter("ignore", UserWarning)
+        train_on(DataLoader(Scans(0.001), num_workers=8, persistent_workers=True))
+
+
+def restarted_workers(folder: Path) -> None:
+    """Short epochs, each with new workers."""
+    loader = DataLoader(Scans(0.0, count=8), num_workers=1)
+    train_on(batch for _ in range(5) for batch in loader)
+
+
+def late_batches(folder: Path) -> None:
+    """One batch in eight takes twenty times as long as the others."""
+    train_on(DataLoader(Scans(0.001, late_s=0.05), num_workers=1, persistent_workers=True, prefetch_factor=2))
+
+
+def thread_loader(folder: Path) -> None:
+    """MONAI's loader of threads, with items that hold the interpreter."""
+    from monai.data import ThreadDataLoader
+
+    class Slow(Scans):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            total = sum(number * number for number in range(60_000))
+            return torch.full((1, SIDE, SIDE, SIDE), float(total % 7))
+
+    train_on(ThreadDataLoader(Slow(0.0), batch_size=1, num_workers=0))
+
+
+def slow_collate(folder: Path) -> None:
+    """Collating that goes through the items as if it had to look at each voxel."""
+
+    def collate(items: list[torch.Tensor]) -> torch.Tensor:
+        time.sleep(0.008)
+        return torch.stack(items)
+
+    train_on(DataLoader(Scans(0.0), collate_fn=collate))
+
+
+def large_batches(folder: Path) -> None:
+    """Sixty-four channels, of which the network takes one."""
+    train_on(DataLoader(Scans(0.004, channels=64), num_workers=1, persistent_workers=True))
+
+
+def small_files(folder: Path) -> None:
+    """An item of thirty files, one for each slice."""
+    for number in range(30):
+        (folder / f"{number}.raw").write_bytes(bytes(SIDE * SIDE))
+
+    class Slices(Scans):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            planes = [(folder / f"{number}.raw").read_bytes() for number in range(30)]
+            for _ in range(20):
+                planes = [(folder / f"{number}.raw").read_bytes() for number in range(30)]
+            voxels = np.frombuffer(b"".join(planes), dtype=np.uint8).astype(np.float32)
+            return torch.from_numpy(voxels[: SIDE**3]).reshape(1, -1, SIDE, SIDE)
+
+    train_on(DataLoader(Slices(0.0)))

@@ -1,0 +1,127 @@
+"""Small programs with one fault each in the network, its optimiser or the loop. Their batches are there already."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+NUM_STEPS = 40
+SIDE = 16
+
+
+def _train(
+    *,
+    after_step: Callable[..., object] = lambda loss: None,
+    dtype: torch.dtype = torch.float32,
+    set_to_none: bool = True,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    network: nn.Module | None = None,
+) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv3d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv3d(8, 2, 3)]
+    network = (network or nn.Sequential(*layers)).to(dtype)
+    batch = torch.zeros(1, 1, SIDE, SIDE, SIDE, dtype=dtype)
+    chosen = (optimizer or (lambda p: torch.optim.SGD(p, lr=0.1, foreach=True)))(network.parameters())
+    for _ in range(NUM_STEPS):
+        chosen.zero_grad(set_to_none=set_to_none)
+        loss = network(batch).square().mean()
+        loss.backward()
+        chosen.step()
+        after_step(loss)
+
+
+def clean(folder: Path) -> None:
+    """All at its ceiling: the network computes all of the time."""
+    layers = [nn.Conv3d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv3d(16, 16, 3, padding=1), nn.Conv3d(16, 2, 3)]
+    _train(network=nn.Sequential(*layers).to(memory_format=torch.channels_last_3d))
+
+
+def item_each_step(folder: Path) -> None:
+    """Reads the loss at each step."""
+    losses = []
+    _train(after_step=lambda loss: losses.append(loss.item()))
+
+
+def float64(folder: Path) -> None:
+    """Computes in float64."""
+    _train(dtype=torch.float64)
+
+
+def contiguous(folder: Path) -> None:
+    """Leaves the tensors as they are: channels outermost."""
+    _train()
+
+
+def anomaly_detection(folder: Path) -> None:
+    """Leaves a switch for finding errors on."""
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        _train()
+
+
+def deterministic(folder: Path) -> None:
+    """Asks for deterministic algorithms."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        _train()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def filled_gradients(folder: Path) -> None:
+    """Fills gradients with zeros."""
+    _train(set_to_none=False)
+
+
+def looping_optimizer(folder: Path) -> None:
+    """AdamW one by one over many small parameters."""
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), *[nn.BatchNorm3d(2, track_running_stats=False) for _ in range(40)])
+    _train(network=network, optimizer=lambda p: torch.optim.AdamW(p, foreach=False))
+
+
+def one_thread(folder: Path) -> None:
+    """One thread; the table says that there are eight cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _train()
+    finally:
+        torch.set_num_threads(before)
+
+
+def garbage(folder: Path) -> None:
+    """Collects garbage at each step, among some objects of its own; what was there before is left out of it."""
+    gc.freeze()
+    try:
+        kept = [[number] for number in range(40_000)]
+        _train(after_step=lambda loss: gc.collect())
+        kept.clear()
+    finally:
+        gc.unfreeze()
+
+
+def logging_each_step(folder: Path) -> None:
+    """Logs at each step to a handler that takes its time."""
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            time.sleep(0.004)
+
+    log = logging.getLogger("planted")
+    log.propagate = False
+    handler = Slow()
+    log.addHandler(handler)
+    try:
+        _train(after_step=lambda loss: log.warning("a step"))
+    finally:
+        log.removeHandler(handler)
+
+
+def busy_loop(folder: Path) -> None:
+    """Does something of its own after each step."""
+    _train(after_step=lambda loss: sum(number * number for number in range(60_000)))

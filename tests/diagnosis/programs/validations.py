@@ -1,0 +1,84 @@
+"""Small programs with one fault each between the steps: in validation or in saving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+NUM_EPOCHS = 4
+NUM_STEPS = 10
+SIDE = 12
+
+
+def _train(between: Callable[[nn.Module], object]) -> None:
+    network = nn.Sequential(nn.Conv3d(1, 8, 3), nn.Conv3d(8, 2, 3))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    batch = torch.zeros(1, 1, SIDE, SIDE, SIDE)
+    for _ in range(NUM_EPOCHS):
+        network.train()
+        for _ in range(NUM_STEPS):
+            optimizer.zero_grad()
+            network(batch).square().mean().backward()
+            optimizer.step()
+        network.eval()
+        between(network)
+
+
+def large_validation(folder: Path) -> None:
+    """Validates longer than it trains."""
+
+    def validate(network: nn.Module) -> None:
+        with torch.no_grad():
+            for _ in range(60):
+                network(torch.zeros(1, 1, SIDE, SIDE, SIDE))
+
+    _train(validate)
+
+
+def gradients_in_validation(folder: Path) -> None:
+    """Validates without `torch.no_grad()`."""
+    _train(lambda network: [network(torch.zeros(1, 1, SIDE, SIDE, SIDE)) for _ in range(8)])
+
+
+def waiting_validation(folder: Path) -> None:
+    """Reads its scans in validation, one after the other, from a source that answers late."""
+
+    class Scans(Dataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.01)
+            return torch.zeros(1, SIDE, SIDE, SIDE)
+
+    loader = DataLoader(Scans())
+
+    def validate(network: nn.Module) -> None:
+        with torch.no_grad():
+            for scan in loader:
+                network(scan)
+
+    _train(validate)
+
+
+def slow_metrics(folder: Path) -> None:
+    """Takes longer over a prediction than to make it."""
+
+    def validate(network: nn.Module) -> None:
+        with torch.no_grad():
+            for _ in range(6):
+                network(torch.zeros(1, 1, SIDE, SIDE, SIDE))
+                sum(number * number for number in range(150_000))
+
+    _train(validate)
+
+
+def frequent_saving(folder: Path) -> None:
+    """Saves a large state after each short epoch."""
+    state = {"weights": torch.zeros(4_000_000)}
+    _train(lambda network: torch.save(state, folder / "last.pt"))

@@ -65,6 +65,14 @@ def test_the_step_without_data_comes_from_the_experiment_or_its_steps(clean):
     assert resident_s(replace(clean, experiments=failed)) is None
 
 
+def test_an_experiment_in_a_slower_moment_does_not_hide_the_wait(clean, make):
+    """Steps of 0.15 s of which 0.05 s are waiting cannot take 0.2 s without it."""
+    waiting = replace(clean, steps=make.steps({"wait": 0.05, "forward": 0.1}))
+    noisy = [ExperimentFacts(name="resident batch", unit="step", seconds=[0.2] * 5)]
+    assert resident_s(replace(waiting, experiments=noisy)) == pytest.approx(0.1)
+    assert data_room_s(replace(waiting, experiments=noisy)) == pytest.approx(5.0)
+
+
 def test_data_can_save_what_steps_take_beyond_steps_without_data(clean, make):
     waiting = replace(clean, steps=make.steps({"wait": 0.05, "forward": 0.1}))
     assert data_room_s(waiting) == pytest.approx(15.0 - 9.9)

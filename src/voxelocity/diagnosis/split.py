@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from voxelocity.diagnosis.facts import PARTS, Facts
 from voxelocity.diagnosis.result import Ceiling, Share
-from voxelocity.diagnosis.watched import between_s, part_s, passes_s, resident_s, step_s, steps_s, watched_s
+from voxelocity.diagnosis.watched import (
+    between_s,
+    part_s,
+    passes_s,
+    resident_s,
+    step_s,
+    steps_s,
+    watched_s,
+    without_data_s,
+)
 
 WAITING = "waiting for data"
 OTHER = "other"
@@ -47,12 +55,10 @@ def ceiling(facts: Facts) -> Ceiling | None:
     Measured where the program was run on resident batches. Otherwise the counted steps without their waiting and
     copying; what workers take from the network on a shared CPU is then not seen.
     """
-    as_is_s = step_s(facts)
-    if as_is_s is None:
+    as_is_s, beside_s = step_s(facts), without_data_s(facts)
+    if as_is_s is None or beside_s is None:
         return None
     alone_s = resident_s(facts)
-    if alone_s is not None:
-        # A step cannot be slower for having its batch; what says so is noise.
-        return Ceiling(step_s=as_is_s, resident_s=min(alone_s, as_is_s), basis="measured")
-    without = [step.seconds - step.parts.get("wait", 0.0) - step.parts.get("copy", 0.0) for step in facts.counted]
-    return Ceiling(step_s=as_is_s, resident_s=max(0.0, statistics.median(without)), basis="estimated")
+    if alone_s is None:
+        return Ceiling(step_s=as_is_s, resident_s=beside_s, basis="estimated")
+    return Ceiling(step_s=as_is_s, resident_s=alone_s, basis="measured")

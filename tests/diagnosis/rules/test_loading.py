@@ -31,6 +31,10 @@ def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, ma
     )
     (found,) = find("VX101", facts)
     assert found.saves_s == pytest.approx(100 * 0.03, rel=0.07)
+    # Three threads on two cores: those that wait must not spin.
+    assert found.change.splitlines()[1].startswith("# and start it with OMP_WAIT_POLICY=PASSIVE")
+    passive = replace(facts.settings, environment={"OMP_WAIT_POLICY": "PASSIVE"})
+    assert len(find("VX101", replace(facts, settings=passive))[0].change.splitlines()) == 1
 
 
 def test_own_thread_that_only_waits_for_a_disk_saves_all_on_two_cores(waiting, make, find, clean):

@@ -31,7 +31,21 @@ def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
     """The call of the person's own loader with so many workers."""
     assert made.loader is not None
     pinned = ", pin_memory=True" if on_gpu(facts) else ""
-    return f"{made.loader.kind}(..., num_workers={num_workers}, persistent_workers=True{pinned})"
+    return f"{made.loader.kind}(..., num_workers={num_workers}, persistent_workers=True{pinned})" + spin_hint(
+        facts, num_workers
+    )
+
+
+def spin_hint(facts: Facts, num_workers: int) -> str:
+    """What else to set where threads that wait would take the cores from so many workers; mostly nothing."""
+    settings = facts.settings
+    if settings is None or on_gpu(facts) or settings.num_threads < 2:
+        return ""
+    if settings.num_threads + num_workers <= num_cores(facts):
+        return ""
+    if settings.environment.get("OMP_WAIT_POLICY", "").upper() == "PASSIVE":
+        return ""
+    return "\n# and start it with OMP_WAIT_POLICY=PASSIVE, or torch's threads spin on the workers' cores (VX353)"
 
 
 def waiting_text(facts: Facts) -> str:
@@ -104,7 +118,8 @@ def no_loader(facts: Facts) -> Found | None:
         "    def __len__(self): return len(cases)\n"
         f"    def __getitem__(self, index): ...  # the lines around {stacks[0].where}\n\n"
         "loader = torch.utils.data.DataLoader("
-        f"Scans(), batch_size=..., shuffle=True, num_workers={max(1, min(cores, 8))}, persistent_workers=True)",
+        f"Scans(), batch_size=..., shuffle=True, num_workers={max(1, min(cores, 8))}, persistent_workers=True)"
+        + spin_hint(facts, max(1, min(cores, 8))),
         where=stacks[0].where,
     )
 
@@ -227,7 +242,8 @@ def threads_and_gil(facts: Facts) -> Found | None:
         "code of the thread and of the loop run in turn.",
         evidence=[f"{made.loader.kind}{at(made.loader.where)}", *making_lines(made)],
         saves_s=made.saves_s(count),
-        change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)",
+        change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)"
+        + spin_hint(facts, count),
         where=made.loader.where,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def facts_of_run(folder: str | Path) -> Facts:
         InputError: the folder holds no run, or one of its files is damaged.
     """
     run = read_run(folder)
-    steps = list(_steps(run))[-_MAX_STEPS:]
+    steps = list(deque(_steps(run), maxlen=_MAX_STEPS))
     environment = dict(run.environment)
     num_cpus = environment.get("num_cpus")
     return Facts(

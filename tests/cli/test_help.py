@@ -33,7 +33,9 @@ def test_help_comes_without_loading_torch_or_monai():
     assert all(command in ended.stdout for command in commands)
 
 
-@pytest.mark.parametrize("command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain"])
+@pytest.mark.parametrize(
+    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain"]
+)
 def test_each_command_tells_what_it_does(voxelocity, command):
     told = voxelocity(command, "--help")
     assert told.status == 0

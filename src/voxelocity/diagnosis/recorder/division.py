@@ -1,0 +1,158 @@
+"""Which stretches are the step, which a validation, a saving or the start of an epoch. Pure: stretches in, groups out.
+
+A stretch learns where a backward ran in it, or a network in training mode with gradients. It evaluates where a network
+ran and nothing learned: in evaluation mode, without gradients, or on batches of a loader that feeds no training.
+A validation goes from what prepared the first evaluating stretch (`eval()`, another loader's `iter` or fetch, else the
+end of the last step) to what prepares learning again (`train()`, the training loader's `iter` or fetch). A network that
+runs without learning on the batch that is then learned from, as a teacher does, belongs to the step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Sequence
+
+from .stretch import Stretch
+
+Kind = Literal["step", "validation", "saving", "epoch start"]
+
+_FETCHES = ("fetch", "first")
+_OPENINGS = ("iter", "ready", "first", "batch")
+
+
+class Group(NamedTuple):
+    """Stretches that belong together, in order; those of a step need not be neighbours."""
+
+    kind: Kind
+    stretches: list[Stretch]
+
+
+def keys_of_training(stretches: Sequence[Stretch]) -> set[int]:
+    """Loaders whose batches were learned from: fetched since the network last ran before it learned."""
+    keys: set[int] = set()
+    fetched: set[int] = set()
+    for stretch in stretches:
+        if stretch.label in _FETCHES and stretch.has_batch:
+            fetched.add(stretch.key)
+        if stretch.num_backwards:
+            keys |= fetched
+        if stretch.num_forwards and (stretch.num_backwards or not stretch.num_learning):
+            fetched = set()
+    return keys
+
+
+def divide(stretches: Sequence[Stretch], training: set[int], *, has_stepped: bool) -> list[Group]:
+    """Groups in the order in which they began; the step, if any, is the last one.
+
+    Args:
+        stretches: since the last step's end.
+        training: keys of loaders that are known to feed the training.
+        has_stepped: whether the last stretch ended with an optimiser's step. If not, there is no step among the groups,
+            and what is neither validation nor saving nor an epoch's start is left out.
+    """
+    keys = training | keys_of_training(stretches)
+    kinds = _validations(stretches, keys, has_stepped)
+    _mark_openings(stretches, keys, kinds)
+    for index, stretch in enumerate(stretches):
+        if stretch.label == "save":
+            kinds[index] = "saving"
+    groups: list[Group] = []
+    step: list[Stretch] = []
+    open_of: dict[str, list[Stretch]] = {}
+    for stretch, kind in zip(stretches, kinds):
+        if kind == "step":
+            step.append(stretch)
+            open_of.clear()
+        elif kind == "saving" or kind not in open_of:
+            groups.append(Group(kind, [stretch]))
+            # A saving within a validation does not end it.
+            if kind != "saving":
+                open_of = {kind: groups[-1].stretches}
+        else:
+            open_of[kind].append(stretch)
+    if has_stepped and step:
+        groups.append(Group("step", step))
+    return groups
+
+
+def _validations(stretches: Sequence[Stretch], keys: set[int], has_stepped: bool) -> list[Kind]:
+    kinds: list[Kind] = ["step"] * len(stretches)
+    feeding = _feeding(stretches)
+    last = len(stretches) - 1
+    learns = [
+        _learns(stretch, feeding[index], keys) or (has_stepped and index == last)
+        for index, stretch in enumerate(stretches)
+    ]
+    begin = 0
+    while begin <= last:
+        stop = next((index for index in range(begin, last + 1) if learns[index]), last + 1)
+        ran = [index for index in range(begin, stop) if stretches[index].num_forwards]
+        if ran and not (stop <= last and _is_of_the_step(stretches, begin, ran[-1], stop, keys)):
+            first = _first_of_validation(stretches, begin, ran[0], keys)
+            for index in range(first, _end_of_validation(stretches, ran[-1], stop, keys)):
+                kinds[index] = "validation"
+        begin = stop + 1
+    return kinds
+
+
+def _feeding(stretches: Sequence[Stretch]) -> list[int]:
+    """Of each stretch the loader that gave the last batch, -1 where none did."""
+    current, answer = -1, []
+    for stretch in stretches:
+        if stretch.label in _FETCHES and stretch.has_batch:
+            current = stretch.key
+        answer.append(current)
+    return answer
+
+
+def _learns(stretch: Stretch, feeding: int, keys: set[int]) -> bool:
+    if stretch.num_backwards:
+        return True
+    return stretch.num_learning > 0 and (feeding < 0 or not keys or feeding in keys)
+
+
+def _is_of_the_step(stretches: Sequence[Stretch], begin: int, last: int, stop: int, keys: set[int]) -> bool:
+    """Whether what ran without learning is a part of the step that follows, such as a teacher."""
+    if any(stretches[index].label in _FETCHES and stretches[index].has_batch for index in range(last + 1, stop + 1)):
+        return False
+    if keys:
+        # No new batch: the same one is learned from, unless the loader was another one.
+        feeding = _feeding(stretches[: last + 1])[last]
+        return feeding in keys
+    return not any(stretches[index].label in ("eval", "train") for index in range(begin, stop + 1))
+
+
+def _first_of_validation(stretches: Sequence[Stretch], begin: int, ran: int, keys: set[int]) -> int:
+    for index in range(begin, ran + 1):
+        stretch = stretches[index]
+        if stretch.label == "eval" or (stretch.label in ("iter", *_FETCHES) and stretch.key not in keys):
+            return index
+    return ran if stretches[begin].label == "start" else begin
+
+
+def _end_of_validation(stretches: Sequence[Stretch], ran: int, stop: int, keys: set[int]) -> int:
+    for index in range(ran + 1, stop):
+        stretch = stretches[index]
+        if stretch.label == "train" or (stretch.label in ("iter", *_FETCHES) and stretch.key in keys):
+            return index
+    return stop
+
+
+def _mark_openings(stretches: Sequence[Stretch], keys: set[int], kinds: list[Kind]) -> None:
+    """An epoch's start: from a training loader's `iter` to its first batch, over several loaders in one loop."""
+    index = 0
+    while index < len(stretches):
+        if kinds[index] != "step" or stretches[index].label not in ("iter", "first") or stretches[index].key not in keys:
+            index += 1
+            continue
+        stop = index + 1
+        for following in range(index + 1, len(stretches)):
+            stretch = stretches[following]
+            if stretch.label not in _OPENINGS or kinds[following] != "step":
+                break
+            if stretch.label in ("iter", "first"):
+                stop = following + 1
+            if stretch.num_forwards or stretch.num_backwards:
+                break
+        for inside in range(index, stop):
+            kinds[inside] = "epoch start"
+        index = stop

@@ -1,0 +1,85 @@
+"""The training thread's book: in which part of a step it is, since when. Hooks write into it; nothing here judges.
+
+Only one thread has a book. A hook asks `ledger.depth or get_ident() != ledger.thread` and does nothing where that holds,
+so that work of other threads, and work within a part, costs two comparisons.
+"""
+
+from __future__ import annotations
+
+import time
+from threading import get_ident
+from typing import Any, Callable, Optional
+
+from .device import Device
+from .stretch import Stretch
+
+
+class Ledger:
+    """Parts and stretches of one thread.
+
+    Attributes:
+        thread: whose book it is; 0 while nothing is recorded, which no thread is.
+        depth: above 0 within a part that owns all that happens in it.
+        part: the current one.
+        mode: "validation" or "saving" while that is what the thread does, as far as can be told at once.
+        device: takes stamps where the network runs on one.
+        open: stretches that are in no step and no pass yet; the last one is running.
+        num_moves: changes of part, for the recorder's own cost.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.thread = 0
+        self.depth = 0
+        self.part = ""
+        self.mode = ""
+        self.device: Optional[Device] = None
+        self.open: list[Stretch] = []
+        self.num_moves = 0
+
+    @property
+    def running(self) -> Stretch:
+        return self.open[-1]
+
+    def start(self, *, thread: Optional[int] = None, label: str = "start") -> None:
+        """Begins, or begins anew with nothing open; the calling thread's book unless told otherwise."""
+        self.depth = 0
+        self.part, self.mode = "other", ""
+        self.open = [Stretch(label, -1, "", self.clock(), "other", self._stamp())]
+        self.thread = get_ident() if thread is None else thread
+
+    def stop(self) -> None:
+        """Hooks do nothing from now on. What is open stays readable."""
+        self.thread = 0
+        self.depth = 0
+        self.part = self.mode = ""
+
+    def move(self, part: str) -> None:
+        """The thread goes over to another part."""
+        self.part = part
+        self.num_moves += 1
+        self.open[-1].add((self.clock(), part, self._stamp()), self.device)
+
+    def begin(self, part: str) -> None:
+        """Goes over to a part that owns all that happens in it."""
+        self.depth = 1
+        self.move(part)
+
+    def end(self, part: str = "other") -> None:
+        """Comes back from it."""
+        self.depth = 0
+        if self.thread:
+            self.move(part)
+
+    def cut(self, label: str, *, key: int = -1, where: str = "", part: str = "other") -> Stretch:
+        """Ends the running stretch and begins the next one."""
+        now_s, stamp = self.clock(), self._stamp()
+        self.open[-1].end = (now_s, stamp)
+        self.part = part
+        self.num_moves += 1
+        stretch = Stretch(label, key, where, now_s, part, stamp)
+        self.open.append(stretch)
+        return stretch
+
+    def _stamp(self) -> Any:
+        return None if self.device is None else self.device.stamp()

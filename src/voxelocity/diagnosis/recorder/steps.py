@@ -1,0 +1,260 @@
+"""Steps: where one ends and the next begins, which of them count, and what is written of each.
+
+A step ends when an optimiser's step ends. Optimisers that step one after the other on the same batch (as those of a
+GAN do) end one step together, which is known only when the next batch is fetched or an optimiser steps again; so a step
+is closed a moment after it has ended. Closing happens in the training thread, at a moment at which the program may be
+ended; the device's stamps are read later still, when it has come past them.
+
+The first steps are warm-up: `warmup_steps` at least, then until three in a row lie within a quarter of their median,
+`warmup_seconds` at most.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from typing import Any, Callable, Optional
+
+from .division import Group, divide, keys_of_training
+from .ledger import Ledger
+from .settings import Settings
+from .stretch import Stretch, add_up
+from .writer import Writer
+
+_SETTLED = 0.25
+_MAX_SHAPES = 64
+
+_current: Optional[Steps] = None
+_is_worker = False
+
+
+def current_part() -> str:
+    """What the training thread does now: a part of the step, "validation", "saving", "worker" in a loader's worker
+    process, "" where nothing is recorded. Costs about 0.1 microseconds; any thread may ask."""
+    if _current is None:
+        return "worker" if _is_worker else ""
+    ledger = _current.ledger
+    return ledger.mode or ledger.part
+
+
+def counted_steps() -> int:
+    """Steps counted so far."""
+    return 0 if _current is None else _current.num_counted
+
+
+def is_counting() -> bool:
+    """Whether what is seen now counts: steps are counted, or this is a worker."""
+    return _is_worker if _current is None else _current.phase == "watched"
+
+
+def training_thread() -> int:
+    """Identifier of the thread that trains, 0 where nothing is recorded."""
+    return 0 if _current is None else _current.ledger.thread
+
+
+def watch(steps: Optional[Steps], *, is_worker: bool = False) -> None:
+    """Makes these the steps that the functions above tell of; None for none."""
+    global _current, _is_worker
+    _current, _is_worker = steps, is_worker
+
+
+class Steps:
+    """Closes steps and passes and writes them.
+
+    Args:
+        after_step: called in the training thread after a step was closed, with its seconds on the host and its parts;
+            it may change `phase`, and may raise to end the program.
+        start_age_s: what is added to the ledger's clock to give seconds since the process began.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        writer: Writer,
+        settings: Settings,
+        *,
+        after_step: Callable[[float, dict[str, float]], None],
+        start_age_s: float,
+    ) -> None:
+        self.ledger = ledger
+        self.phase = "warm-up"
+        self.num_steps = 0
+        self.num_counted = 0
+        self.num_forwards = 0
+        self.counted_s = 0.0
+        self.own_s = 0.0
+        self.training_keys: set[int] = set()
+        self.kinds_counted: set[str] = set()
+        self.shapes: dict[tuple[int, ...], int] = {}
+        self._writer = writer
+        self._settings = settings
+        self._after_step = after_step
+        self._start_age_s = start_age_s
+        self._first_s: Optional[float] = None
+        self._recent: deque[float] = deque(maxlen=3)
+        self._steppers: set[int] = set()
+        self._num_ended = 0
+        self._pending: deque[tuple[Group, str]] = deque()
+        self._opened: Optional[float] = None
+
+    def optimizer_begins(self, optimizer: Any) -> None:
+        """Closes the step before, if this optimiser ended it already."""
+        if self._num_ended and id(optimizer) in self._steppers:
+            self.settle()
+
+    def optimizer_ended(self, optimizer: Any) -> None:
+        """The step has ended here, unless another optimiser steps on the same batch."""
+        self._steppers.add(id(optimizer))
+        self.ledger.cut("step")
+        self._num_ended = len(self.ledger.open) - 1
+
+    def settle(self) -> None:
+        """Closes the step that has ended, if one has. To be called before anything new begins."""
+        if not self._num_ended:
+            return
+        ledger, count = self.ledger, self._num_ended
+        started_s = ledger.clock()
+        stretches, ledger.open = ledger.open[:count], ledger.open[count:]
+        self._num_ended = 0
+        self._steppers.clear()
+        self.training_keys |= keys_of_training(stretches)
+        parts: dict[str, float] = {}
+        for group in divide(stretches, self.training_keys, has_stepped=True):
+            if group.kind == "step":
+                parts = add_up([stretch.host_parts() for stretch in group.stretches])
+                self._count(group)
+            elif self.phase == "watched":
+                self.kinds_counted.add(group.kind)
+            self._pending.append((group, self.phase))
+        self._write_settled()
+        seconds = sum(parts.values())
+        if self.phase == "watched":
+            self.num_counted += 1
+            self.counted_s += seconds
+            self.own_s += ledger.clock() - started_s
+        elif self.phase == "warm-up":
+            self._warm_up(seconds)
+        self._after_step(seconds, parts)
+
+    def restart(self) -> None:
+        """What happened since the last step's end counts for nothing: the recorder's own work, say."""
+        self._num_ended = 0
+        self._steppers.clear()
+        self.ledger.start(label="step", thread=self.ledger.thread)
+
+    def finish(self) -> None:
+        """Writes all that was seen: what is open at the end of the program, and what waits for the device."""
+        now_s = self.ledger.clock()
+        if self._num_ended:
+            stretches = self.ledger.open[: self._num_ended]
+            self.training_keys |= keys_of_training(stretches)
+            groups = divide(stretches, self.training_keys, has_stepped=True)
+            if self.phase == "watched":
+                self.num_counted += 1
+                self.counted_s += sum(add_up([s.host_parts() for s in groups[-1].stretches]).values())
+            self._pending.extend((group, self.phase) for group in groups)
+        self._pending.extend((group, self.phase) for group in self._open_passes(now_s, self._num_ended))
+        self._num_ended = 0
+        self._write_settled(is_last=True)
+
+    def write_open(self) -> None:
+        """Event `open pass`: a validation that has gone on for a while, so that it is known if the program is killed.
+
+        Called in the writing thread.
+        """
+        now_s = self.ledger.clock()
+        passes = [group for group in self._open_passes(now_s, self._num_ended) if group.kind == "validation"]
+        if passes and passes[-1].stretches[0].start_s != self._opened:
+            self._opened = None
+        if passes and now_s - passes[-1].stretches[0].start_s > 1.0:
+            self._opened = passes[-1].stretches[0].start_s
+            self._writer.write("open pass", **self._pass_fields(passes[-1], now_s))
+
+    def _open_passes(self, now_s: float, first: int) -> list[Group]:
+        stretches = list(self.ledger.open)[first:]
+        if not stretches or not any(s.num_forwards or s.label == "save" for s in stretches):
+            return []
+        keys = self.training_keys | keys_of_training(stretches)
+        return [group for group in divide(stretches, keys, has_stepped=False) if group.kind != "step"]
+
+    def _count(self, group: Group) -> None:
+        self.num_steps += 1
+        if self._first_s is None:
+            self._first_s = group.stretches[0].start_s
+        if self.phase == "watched":
+            for stretch in group.stretches:
+                self.num_forwards += stretch.num_learning
+                for shape, count in stretch.shapes.items():
+                    if shape in self.shapes or len(self.shapes) < _MAX_SHAPES:
+                        self.shapes[shape] = self.shapes.get(shape, 0) + count
+
+    def _warm_up(self, seconds: float) -> None:
+        self._recent.append(seconds)
+        if self.num_steps < self._settings.warmup_steps:
+            return
+        middle = statistics.median(self._recent)
+        has_settled = len(self._recent) == 3 and max(abs(s - middle) for s in self._recent) <= _SETTLED * middle
+        assert self._first_s is not None
+        if has_settled or self.ledger.clock() - self._first_s >= self._settings.warmup_seconds:
+            self.phase = "watched"
+
+    def _write_settled(self, *, is_last: bool = False) -> None:
+        device = self.ledger.device
+        while self._pending:
+            group, phase = self._pending[0]
+            if not is_last and not all(stretch.is_settled(device) for stretch in group.stretches):
+                return
+            self._pending.popleft()
+            if group.kind == "step":
+                self._write_step(group.stretches, phase)
+            else:
+                self._writer.write("pass", **self._pass_fields(group, self.ledger.clock()))
+            for stretch in group.stretches:
+                stretch.release(device)
+
+    def _write_step(self, stretches: list[Stretch], phase: str) -> None:
+        host = add_up([stretch.host_parts() for stretch in stretches])
+        parts = self._parts(stretches, self.ledger.clock())
+        images = sum(stretch.num_images for stretch in stretches)
+        self._writer.write(
+            "step",
+            start_s=_round(stretches[0].start_s + self._start_age_s),
+            seconds=_round(sum(parts.values())),
+            parts=_rounded(parts),
+            host_parts=_rounded(host),
+            num_images=images or None,
+            phase=phase,
+        )
+
+    def _pass_fields(self, group: Group, now_s: float) -> dict[str, Any]:
+        stretches = group.stretches
+        parts = self._parts(stretches, now_s)
+        shapes: dict[tuple[int, ...], int] = {}
+        for stretch in stretches:
+            for shape, count in stretch.shapes.items():
+                shapes[shape] = shapes.get(shape, 0) + count
+        largest = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
+        return {
+            "kind": group.kind,
+            "start_s": _round(stretches[0].start_s + self._start_age_s),
+            "seconds": _round(sum(parts.values())),
+            "num_forwards": sum(stretch.num_forwards for stretch in stretches),
+            "parts": _rounded(parts),
+            "has_gradients": any(stretch.has_gradients for stretch in stretches),
+            "batch_shapes": [[list(shape), count] for shape, count in largest],
+            "where": next((stretch.where for stretch in stretches if stretch.where), ""),
+        }
+
+    def _parts(self, stretches: list[Stretch], now_s: float) -> dict[str, float]:
+        device = self.ledger.device
+        if any(stretch.end is None or not stretch.is_settled(device) for stretch in stretches):
+            return add_up([stretch.host_parts(now_s) for stretch in stretches])
+        return add_up([stretch.parts(device) for stretch in stretches])
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 7)
+
+
+def _rounded(parts: dict[str, float]) -> dict[str, float]:
+    return {part: round(seconds, 7) for part, seconds in parts.items()}

@@ -1,0 +1,136 @@
+"""The file of one process: one JSON object a line, written by a thread of its own about twice a second, so that a
+process that is killed loses no more than that, and the training thread only appends to a list."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import traceback
+from typing import Any, Callable
+
+PERIOD_S = 0.5
+"""Between two writes: a process that is killed loses this much."""
+
+_MAX_ERRORS = 20
+
+
+class Writer:
+    """Appends events to the file of this process, which is made when the first one is written.
+
+    `write` may be called from any thread and costs about a microsecond; what it is given must not be changed after.
+    Nothing here raises: a full disk or a value that is no plain data ends in a note, never in the watched program.
+
+    Args:
+        folder: of the recording.
+        name: of the file, without its suffix.
+        age_s: seconds since the process began.
+    """
+
+    def __init__(self, folder: str, name: str, age_s: Callable[[], float]) -> None:
+        self.folder = folder
+        self.path = os.path.join(folder, f"{name}.jsonl")
+        self.cpu_s = 0.0
+        self._age_s = age_s
+        self._pending: list[tuple[str, float, dict[str, Any]]] = []
+        self._before_flush: list[Callable[[], None]] = []
+        self._flushing = threading.RLock()
+        self._descriptor = -1
+        self._is_broken = False
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Adds one event: text, numbers, None, and mappings and sequences of them."""
+        self._pending.append((event, self._age_s(), fields))
+
+    def before_flush(self, callback: Callable[[], None]) -> None:
+        """Calls it in the writing thread before each write to the file, to add sums that have changed."""
+        self._before_flush.append(callback)
+
+    def start(self) -> None:
+        """Starts the thread that writes; without it, only `flush` and `close` do."""
+        if self._thread is None:
+            self._wake.clear()
+            self._thread = threading.Thread(target=self._run, name="voxelocity-recorder", daemon=True)
+            self._thread.start()
+
+    def flush(self) -> None:
+        """Writes what is pending, whole lines at once."""
+        with self._flushing:
+            started_s = time.thread_time()
+            for callback in self._before_flush:
+                try:
+                    callback()
+                except Exception:
+                    note_failure(self.folder, "a sum could not be written")
+                    self._before_flush.remove(callback)
+                    break
+            pending, self._pending = self._pending, []
+            if pending:
+                self._append("".join(self._line(*event) for event in pending).encode())
+            self.cpu_s += time.thread_time() - started_s
+
+    def close(self) -> None:
+        """Writes what is pending and ends the thread. A second call does nothing; `write` starts anew."""
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            self._wake.set()
+            thread.join(timeout=5.0)
+        self.flush()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def forget(self) -> None:
+        """Drops what is pending and the file: of the parent's writer in a child that was forked."""
+        self._pending, self._before_flush, self._thread = [], [], None
+        self._flushing = threading.RLock()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _run(self) -> None:
+        while not self._wake.wait(PERIOD_S):
+            self.flush()
+
+    def _line(self, event: str, time_s: float, fields: dict[str, Any]) -> str:
+        try:
+            line = {"event": event, "time_s": round(time_s, 6), **fields}
+            return json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n"
+        except (TypeError, ValueError):
+            note_failure(self.folder, f"event '{event}' holds what is no plain data")
+            return ""
+
+    def _append(self, content: bytes) -> None:
+        if self._is_broken or not content:
+            return
+        try:
+            if self._descriptor < 0:
+                os.makedirs(self.folder, exist_ok=True)
+                self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            size_bytes = os.fstat(self._descriptor).st_size
+            if os.write(self._descriptor, content) < len(content):
+                os.ftruncate(self._descriptor, size_bytes)
+                self._is_broken = True
+        except OSError:
+            # A full disk or a folder that is gone: the program goes on, and what was written before stands.
+            self._is_broken = True
+
+
+_num_failures = 0
+
+
+def note_failure(folder: str, what: str) -> None:
+    """Adds the exception in hand to `errors.txt` of the folder, at most 20 a process. Never raises."""
+    global _num_failures
+    _num_failures += 1
+    if _num_failures > _MAX_ERRORS:
+        return
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8") as file:
+            file.write(f"{what} (process {os.getpid()})\n{traceback.format_exc()}\n")
+    except OSError:
+        pass

@@ -61,7 +61,9 @@ def where_defined(function: Any) -> tuple[str, str, bool]:
     """(qualified name, "file:line", whether it is the person's own) of a function or a callable object."""
     named = function if hasattr(function, "__qualname__") else type(function)
     name = f"{getattr(named, '__module__', '')}.{getattr(named, '__qualname__', '')}"
-    code = getattr(function, "__code__", None) or getattr(getattr(type(function), "__call__", None), "__code__", None)
+    # Of a callable object, such as one of a class with `__call__`, the code of that method.
+    method = vars(type(function)).get("__call__")
+    code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
     if not isinstance(code, CodeType):
         return name, "", False
     return name, f"{code.co_filename}:{code.co_firstlineno}", is_persons(code.co_filename)

@@ -9,7 +9,8 @@ runs without learning on the batch that is then learned from, as a teacher does,
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from .stretch import Stretch
 
@@ -141,7 +142,11 @@ def _mark_openings(stretches: Sequence[Stretch], keys: set[int], kinds: list[Kin
     """An epoch's start: from a training loader's `iter` to its first batch, over several loaders in one loop."""
     index = 0
     while index < len(stretches):
-        if kinds[index] != "step" or stretches[index].label not in ("iter", "first") or stretches[index].key not in keys:
+        if (
+            kinds[index] != "step"
+            or stretches[index].label not in ("iter", "first")
+            or stretches[index].key not in keys
+        ):
             index += 1
             continue
         stop = index + 1

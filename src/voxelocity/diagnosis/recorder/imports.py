@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from typing import Any, Callable, Sequence
+from typing import Any, Callable
 
 Callback = Callable[[Any], None]
 
@@ -45,7 +46,9 @@ class Imports(MetaPathFinder):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if finder is not self and find is not None else None
+            spec: ModuleSpec | None = None
+            if finder is not self and find is not None:
+                spec = find(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Calling(spec.loader, self)

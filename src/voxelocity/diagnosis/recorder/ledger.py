@@ -1,14 +1,14 @@
 """The training thread's book: in which part of a step it is, since when. Hooks write into it; nothing here judges.
 
-Only one thread has a book. A hook asks `ledger.depth or get_ident() != ledger.thread` and does nothing where that holds,
-so that work of other threads, and work within a part, costs two comparisons.
+Only one thread has a book. A hook asks `ledger.depth or get_ident() != ledger.thread` and does nothing where that
+holds, so that work of other threads, and work within a part, costs two comparisons.
 """
 
 from __future__ import annotations
 
 import time
 from threading import get_ident
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from .device import Device
 from .stretch import Stretch
@@ -33,7 +33,7 @@ class Ledger:
         self.depth = 0
         self.part = ""
         self.mode = ""
-        self.device: Optional[Device] = None
+        self.device: Device | None = None
         self.open: list[Stretch] = []
         self.num_moves = 0
 
@@ -41,7 +41,7 @@ class Ledger:
     def running(self) -> Stretch:
         return self.open[-1]
 
-    def start(self, *, thread: Optional[int] = None, label: str = "start") -> None:
+    def start(self, *, thread: int | None = None, label: str = "start") -> None:
         """Begins, or begins anew with nothing open; the calling thread's book unless told otherwise."""
         self.depth = 0
         self.part, self.mode = "other", ""

@@ -54,6 +54,8 @@ class Settings:
         """
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
-            raise ValueError(f"recorder: {VARIABLE}={text!r} names no folder; start the program by `voxelocity diagnose`")
+            raise ValueError(
+                f"recorder: {VARIABLE}={text!r} names no folder; start the program by `voxelocity diagnose`"
+            )
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in found.items() if name in known})

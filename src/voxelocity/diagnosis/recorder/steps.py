@@ -12,8 +12,9 @@ The first steps are warm-up: `warmup_steps` at least, then until three in a row 
 from __future__ import annotations
 
 import statistics
+import time
 from collections import deque
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from .division import Group, divide, keys_of_training
 from .ledger import Ledger
@@ -23,8 +24,9 @@ from .writer import Writer
 
 _SETTLED = 0.25
 _MAX_SHAPES = 64
+_MAX_DEVICE_WAIT_S = 30.0
 
-_current: Optional[Steps] = None
+_current: Steps | None = None
 _is_worker = False
 
 
@@ -52,7 +54,7 @@ def training_thread() -> int:
     return 0 if _current is None else _current.ledger.thread
 
 
-def watch(steps: Optional[Steps], *, is_worker: bool = False) -> None:
+def watch(steps: Steps | None, *, is_worker: bool = False) -> None:
     """Makes these the steps that the functions above tell of; None for none."""
     global _current, _is_worker
     _current, _is_worker = steps, is_worker
@@ -86,16 +88,17 @@ class Steps:
         self.training_keys: set[int] = set()
         self.kinds_counted: set[str] = set()
         self.shapes: dict[tuple[int, ...], int] = {}
+        self.resident_s: list[float] = []
         self._writer = writer
         self._settings = settings
         self._after_step = after_step
         self._start_age_s = start_age_s
-        self._first_s: Optional[float] = None
+        self._first_s: float | None = None
         self._recent: deque[float] = deque(maxlen=3)
         self._steppers: set[int] = set()
         self._num_ended = 0
         self._pending: deque[tuple[Group, str]] = deque()
-        self._opened: Optional[float] = None
+        self._opened: float | None = None
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """Closes the step before, if this optimiser ended it already."""
@@ -155,6 +158,7 @@ class Steps:
             self._pending.extend((group, self.phase) for group in groups)
         self._pending.extend((group, self.phase) for group in self._open_passes(now_s, self._num_ended))
         self._num_ended = 0
+        self._wait_for_device()
         self._write_settled(is_last=True)
 
     def write_open(self) -> None:
@@ -198,6 +202,13 @@ class Steps:
         if has_settled or self.ledger.clock() - self._first_s >= self._settings.warmup_seconds:
             self.phase = "watched"
 
+    def _wait_for_device(self) -> None:
+        """Until it has come past the last stamp: nothing is watched any more, and it may take a few steps' time."""
+        device, deadline_s = self.ledger.device, self.ledger.clock() + _MAX_DEVICE_WAIT_S
+        stretches = [stretch for group, _ in self._pending for stretch in group.stretches if stretch.end is not None]
+        while stretches and not stretches[-1].is_settled(device) and self.ledger.clock() < deadline_s:
+            time.sleep(0.001)
+
     def _write_settled(self, *, is_last: bool = False) -> None:
         device = self.ledger.device
         while self._pending:
@@ -216,6 +227,8 @@ class Steps:
         host = add_up([stretch.host_parts() for stretch in stretches])
         parts = self._parts(stretches, self.ledger.clock())
         images = sum(stretch.num_images for stretch in stretches)
+        if phase == "resident":
+            self.resident_s.append(sum(parts.values()))
         self._writer.write(
             "step",
             start_s=_round(stretches[0].start_s + self._start_age_s),

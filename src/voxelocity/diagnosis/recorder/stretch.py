@@ -5,7 +5,7 @@ Whether it belongs to one or the other is often known only later; `division` tel
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from .device import Device
 
@@ -55,7 +55,7 @@ class Stretch:
         self.where = where
         self.start_s = now_s
         self.entries: list[Entry] = [(now_s, part, stamp)]
-        self.end: Optional[tuple[float, Any]] = None
+        self.end: tuple[float, Any] | None = None
         self.has_batch = False
         self.has_gradients = False
         self.num_forwards = self.num_evaluating = self.num_backwards = self.num_images = 0
@@ -67,7 +67,7 @@ class Stretch:
     def num_learning(self) -> int:
         return self.num_forwards - self.num_evaluating
 
-    def add(self, entry: Entry, device: Optional[Device]) -> None:
+    def add(self, entry: Entry, device: Device | None) -> None:
         """The thread goes over to another part."""
         self.entries.append(entry)
         if len(self.entries) >= _FOLD_AT:
@@ -77,26 +77,26 @@ class Stretch:
         """Seconds by part as the host spent them, until the end or `now_s`."""
         return _host_sums(self.entries, self.end[0] if self.end else now_s, self._host)
 
-    def is_settled(self, device: Optional[Device]) -> bool:
+    def is_settled(self, device: Device | None) -> bool:
         """Whether the device has come past the end."""
         if device is None or self.end is None:
             return self.end is not None
         return self.end[1] is None or device.is_done(self.end[1])
 
-    def parts(self, device: Optional[Device]) -> dict[str, float]:
+    def parts(self, device: Device | None) -> dict[str, float]:
         """Seconds by part on the device's timeline, as the host's where there is no device. Once it is settled."""
         assert self.end is not None
         if device is None or self.entries[0][2] is None:
             return self.host_parts()
         return _stream_sums(self.entries, self.end[1], device, self._stream)
 
-    def release(self, device: Optional[Device]) -> None:
+    def release(self, device: Device | None) -> None:
         """Gives the stamps back; the one at the end is the next stretch's."""
         if device is not None:
             device.release([entry[2] for entry in self.entries])
         self.entries = self.entries[:1]
 
-    def _fold(self, device: Optional[Device]) -> None:
+    def _fold(self, device: Device | None) -> None:
         """Sums what has passed, so that a validation of many thousand windows takes no memory."""
         last = self.entries[-1]
         if device is not None and self.entries[0][2] is not None:

@@ -1,0 +1,222 @@
+"""The program's settings, network, optimiser and compiler, as events of the recording. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .caller import is_persons
+
+_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "OMP_PROC_BIND",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "KMP_BLOCKTIME",
+    "KMP_AFFINITY",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_DISABLE",
+    "LD_PRELOAD",
+    "MALLOC_CONF",
+)
+_MAX_SHAPES = 64
+_MAX_CHANNELS = 64
+_MAX_REASONS = 16
+_PACKAGES = (
+    "torch",
+    "monai",
+    "numpy",
+    "nibabel",
+    "lightning",
+    "pytorch_lightning",
+    "ignite",
+    "torchio",
+    "torchvision",
+    "batchgenerators",
+    "batchgeneratorsv2",
+    "nnunetv2",
+    "SimpleITK",
+    "scipy",
+    "skimage",
+    "voxelocity",
+)
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of Python and of what the program has imported of the packages that matter."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            versions[name] = str(version)
+    return versions
+
+
+def describe_settings(torch: Any, device: Any) -> dict[str, Any]:
+    """Fields of the event `settings`, as they are now, in the forward pass.
+
+    Args:
+        torch: the module.
+        device: the `torch.device` that holds the network.
+    """
+    has_cuda = bool(torch.cuda.is_available())
+    fields: dict[str, Any] = {
+        "device": device.type,
+        "has_cuda": has_cuda,
+        "autocast": _autocast(torch, device.type),
+        "deterministic": bool(torch.are_deterministic_algorithms_enabled()) or torch.backends.cudnn.deterministic,
+        "detect_anomaly": bool(torch.is_anomaly_enabled()),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "allow_tf32_cudnn": _allows_tf32(torch.backends.cudnn),
+        "allow_tf32_matmul": _allows_tf32(torch.backends.cuda.matmul),
+        "num_threads": torch.get_num_threads(),
+        "num_interop_threads": torch.get_num_interop_threads(),
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+    }
+    if device.type == "cuda":
+        fields["device_name"] = torch.cuda.get_device_name(device)
+        fields["capability"] = list(torch.cuda.get_device_capability(device))
+    return fields
+
+
+def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
+    """Fields of the event `network`."""
+    inner, wrapper = _unwrapped(network)
+    dtypes: dict[str, int] = {}
+    for parameter in inner.parameters():
+        dtypes[_name(parameter.dtype)] = dtypes.get(_name(parameter.dtype), 0) + parameter.numel()
+    kernels = [m for m in inner.modules() if hasattr(m, "kernel_size") and hasattr(m, "in_channels")]
+    weights = [m.weight for m in kernels if getattr(m, "weight", None) is not None]
+    largest = sorted(kernels, key=lambda m: -m.weight.numel() if getattr(m, "weight", None) is not None else 0)
+    most = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
+    code = getattr(getattr(type(inner), "forward", None), "__code__", None)
+    is_own = code is not None and is_persons(code.co_filename)
+    return {
+        "name": type(inner).__name__,
+        "wrapper": wrapper,
+        "num_parameters": sum(dtypes.values()),
+        "parameter_dtypes": dtypes,
+        "input_shapes": [[list(shape), count] for shape, count in most],
+        "channels": [[m.in_channels, m.out_channels] for m in largest[:_MAX_CHANNELS]],
+        "kernel_dimensions": max((weight.dim() - 2 for weight in weights), default=0),
+        "memory_format": _memory_format(weights[0]) if weights else "",
+        "input_dtype": input_dtype,
+        "where": f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_own else "",
+    }
+
+
+def describe_optimizer(optimizer: Any, *, sets_to_none: bool, forwards_per_step: float, where: str) -> dict[str, Any]:
+    """Fields of the event `optimizer`."""
+    return {
+        "name": type(optimizer).__name__,
+        "implementation": _implementation(optimizer),
+        "sets_to_none": sets_to_none,
+        "forwards_per_step": round(forwards_per_step, 3),
+        "where": where,
+    }
+
+
+def compile_counts() -> dict[str, Any]:
+    """What torch.compile has done so far in this process; empty where it was never used."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return {}
+    counters, times = utils.counters, getattr(utils, "compilation_time_metrics", {})
+    seconds = times.get("_compile.compile_inner") or times.get("entire_frame_compile") or []
+    return {
+        "frames": int(counters["frames"]["total"]),
+        "breaks": dict(counters["graph_break"]),
+        "recompiles": dict(counters["recompiles"]),
+        "seconds": float(sum(seconds)),
+    }
+
+
+def describe_compile(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the event `compile`: what it did since `before`, and in all.
+
+    A frame that is compiled after the warm-up counts as recompiled: what the steps need was compiled by then.
+    """
+    num_frames, earlier = now.get("frames", 0), before.get("frames", 0)
+    breaks = now.get("breaks", {})
+    reasons = [str(reason).strip()[:300] for reason in [*now.get("recompiles", {}), *breaks]]
+    return {
+        "num_frames": num_frames,
+        "num_recompiles": num_frames - earlier,
+        "num_graph_breaks": sum(breaks.values()),
+        "seconds": round(now.get("seconds", 0.0) - before.get("seconds", 0.0), 6),
+        "reasons": reasons[:_MAX_REASONS],
+    }
+
+
+def device_of(network: Any) -> Any:
+    """The `torch.device` of the network's first parameter, None where it has none."""
+    parameter = next(network.parameters(), None)
+    return None if parameter is None else parameter.device
+
+
+def _unwrapped(network: Any) -> tuple[Any, str]:
+    inner, wrapper = network, ""
+    for _ in range(4):
+        name = type(inner).__name__
+        following = inner.__dict__.get("_modules", {}).get("_orig_mod" if name == "OptimizedModule" else "module")
+        if name not in ("DataParallel", "DistributedDataParallel", "OptimizedModule") or following is None:
+            break
+        inner, wrapper = following, wrapper or name
+    return inner, wrapper
+
+
+def _autocast(torch: Any, device: str) -> str:
+    try:
+        if torch.is_autocast_enabled(device):
+            return _name(torch.get_autocast_dtype(device))
+    except (TypeError, AttributeError):
+        # torch before 2.4 has a function a device.
+        if device == "cuda" and torch.is_autocast_enabled():
+            return _name(torch.get_autocast_gpu_dtype())
+        if device == "cpu" and torch.is_autocast_cpu_enabled():
+            return _name(torch.get_autocast_cpu_dtype())
+    return ""
+
+
+def _allows_tf32(backend: Any) -> bool | None:
+    try:
+        return bool(backend.allow_tf32)
+    except (AttributeError, RuntimeError):
+        # Programs may use the newer settings, after which the older ones cannot be read.
+        precision = getattr(backend, "fp32_precision", None)
+        return None if precision is None else precision == "tf32"
+
+
+def _implementation(optimizer: Any) -> str:
+    settings = optimizer.param_groups[0] if optimizer.param_groups else {}
+    if settings.get("fused"):
+        return "fused"
+    if "foreach" not in settings:
+        return ""
+    if settings["foreach"] is not None:
+        return "foreach" if settings["foreach"] else "for-loop"
+    parameters = settings.get("params") or []
+    return "foreach" if parameters and parameters[0].device.type == "cuda" else "for-loop"
+
+
+def _memory_format(weight: Any) -> str:
+    if weight.is_contiguous():
+        return "contiguous"
+    # Channels come last where theirs is the smallest stride, in two dimensions as in three.
+    is_last = weight.dim() >= 4 and weight.stride(1) == 1
+    return ("channels_last_3d" if weight.dim() == 5 else "channels_last") if is_last else "contiguous"
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).replace("torch.", "")

@@ -1,0 +1,243 @@
+"""One thing alone, in the program itself after its counted steps: the loader, the data set, the collate function, the
+files, the copy. Each function gives fields of the event `experiment`, and raises for nothing that the program's code
+does."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, Callable
+
+from .loaders import Entry
+
+_MIN_ITEMS = 3
+_MAX_REPEATS = 50
+_BLOCK_BYTES = 1 << 22
+_MAX_STORAGE_BYTES = 1 << 30
+
+Fields = dict[str, Any]
+
+
+def all_experiments(
+    torch: Any,
+    entry: Entry | None,
+    *,
+    resident_s: list[float],
+    why_not_resident: str,
+    batch: Any,
+    device: Any,
+    folder: str,
+    seconds: float,
+) -> Iterator[Fields]:
+    """All of them, one after the other.
+
+    Args:
+        torch: the module.
+        entry: the loader that feeds the training; None where none is known.
+        resident_s: seconds of the steps on resident batches, which were made before.
+        why_not_resident: why there are none.
+        batch: one of the loader's.
+        device: the `torch.device` that holds the network.
+        folder: of the recording, in which the files that were read are told.
+        seconds: for each of them, about.
+    """
+    if resident_s:
+        yield {"name": "resident batch", "unit": "step", "seconds": _rounded(resident_s), "note": ""}
+    else:
+        yield not_done("resident batch", "step", why_not_resident or "the program ended before")
+    if entry is None:
+        for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
+            yield not_done(name, unit, why_not_resident)
+    else:
+        yield loader_alone(entry, seconds)
+        yield from items_and_collate(entry, seconds)
+        yield copy_alone(torch, batch, device)
+    yield from storage_alone(files_read(folder), seconds)
+
+
+def not_done(name: str, unit: str, note: str) -> Fields:
+    """An experiment that could not be made, with the reason."""
+    return {"name": name, "unit": unit, "seconds": [], "note": note}
+
+
+def loader_alone(entry: Entry, seconds: float) -> Fields:
+    """Batches without the step, from the iterator in use, after those that were made ahead.
+
+    A repeat is as many batches as there are workers, as these come in bursts.
+    """
+    if entry.last is None:
+        return not_done("loader", "batch", "the loader gave no batch")
+    produce = _endless(entry)
+    workers = int(entry.described.get("num_workers") or 0)
+    ahead = workers * int(entry.described.get("prefetch_factor") or 2) if workers else 2 * entry.works_ahead
+    deadline_s = time.perf_counter() + seconds
+    repeats: list[float] = []
+    try:
+        for _ in range(ahead):
+            produce()
+            if time.perf_counter() > deadline_s:
+                break
+        deadline_s = time.perf_counter() + seconds
+        while len(repeats) < _MAX_REPEATS and (not repeats or time.perf_counter() < deadline_s):
+            started_s = time.perf_counter()
+            for _ in range(max(1, workers)):
+                produce()
+            repeats.append((time.perf_counter() - started_s) / max(1, workers))
+    except Exception as error:
+        return not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
+    return {"name": "loader", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+
+
+def _endless(entry: Entry) -> Callable[[], Any]:
+    assert entry.last is not None
+    source = [entry.last[1]]
+
+    def produce() -> Any:
+        try:
+            return source[0]()
+        except StopIteration:
+            iterator = iter(entry.loader)
+            source[0] = lambda: next(iterator)
+            return source[0]()
+
+    return produce
+
+
+def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
+    """The data set in this thread alone, at indices spread over it, then the collate function on these items."""
+    dataset, collate = getattr(entry.loader, "dataset", None), getattr(entry.loader, "collate_fn", None)
+    try:
+        num_items = len(dataset) if hasattr(type(dataset), "__getitem__") else 0  # type: ignore[arg-type]
+    except Exception:
+        num_items = 0
+    if not num_items:
+        note = f"items of a {type(dataset).__name__} cannot be asked for by number"
+        return [not_done("items", "item", note), not_done("collate", "batch", note)]
+    items: list[Any] = []
+    item_s: list[float] = []
+    deadline_s = time.perf_counter() + seconds
+    wanted = max(_MIN_ITEMS, min(num_items, _MAX_REPEATS))
+    try:
+        while len(item_s) < wanted and (len(item_s) < _MIN_ITEMS or time.perf_counter() < deadline_s):
+            index = (len(item_s) * num_items // wanted) % num_items
+            started_s = time.perf_counter()
+            items.append(dataset[index])  # type: ignore[index]
+            item_s.append(time.perf_counter() - started_s)
+    except Exception as error:
+        note = f"the data set raised {type(error).__name__}: {error}"
+        return [not_done("items", "item", note), not_done("collate", "batch", note)]
+    return [
+        {"name": "items", "unit": "item", "seconds": _rounded(item_s), "note": ""},
+        _collate_alone(collate, items, int(entry.described.get("batch_size") or 1), seconds),
+    ]
+
+
+def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:
+    if collate is None:
+        return not_done("collate", "batch", "the loader has no collate function")
+    batch = [items[index % len(items)] for index in range(batch_size)]
+    repeats: list[float] = []
+    deadline_s = time.perf_counter() + seconds / 3
+    try:
+        while len(repeats) < _MAX_REPEATS and (not repeats or time.perf_counter() < deadline_s):
+            started_s = time.perf_counter()
+            collate(batch)
+            repeats.append(time.perf_counter() - started_s)
+    except Exception as error:
+        return not_done("collate", "batch", f"the collate function raised {type(error).__name__}: {error}")
+    return {"name": "collate", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+
+
+def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
+    """A kept batch to the device, waited for."""
+    if device is None or device.type != "cuda":
+        return not_done("copy", "batch", "the network is not on a CUDA device")
+    tensors = _tensors(torch, batch)
+    if not tensors:
+        return not_done("copy", "batch", "no tensor was found in a batch")
+    repeats = []
+    for _ in range(5):
+        torch.cuda.synchronize(device)
+        started_s = time.perf_counter()
+        for tensor in tensors:
+            tensor.to(device, non_blocking=True)
+        torch.cuda.synchronize(device)
+        repeats.append(time.perf_counter() - started_s)
+    return {"name": "copy", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+
+
+def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
+    return [] if depth > 8 else [tensor for value in values for tensor in _tensors(torch, value, depth + 1)]
+
+
+def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
+    """The files that the program read, read again and nothing done with them: from their storage, then from memory."""
+    names = ("storage", "storage, page cache")
+    found = [path for path in paths if os.path.isfile(path)]
+    if not found:
+        return [not_done(name, "byte", "no file was seen to be read") for name in names]
+    if not hasattr(os, "posix_fadvise"):
+        return [not_done(name, "byte", "this system cannot be asked to drop files from memory") for name in names]
+    cold: list[float] = []
+    warm: list[float] = []
+    num_bytes, deadline_s = 0, time.perf_counter() + seconds
+    for path in found:
+        try:
+            cold.append(_read(path, drops=True))
+            warm.append(_read(path, drops=False))
+            num_bytes += os.path.getsize(path)
+        except OSError:
+            continue
+        if time.perf_counter() > deadline_s or num_bytes > _MAX_STORAGE_BYTES:
+            break
+    note = f"{len(cold)} files, {num_bytes} bytes"
+    return [
+        {"name": name, "unit": "byte", "seconds": per_byte, "note": note if per_byte else "no file could be read"}
+        for name, per_byte in zip(names, (cold, warm))
+    ]
+
+
+def _read(path: str, *, drops: bool) -> float:
+    """Seconds a byte."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if drops:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        num_bytes, started_s = 0, time.perf_counter()
+        while block := os.read(descriptor, _BLOCK_BYTES):
+            num_bytes += len(block)
+        return (time.perf_counter() - started_s) / max(1, num_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def files_read(folder: str) -> list[str]:
+    """Paths that the processes of the recording have written down as read, largest first, each once."""
+    last: dict[str, list[str]] = {}
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if '"event":"files"' in line:
+                        last[path] = [str(name) for name in json.loads(line).get("largest", ())]
+        except (OSError, ValueError):
+            continue
+    paths = {name for names in last.values() for name in names}
+    return sorted(paths, key=lambda name: -_size(name))
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _rounded(seconds: list[float]) -> list[float]:
+    return [round(value, 7) for value in seconds]

@@ -1,0 +1,40 @@
+"""Keeps torch.compile away from the recorder's own functions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+
+def skip_own_frames(torch: Any) -> None:
+    """Tells torch.compile that frames of the recorder are not to be compiled; the frames that they call are.
+
+    A function of the recorder that stands in a compiled function is traced through as if it were not there: each asks
+    `torch.compiler.is_dynamo_compiling()` first.
+    """
+    skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
+    if skip is None:
+        return
+    package = __name__.rpartition(".")[0]
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{package}.") and isinstance(module, ModuleType):
+            for code in _codes_of(module):
+                skip(code)
+
+
+def _codes_of(module: ModuleType) -> Iterator[CodeType]:
+    for value in list(vars(module).values()):
+        members = list(vars(value).values()) if isinstance(value, type) else [value]
+        for member in members:
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

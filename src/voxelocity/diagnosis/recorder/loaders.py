@@ -1,0 +1,276 @@
+"""Where the training thread waits for batches: torch's `DataLoader`, and the loaders of `known`.
+
+Time within the outermost loader's `next` is waiting, whatever happens in it. Loaders within loaders are not seen.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from functools import partial
+from threading import get_ident
+from typing import Any, Callable
+
+from .caller import is_persons, place, where_defined
+from .fetches import making_for
+from .known import KNOWN_LOADERS, KnownLoader
+from .ledger import Ledger
+from .patches import Patches
+from .steps import Steps
+from .workers import WorkerStart
+from .writer import Writer
+
+
+class Entry:
+    """One loader of the program.
+
+    Attributes:
+        is_opening: whether it was asked for an iterator and has given no batch since.
+        last: the iterator in use, and how it is asked for its next batch.
+    """
+
+    def __init__(self, key: int, loader: Any, *, works_ahead: bool) -> None:
+        self.key = key
+        self.works_ahead = works_ahead
+        self.is_opening = False
+        self.num_epochs = 0
+        self.where = ""
+        self.last: tuple[Any, Callable[[], Any]] | None = None
+        self._loader = _reference(loader)
+        self.described: dict[str, Any] = {}
+
+    @property
+    def loader(self) -> Any:
+        """The loader, None where it is gone."""
+        return self._loader()
+
+
+class Loaders:
+    """Hooks loaders and tells of them.
+
+    Attributes:
+        replay: asked for each batch before the loader is, with its entry; returns (batch,) to be used instead of the
+            loader's next one, or None.
+        keep: given each batch of a loader after the loader gave it.
+    """
+
+    def __init__(self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart) -> None:
+        self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
+        self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
+        self.entries: list[Entry] = []
+        self._ledger = ledger
+        self._steps = steps
+        self._writer = writer
+        self._worker_start = worker_start
+        self._patches = Patches()
+        self._by_loader: dict[int, Entry] = {}
+        self._written: dict[int, tuple[int, bool]] = {}
+
+    def hook_torch(self, module: Any) -> None:
+        """Exchanges what `torch.utils.data.dataloader` waits in."""
+        base, many = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
+        self._patches.put(base, "__init__", self._iterator_init(base.__init__))
+        self._patches.put(base, "__next__", self._next(base.__next__, _entry_of_iterator))
+        self._patches.put(many, "__init__", self._worker_init(many.__init__))
+        self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
+
+    def hook_known(self, known: KnownLoader, module: Any) -> None:
+        """Exchanges what a known loader waits in."""
+        cls = getattr(module, known.name, None)
+        if cls is None:
+            return
+        entry_of = partial(self._entry_of, works_ahead=known.works_ahead)
+        if known.how == "next":
+            self._patches.put(cls, "__next__", self._next(cls.__next__, entry_of))
+        else:
+            self._patches.put(cls, "__iter__", self._iter(cls.__iter__, entry_of, is_wrapped=True))
+
+    def unhook(self) -> None:
+        """Puts everything back."""
+        self._patches.restore()
+
+    def write(self) -> None:
+        """Event `loader` of each one of which there is something new."""
+        for entry in list(self.entries):
+            state = (entry.num_epochs, entry.key in self._steps.training_keys)
+            if entry.described and state != self._written.get(entry.key):
+                self._written[entry.key] = state
+                fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
+                self._writer.write("loader", key=entry.key, **fields)
+
+    def fetch(self, entry: Entry, produce: Callable[[], Any]) -> Any:
+        """A batch, with the waiting for it written down. In the training thread, outside of any part."""
+        self._steps.settle()
+        ledger = self._ledger
+        is_first = entry.is_opening and entry.works_ahead
+        kept = self.replay(entry)
+        stretch = ledger.cut("first" if is_first else "fetch", key=entry.key, part="wait")
+        if not entry.where:
+            entry.where = place()
+        if entry.key in self._steps.training_keys:
+            ledger.mode = ""
+        ledger.depth = 1
+        try:
+            batch = produce() if kept is None else kept[0]
+        finally:
+            ledger.end()
+        stretch.has_batch = True
+        if is_first:
+            ledger.cut("batch")
+        entry.is_opening = False
+        if kept is None:
+            self.keep(entry, batch)
+        return batch
+
+    def _next(self, original: Callable[[Any], Any], entry_of: Callable[[Any], Entry]) -> Callable[[Any], Any]:
+        ledger = self._ledger
+
+        def hooked_next(self_: Any) -> Any:
+            if ledger.depth or get_ident() != ledger.thread:
+                return original(self_)
+            entry = entry_of(self_)
+            entry.last = (self_, partial(original, self_))
+            return self.fetch(entry, partial(original, self_))
+
+        return hooked_next
+
+    def _iter(
+        self, original: Callable[[Any], Any], entry_of: Callable[[Any], Entry], *, is_wrapped: bool = False
+    ) -> Callable[[Any], Any]:
+        ledger = self._ledger
+
+        def hooked_iter(self_: Any) -> Any:
+            if ledger.depth or get_ident() != ledger.thread:
+                return original(self_)
+            entry = entry_of(self_)
+            self._steps.settle()
+            ledger.cut("iter", key=entry.key, where=place())
+            ledger.depth = 1
+            try:
+                iterator = original(self_)
+            finally:
+                ledger.depth = 0
+                ledger.cut("ready")
+            entry.is_opening = True
+            entry.num_epochs += 1
+            entry.where = entry.where or place()
+            return _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
+
+        return hooked_iter
+
+    def _iterator_init(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def hooked_init(self_: Any, loader: Any) -> None:
+            entry = self._entry_of_torch(loader)
+            self_._voxelocity_entry = entry
+            making_for(entry.key)
+            original(self_, loader)
+
+        return hooked_init
+
+    def _worker_init(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def hooked_init(self_: Any, loader: Any) -> None:
+            entry = self._entry_of_torch(loader)
+            before = loader.worker_init_fn
+            # Workers start within; each is told which loader it works for, whatever way it is started.
+            loader.worker_init_fn = self._worker_start.for_loader(entry.key, before)
+            try:
+                original(self_, loader)
+            finally:
+                loader.worker_init_fn = before
+
+        return hooked_init
+
+    def _entry_of(self, loader: Any, *, works_ahead: bool) -> Entry:
+        entry = self._by_loader.get(id(loader))
+        if entry is None or entry.loader is not loader:
+            works_ahead = works_ahead or _num_workers(loader) > 0
+            entry = Entry(len(self.entries), loader, works_ahead=works_ahead)
+            self.entries.append(entry)
+            self._by_loader[id(loader)] = entry
+            entry.described = _describe(loader)
+        return entry
+
+    def _entry_of_torch(self, loader: Any) -> Entry:
+        return self._entry_of(loader, works_ahead=False)
+
+
+class _Batches:
+    """The iterator of a loader whose own cannot be hooked."""
+
+    def __init__(self, iterator: Any, entry: Entry, loaders: Loaders, ledger: Ledger) -> None:
+        self._iterator = iterator
+        self._entry = entry
+        self._loaders = loaders
+        self._ledger = ledger
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ledger.depth or get_ident() != self._ledger.thread:
+            return next(self._iterator)
+        produce = partial(next, self._iterator)
+        self._entry.last = (self._iterator, produce)
+        return self._loaders.fetch(self._entry, produce)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
+
+
+def _entry_of_iterator(iterator: Any) -> Entry:
+    entry = iterator._voxelocity_entry
+    assert isinstance(entry, Entry)
+    return entry
+
+
+def _reference(loader: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(loader)
+    except TypeError:
+        return lambda: loader
+
+
+def _describe(loader: Any) -> dict[str, Any]:
+    """Fields of the event `loader`, as far as the loader tells."""
+    dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
+    if collate is not None:
+        name, where, is_own = where_defined(collate)
+        is_own = is_own and is_persons(where.rpartition(":")[0])
+        fields.update(collate=name, collate_where=where, is_own_collate=is_own)
+    fields["num_workers"] = _num_workers(loader)
+    if fields["num_workers"] > 0:
+        fields["start_method"] = _start_method(loader)
+    for name in ("batch_size", "prefetch_factor"):
+        value = getattr(loader, name, None)
+        fields[name] = value if isinstance(value, int) else None
+    for name in ("pin_memory", "persistent_workers"):
+        fields[name] = bool(getattr(loader, name, False))
+    try:
+        fields["num_batches"] = len(loader)
+    except Exception:
+        fields["num_batches"] = None
+    return fields
+
+
+def _num_workers(loader: Any) -> int:
+    found = getattr(loader, "num_workers", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _class_name(value: Any) -> str:
+    return "" if value is None else type(value).__name__
+
+
+def _start_method(loader: Any) -> str:
+    import multiprocessing
+
+    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
+    name = getattr(context, "_name", None)
+    return str(name or context.get_start_method())
+
+
+def hook_known_loaders(loaders: Loaders, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
+    """Hooks each known loader when the program imports it."""
+    for known in KNOWN_LOADERS:
+        when_imported(known.module, partial(loaders.hook_known, known))

@@ -1,0 +1,36 @@
+"""Who this process is: since when it runs, under which name its file stands, which rank it has."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from typing import Any
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, 0 where the system does not tell."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            # The name in the second field may hold blanks and brackets; field 22 counts ticks from boot to start.
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, AttributeError, IndexError, ValueError):
+        return 0.0
+
+
+def file_name() -> str:
+    """Name of this process's file, without its suffix; no other process has it."""
+    return f"{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def rank_and_world_size() -> tuple[int, int]:
+    """Of a distributed training, (0, 1) otherwise. `torch.distributed` is asked only if the program uses it."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    try:
+        return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1

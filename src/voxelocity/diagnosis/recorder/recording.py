@@ -1,0 +1,181 @@
+"""The recording of one process, from its start to its end, and what becomes of it in a worker or a forked child."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable
+
+from .conductor import Enough
+from .describe import describe_versions
+from .extras import start_extras, stop_extras
+from .fetches import Fetches
+from .imports import Imports
+from .process import file_name, process_age_s, rank_and_world_size
+from .settings import Settings
+from .steps import current_part, watch
+from .training import Training
+from .writer import Writer, note_failure
+
+_PATIENCE_S = 60.0
+"""For a program that was told to end, to clean up; then it is ended."""
+
+
+class Recording:
+    """Records this process from `start` to `stop`.
+
+    Args:
+        settings: limits and switches.
+        ends_process: whether the process is ended in any case once enough was seen, even if the program catches
+            `SystemExit`.
+    """
+
+    def __init__(self, settings: Settings, *, ends_process: bool = False) -> None:
+        self.settings = settings
+        self.training: Training | None = None
+        self._ends_process = ends_process
+        self._is_over = False
+        self._role = "main"
+        self._age_offset_s = process_age_s() - time.perf_counter()
+        self._writer = self._new_writer()
+        self._imports = self._new_imports()
+        self._extras: list[Any] = []
+        self._fetches: Fetches | None = None
+
+    def start(self) -> None:
+        """Tells of the process at once, and watches its training once it imports torch."""
+        self._tell_process()
+        self._writer.flush()
+        self._imports.when_imported("torch", lambda torch: self._watch(torch, first_step=lambda: None))
+
+    def stop(self, reason: str, note: str = "") -> None:
+        """Restores everything and writes all that was seen. A second call does nothing."""
+        if self._is_over:
+            return
+        self._unhook()
+        try:
+            if self.training is not None and self._role == "main":
+                self.training.write_sums()
+            if self.training is not None or self._role == "worker":
+                self._tell_process()
+                self._tell_end(reason, note)
+        except Exception:
+            note_failure(self.settings.folder, "the end of the recording could not be written")
+        self._writer.close()
+
+    def become_worker(self, worker_id: int) -> None:
+        """From now on this process is a loader's worker: only the making of batches is seen."""
+        self._role = "worker"
+        stop_extras(self._extras, self.settings.folder)
+        if self.training is not None:
+            self.training.unhook()
+            self.training = None
+        self._writer.forget()
+        self._tell_process()
+        self._fetches = Fetches(self._writer, worker_id)
+        self._fetches.hook(sys.modules["torch.utils.data._utils.fetch"])
+        self._writer.before_flush(self._fetches.write)
+        self._writer.start()
+        watch(None, is_worker=True)
+        self._extras = start_extras(self._writer, current_part)
+
+    def after_fork(self, at_end: Callable[[], None]) -> None:
+        """In a child that was forked: it has a file of its own, made once there is something to tell.
+
+        Args:
+            at_end: called when the child turns out to train, to have its end told.
+        """
+        self._writer.forget()
+        self._writer = self._new_writer()
+        self._extras.clear()
+        before, self.training = self.training, None
+        if before is None:
+            return
+        before.unhook()
+        self._imports = self._new_imports()
+        self._age_offset_s = process_age_s() - time.perf_counter()
+        self._tell_process()
+
+        def first_step() -> None:
+            self._writer.start()
+            at_end()
+
+        self._watch(before.torch, first_step=first_step, is_child=True)
+
+    def _watch(self, torch: Any, *, first_step: Callable[[], None], is_child: bool = False) -> None:
+        self.training = Training(
+            torch,
+            self.settings,
+            self._writer,
+            self._imports,
+            start_age_s=self._age_offset_s,
+            first_step=first_step,
+            conclude=self._conclude,
+        )
+        self.training.hook()
+        if not is_child:
+            self._writer.start()
+            self._extras = start_extras(self._writer, current_part)
+
+    def _conclude(self, why_not_resident: str) -> None:
+        """Enough was seen. Raises `Enough`, unless the whole program was asked for, which then runs on unwatched."""
+        training = self.training
+        assert training is not None
+        self._unhook()
+        steps = training.steps.num_counted
+        training.write_sums()
+        is_whole = self.settings.whole
+        if self.settings.experiments and not is_whole and rank_and_world_size()[0] == 0:
+            training.write_experiments(why_not_resident)
+        self._tell_process()
+        self._tell_end("limit", f"{steps} steps were counted" + ("; the program ran on unwatched" if is_whole else ""))
+        self._writer.close()
+        if is_whole:
+            return
+        print(f"voxelocity: {steps} steps were counted, which is enough; the program is ended here.", file=sys.stderr)
+        if self._ends_process:
+            _end_process_later()
+        raise Enough
+
+    def _unhook(self) -> None:
+        self._is_over = True
+        self._imports.stop()
+        stop_extras(self._extras, self.settings.folder)
+        if self.training is not None:
+            self.training.unhook()
+        if self._fetches is not None:
+            self._fetches.unhook()
+            self._fetches.write()
+        watch(None)
+
+    def _tell_process(self) -> None:
+        rank, world_size = rank_and_world_size()
+        self._writer.write(
+            "process",
+            pid=os.getpid(),
+            parent_pid=os.getppid(),
+            role=self._role,
+            rank=rank,
+            world_size=world_size,
+            argv=list(getattr(sys, "orig_argv", [])) or list(sys.argv),
+            versions=describe_versions(),
+        )
+
+    def _tell_end(self, reason: str, note: str) -> None:
+        self._writer.flush()
+        self._writer.write("end", reason=reason, note=note)
+
+    def _new_writer(self) -> Writer:
+        return Writer(self.settings.folder, file_name(), lambda: time.perf_counter() + self._age_offset_s)
+
+    def _new_imports(self) -> Imports:
+        return Imports(lambda what: note_failure(self.settings.folder, what))
+
+
+def _end_process_later() -> None:
+    """Programs that catch `SystemExit`, or train in a thread while another one waits, do not end by it."""
+    timer = threading.Timer(_PATIENCE_S, os._exit, args=(0,))
+    timer.daemon = True
+    timer.start()

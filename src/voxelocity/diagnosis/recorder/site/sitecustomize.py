@@ -1,0 +1,74 @@
+"""Run by every Python that starts with this folder first on its path: runs the person's own `sitecustomize`, then the
+recorder if VOXELOCITY_RECORD asks for it. Whatever fails here is written into the recording; the program goes on."""
+
+import os
+import sys
+from typing import Any
+
+
+def _run_own() -> None:
+    """Imports the `sitecustomize` that would have been found without this folder, and gives it its name."""
+    import importlib.machinery
+    import importlib.util
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    ours = sys.modules["sitecustomize"]
+    module = sys.modules["sitecustomize"] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules["sitecustomize"] = ours
+        raise
+
+
+def _load_recorder() -> Any:
+    """Imports the recorder from its files, under a name of its own: Voxelocity need not be installed here."""
+    import importlib.util
+
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    name = "voxelocity_recorder"
+    spec = importlib.util.spec_from_file_location(
+        name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    return importlib.import_module(name + ".start")
+
+
+def _note(text: str) -> None:
+    import json
+
+    try:
+        folder = json.loads(os.environ["VOXELOCITY_RECORD"])["folder"]
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "errors.txt"), "a") as file:
+            file.write(text + "\n")
+    except Exception:
+        # There is no place to tell it; the program must not be held up.
+        return
+
+
+def _record() -> None:
+    if sys.version_info < (3, 9):  # noqa: UP036 - the watched program's Python may be any
+        _note("the program runs on Python {}.{}, and recording needs 3.9".format(*sys.version_info[:2]))
+        return
+    try:
+        _load_recorder().begin_from_environment()
+    except Exception:
+        import traceback
+
+        _note("the recorder could not be started\n" + traceback.format_exc())
+
+
+try:
+    # Where the person's own fails, Python tells of it as it would have.
+    _run_own()
+finally:
+    if os.environ.get("VOXELOCITY_RECORD"):
+        _record()

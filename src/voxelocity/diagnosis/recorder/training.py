@@ -1,0 +1,179 @@
+"""The training of one process, watched: puts ledger, steps, hooks and loaders together, and writes their sums."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from typing import Any, Callable
+
+from .calls import Calls
+from .conductor import Conductor
+from .cost import move_cost_s, nested_call_cost_s
+from .describe import (
+    compile_counts,
+    describe_compile,
+    describe_network,
+    describe_optimizer,
+    describe_settings,
+    device_of,
+)
+from .device import CudaDevice
+from .experiments import all_experiments
+from .fetches import Fetches
+from .frames import skip_own_frames
+from .imports import Imports
+from .ledger import Ledger
+from .loaders import Loaders, hook_known_loaders
+from .networks import Networks
+from .process import rank_and_world_size
+from .settings import Settings
+from .steps import Steps, watch
+from .torch_hooks import TorchHooks
+from .workers import WorkerStart
+from .writer import Writer
+
+
+class Training:
+    """Watches the training from `hook` to `unhook`.
+
+    Args:
+        torch: the module, imported by the program.
+        start_age_s: what is added to the clock to give seconds since the process began.
+        first_step: called once, when the first step was closed.
+        conclude: called in the training thread when enough was seen, with why there were no steps on resident batches
+            ("" if there were); it may raise to end the program.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        settings: Settings,
+        writer: Writer,
+        imports: Imports,
+        *,
+        start_age_s: float,
+        first_step: Callable[[], None],
+        conclude: Callable[[str], None],
+    ) -> None:
+        self.torch = torch
+        self._settings = settings
+        self._writer = writer
+        self._imports = imports
+        self._first_step = first_step
+        self.ledger = Ledger()
+        self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
+        self.fetches = Fetches(writer)
+        self.loaders = Loaders(self.ledger, self.steps, writer, WorkerStart(settings))
+        self._calls = Calls(writer, self.steps)
+        self._networks = Networks(torch, self.ledger)
+        self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
+        self._conductor = Conductor(
+            settings,
+            self.steps,
+            self.loaders,
+            ranks=rank_and_world_size,
+            begin_counting=self._begin_counting,
+            conclude=conclude,
+        )
+        self._network: dict[str, Any] = {}
+        self._device: Any = None
+        self._num_modules = 0
+        self._compiled_before: dict[str, Any] = {}
+        self._moves_before = 0
+        self._writer_cpu_before = 0.0
+
+    def hook(self) -> None:
+        """Sets all hooks; the main thread is taken for the one that trains until another one steps first."""
+        torch = self.torch
+        is_for_devices = bool(torch.version.cuda or getattr(torch.version, "hip", None))
+        self._hooks.hook(with_copies=is_for_devices)
+        self.fetches.hook(sys.modules["torch.utils.data._utils.fetch"])
+        self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
+        hook_known_loaders(self.loaders, self._imports.when_imported)
+        self._calls.hook(gc, "collect", "gc.collect")
+        if is_for_devices:
+            self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
+        skip_own_frames(torch)
+        for callback in (self.loaders.write, self.fetches.write, self._calls.write, self.steps.write_open):
+            self._writer.before_flush(callback)
+        watch(self.steps)
+        self.ledger.start(thread=threading.main_thread().ident)
+
+    def unhook(self) -> None:
+        """Puts everything back. A second call does nothing."""
+        self.ledger.stop()
+        watch(None)
+        self._imports.stop()
+        self.loaders.unhook()
+        self._hooks.unhook()
+        self._calls.unhook()
+        self.fetches.unhook()
+
+    def write_sums(self) -> None:
+        """What is known only at the end: open passes, the network, the optimiser, the compiler, the own cost."""
+        steps, writer = self.steps, self._writer
+        self.steps.finish()
+        optimizer = self._hooks.optimizer
+        if steps.num_counted and self._network:
+            shapes = sorted(steps.shapes.items(), key=lambda item: -item[1])
+            self._network["input_shapes"] = [[list(shape), count] for shape, count in shapes]
+            writer.write("network", **self._network)
+        if steps.num_counted and optimizer is not None:
+            fields = describe_optimizer(
+                optimizer,
+                sets_to_none=self._hooks.sets_to_none,
+                forwards_per_step=steps.num_forwards / steps.num_counted,
+                where=self._hooks.optimizer_where,
+            )
+            writer.write("optimizer", **fields)
+        compiled = compile_counts()
+        if compiled.get("frames") and steps.num_counted:
+            writer.write("compile", **describe_compile(self._compiled_before, compiled))
+        if steps.num_counted:
+            writer.write("cost", seconds=round(self._own_s(), 6), of_s=round(steps.counted_s, 6))
+
+    def write_experiments(self, why_not_resident: str) -> None:
+        """Makes the experiments that need no step, and writes all of them."""
+        entries = [entry for entry in self.loaders.entries if entry.key in self.steps.training_keys]
+        for fields in all_experiments(
+            self.torch,
+            entries[0] if entries else None,
+            resident_s=self.steps.resident_s,
+            why_not_resident=why_not_resident,
+            batch=self._conductor.resident.batch_of(entries[0].key) if entries else None,
+            device=self._device,
+            folder=self._settings.folder,
+            seconds=self._settings.experiment_seconds,
+        ):
+            self._writer.write("experiment", **fields)
+
+    def _after_step(self, seconds: float, parts: dict[str, float]) -> None:
+        if self.steps.num_steps == 1:
+            self._first_step()
+            groups = getattr(self._hooks.optimizer, "param_groups", None)
+            parameters = groups[0]["params"] if groups else []
+            if parameters and parameters[0].device.type == "cuda":
+                self.ledger.device = CudaDevice(self.torch)
+                self.steps.restart()
+        self._conductor.after_step(seconds, parts)
+
+    def _begin_counting(self) -> None:
+        self._compiled_before = compile_counts()
+        self._moves_before = self.ledger.num_moves
+        self._writer_cpu_before = self._writer.cpu_s
+        self._networks.look = self._look_at
+
+    def _look_at(self, network: Any, tensor: Any) -> None:
+        """In the first counted forward pass, before the network runs."""
+        self._device = device_of(network)
+        self._writer.write("settings", **describe_settings(self.torch, self._device))
+        dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
+        self._network = describe_network(network, dtype, {})
+        self._num_modules = sum(1 for _ in network.modules())
+
+    def _own_s(self) -> float:
+        """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""
+        moves = (self.ledger.num_moves - self._moves_before) * move_cost_s()
+        nested = self.steps.num_forwards * self._num_modules * nested_call_cost_s(*self._hooks.call_and_original)
+        return self.steps.own_s + moves + nested + self._writer.cpu_s - self._writer_cpu_before

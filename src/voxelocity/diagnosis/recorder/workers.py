@@ -1,0 +1,48 @@
+"""Worker processes of torch's loaders: each learns, when it starts, which loader it makes batches for.
+
+The way there is the loader's `worker_init_fn`, exchanged while its workers are started: it reaches processes that are
+forked, spawned or come from a fork server alike.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+from .fetches import making_for
+from .settings import VARIABLE, Settings
+
+
+class WorkerStart:
+    """Makes the functions that workers call when they start.
+
+    Args:
+        settings: of the recording.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def for_loader(self, key: int, before: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
+        """What is to be called in place of `before`, which it calls in turn."""
+        # A process that is not forked must be able to import this module; otherwise its worker is left alone.
+        is_importable = __name__.startswith("voxelocity.") or VARIABLE in os.environ
+        return WorkerInit(self._settings.to_json(), key, before) if is_importable else before
+
+
+class WorkerInit:
+    """The function that a worker calls when it starts; it is pickled on the way to a process that is not forked."""
+
+    def __init__(self, settings: str, key: int, before: Callable[[int], Any] | None) -> None:
+        self._settings = settings
+        self._key = key
+        self._before = before
+        self._pid = os.getpid()
+
+    def __call__(self, worker_id: int) -> Any:
+        if os.getpid() != self._pid:
+            from .start import begin_worker
+
+            begin_worker(Settings.from_json(self._settings), self._key, worker_id)
+        making_for(self._key)
+        return None if self._before is None else self._before(worker_id)

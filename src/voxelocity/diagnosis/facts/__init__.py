@@ -1,5 +1,6 @@
 """What was seen of a program: records, and how they are read from the files of a recording."""
 
+from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.facts.records import (
     PARTS,
     CallFacts,
@@ -54,4 +55,5 @@ __all__ = [
     "Step",
     "SyncFacts",
     "TransformFacts",
+    "read_facts",
 ]

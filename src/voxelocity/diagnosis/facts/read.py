@@ -128,9 +128,13 @@ def _rank_as_main(process: _Process) -> tuple[bool, bool, int, bool, int, float]
 
 
 def _is_of(worker: _Process, main: _Process, processes: Sequence[_Process]) -> bool:
-    """Whether it works for this process, a fork server's child included: for no other one that is recorded."""
-    parents = {process.facts.pid for process in processes if process.facts.role == "main"}
-    return worker.facts.parent_pid == main.facts.pid or worker.facts.parent_pid not in parents
+    """Whether it works for this process, by way of a fork server too: for no other one that is recorded."""
+    parents = {process.facts.pid: process for process in processes if process is not worker}
+    parent = parents.get(worker.facts.parent_pid)
+    while parent is not None and parent is not main and not parent.all("step"):
+        parents.pop(parent.facts.pid)
+        parent = parents.get(parent.facts.parent_pid)
+    return parent is None or parent is main
 
 
 def _read(path: Path) -> _Process:

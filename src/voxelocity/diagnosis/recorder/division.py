@@ -36,7 +36,7 @@ def keys_of_training(stretches: Sequence[Stretch]) -> set[int]:
             fetched.add(stretch.key)
         if stretch.num_backwards:
             keys |= fetched
-        if stretch.num_forwards and (stretch.num_backwards or not stretch.num_learning):
+        if stretch.num_forwards:
             fetched = set()
     return keys
 

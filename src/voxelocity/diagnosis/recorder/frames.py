@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -14,14 +15,25 @@ def skip_own_frames(torch: Any) -> None:
     A function of the recorder that stands in a compiled function is traced through as if it were not there: each asks
     `torch.compiler.is_dynamo_compiling()` first.
     """
-    skip = getattr(torch._C._dynamo.eval_frame, "skip_code", None)
+    eval_frame = torch._C._dynamo.eval_frame
+    skip = getattr(eval_frame, "skip_code", None)
     if skip is None:
-        return
+        # Newer versions have one function for everything that may be done with a frame.
+        try:
+            strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
+            skip = partial(_set_strategy, eval_frame.set_code_exec_strategy, strategy)
+        except AttributeError:
+            # Our frames are then looked at once each, and found to hold nothing that could be compiled.
+            return
     package = __name__.rpartition(".")[0]
     for name, module in list(sys.modules.items()):
         if name.startswith(f"{package}.") and isinstance(module, ModuleType):
             for code in _codes_of(module):
                 skip(code)
+
+
+def _set_strategy(set_code_exec_strategy: Any, strategy: Any, code: CodeType) -> None:
+    set_code_exec_strategy(code, strategy)
 
 
 def _codes_of(module: ModuleType) -> Iterator[CodeType]:

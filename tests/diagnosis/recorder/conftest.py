@@ -1,0 +1,87 @@
+"""Tiny programs to record in this process, and what was recorded of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from voxelocity.diagnosis.attach import record_here
+from voxelocity.diagnosis.facts import Facts, read_facts
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_of_torch() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Facts]:
+    """Runs a program while it is recorded and returns the facts; steps count from the second one on."""
+    numbers = itertools.count()
+
+    def run(program: Callable[[], Any], **options: Any) -> Facts:
+        folder = tmp_path / f"recording-{next(numbers)}"
+        limits = {"warmup_steps": 1, "warmup_seconds": 0.0, **options}
+        with record_here(folder, **limits):
+            program()
+        assert not (folder / "errors.txt").exists(), (folder / "errors.txt").read_text()
+        return read_facts(folder)
+
+    return run
+
+
+class Net(nn.Module):
+    """Two layers, each a module within another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    """Items of four numbers and a class."""
+
+    def __init__(self, num_items: int = 8) -> None:
+        self.num_items = num_items
+
+    def __len__(self) -> int:
+        return self.num_items
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((4,), float(index)), index % 2
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+@pytest.fixture
+def items() -> Items:
+    return Items()
+
+
+@pytest.fixture
+def learn() -> Callable[..., None]:
+    """One learning step of a network on a batch (x, y)."""
+
+    def step(net: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step

@@ -1,0 +1,179 @@
+"""The parts of a step as a device's queue sees them, on an emulated queue with a fake clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from voxelocity.diagnosis.recorder.ledger import Ledger
+from voxelocity.diagnosis.recorder.settings import Settings
+from voxelocity.diagnosis.recorder.steps import Steps
+from voxelocity.diagnosis.recorder.stretch import Stretch
+from voxelocity.observe import FakeClock
+
+
+class Queue:
+    """A device that works through what it was given, in order, while the host goes on."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.free_s = 0.0
+        self.is_capturing = False
+        self.released: list[Any] = []
+
+    def launch(self, seconds: float) -> None:
+        self.free_s = max(self.free_s, self.clock()) + seconds
+
+    def wait(self) -> None:
+        self.clock.advance(max(0.0, self.free_s - self.clock()))
+
+    def stamp(self) -> float | None:
+        return None if self.is_capturing else max(self.free_s, self.clock())
+
+    def is_done(self, stamp: float) -> bool:
+        return self.clock() >= stamp
+
+    def seconds(self, earlier: float, later: float) -> float:
+        return later - earlier
+
+    def release(self, stamps: list[Any]) -> None:
+        self.released += stamps
+
+
+class Lines:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def write(self, event: str, **fields: Any) -> None:
+        self.events.append((event, fields))
+
+    def steps(self) -> list[dict[str, Any]]:
+        return [fields for event, fields in self.events if event == "step"]
+
+
+class Program:
+    """A training loop on the emulated device, seconds of the host and of the device apart."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.queue = Queue(self.clock)
+        self.lines = Lines()
+        self.ledger = Ledger(self.clock)
+        self.ledger.device = self.queue
+        self.ledger.start()
+        self.steps = Steps(
+            self.ledger,
+            self.lines,  # type: ignore[arg-type]
+            Settings(folder="", warmup_steps=0),
+            after_step=lambda seconds, parts: None,
+            start_age_s=0.0,
+        )
+        self.optimizer = object()
+
+    def step(self, *, load_s: float, compute_s: float, launch_s: float = 0.001, waits: bool = False) -> None:
+        self.steps.settle()
+        self.ledger.cut("fetch", key=0, part="wait").has_batch = True
+        self.clock.advance(load_s)
+        self.ledger.move("forward")
+        self.ledger.running.num_forwards += 1
+        self.clock.advance(launch_s)
+        self.queue.launch(compute_s / 3)
+        self.ledger.move("backward")
+        self.ledger.running.num_backwards += 1
+        self.queue.launch(compute_s * 2 / 3)
+        self.ledger.move("other")
+        if waits:
+            self.queue.wait()
+        self.steps.optimizer_begins(self.optimizer)
+        self.ledger.move("optimizer")
+        self.ledger.move("other")
+        self.steps.optimizer_ended(self.optimizer)
+
+    def parts(self, *, skip: int = 3) -> dict[str, float]:
+        """Shares of the device's time over the steps written, the first ones left out."""
+        self.queue.wait()
+        self.steps.settle()
+        counted = self.lines.steps()[skip:]
+        total = sum(step["seconds"] for step in counted)
+        return {
+            part: sum(step["parts"].get(part, 0.0) for step in counted) / total for part in ("wait", "forward", "other")
+        }
+
+
+def test_wait_for_data_behind_the_devices_work_costs_nothing() -> None:
+    program = Program()
+    for _ in range(20):
+        program.step(load_s=0.005, compute_s=0.030)
+    assert program.parts()["wait"] == pytest.approx(0.0, abs=1e-9)
+    assert sum(step["host_parts"]["wait"] for step in program.lines.steps()) == pytest.approx(20 * 0.005)
+
+
+def test_slow_loader_is_seen_as_the_time_in_which_the_device_had_nothing_to_do() -> None:
+    program = Program()
+    for _ in range(20):
+        program.step(load_s=0.030, compute_s=0.010, launch_s=0.0)
+    # A step takes 30 ms of loading; the device works in 10 of them, while the next batch is loaded.
+    assert program.parts()["wait"] == pytest.approx(20 / 30, abs=0.01)
+
+
+def test_reading_a_loss_in_each_step_changes_only_the_gaps_of_the_devices_time() -> None:
+    free, waiting = Program(), Program()
+    for _ in range(20):
+        free.step(load_s=0.0, compute_s=0.030, launch_s=0.003)
+        waiting.step(load_s=0.0, compute_s=0.030, launch_s=0.003, waits=True)
+    assert free.parts()["forward"] == pytest.approx(1 / 3, abs=0.01)
+    # Launching is no longer hidden: 3 ms a step in which the device has nothing to do, in the part that launches.
+    assert waiting.parts()["forward"] == pytest.approx(13 / 33, abs=0.01)
+    assert waiting.parts()["other"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_step_is_written_only_when_the_device_has_come_past_it() -> None:
+    program = Program()
+    program.step(load_s=0.0, compute_s=10.0)
+    program.step(load_s=0.0, compute_s=10.0)
+    program.steps.settle()
+    assert program.lines.steps() == []
+    program.queue.wait()
+    program.step(load_s=0.0, compute_s=10.0)
+    program.steps.settle()
+    assert [round(step["seconds"]) for step in program.lines.steps()] == [10, 10]
+    assert len(program.queue.released) > 0
+
+
+def test_parts_of_a_step_sum_to_its_seconds() -> None:
+    program = Program()
+    for index in range(10):
+        program.step(load_s=0.002 * index, compute_s=0.010)
+    program.parts()
+    for step in program.lines.steps():
+        assert sum(step["parts"].values()) == pytest.approx(step["seconds"], abs=1e-6)
+
+
+def test_a_stamp_that_cannot_be_taken_while_a_graph_is_captured_takes_no_time() -> None:
+    program = Program()
+    program.step(load_s=0.0, compute_s=0.010)
+    program.queue.is_capturing = True
+    program.ledger.move("forward")
+    program.queue.is_capturing = False
+    program.step(load_s=0.0, compute_s=0.010)
+    program.parts(skip=0)
+    assert sum(step["seconds"] for step in program.lines.steps()) == pytest.approx(0.021, abs=0.002)
+
+
+def test_thousands_of_windows_in_a_stretch_are_summed_and_their_stamps_given_back() -> None:
+    clock = FakeClock()
+    queue = Queue(clock)
+    windows = Stretch("eval", -1, "", 0.0, "other", 0.0)
+    for _ in range(3000):
+        windows.add((clock(), "forward", queue.stamp()), queue)
+        queue.launch(0.001)
+        clock.advance(0.002)
+        windows.add((clock(), "other", queue.stamp()), queue)
+    windows.end = (clock(), queue.stamp())
+    assert len(windows.entries) < 1000
+    assert len(queue.released) > 4000
+    assert windows.parts(queue)["forward"] == pytest.approx(6.0)
+    assert windows.host_parts()["forward"] == pytest.approx(6.0)

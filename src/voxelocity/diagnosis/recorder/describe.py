@@ -135,7 +135,8 @@ def compile_counts() -> dict[str, Any]:
     counters, times = utils.counters, getattr(utils, "compilation_time_metrics", {})
     seconds = times.get("_compile.compile_inner") or times.get("entire_frame_compile") or []
     return {
-        "frames": int(counters["frames"]["total"]),
+        # "frames" leaves out what is compiled with fullgraph=True.
+        "frames": int(counters["stats"]["unique_graphs"]),
         "breaks": dict(counters["graph_break"]),
         "recompiles": dict(counters["recompiles"]),
         "seconds": float(sum(seconds)),
@@ -145,7 +146,7 @@ def compile_counts() -> dict[str, Any]:
 def describe_compile(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Fields of the event `compile`: what it did since `before`, and in all.
 
-    A frame that is compiled after the warm-up counts as recompiled: what the steps need was compiled by then.
+    A graph that is made after the warm-up counts as recompiled: what the steps need was compiled by then.
     """
     num_frames, earlier = now.get("frames", 0), before.get("frames", 0)
     breaks = now.get("breaks", {})

@@ -1,0 +1,244 @@
+"""Phases of a recording: warm-up, counted, profiled and resident steps, experiments, and the end of the program."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.recorder import agreement, experiments
+from voxelocity.diagnosis.recorder.agreement import Plan
+from voxelocity.diagnosis.recorder.resident import Resident, copy_of
+
+Recorded = Callable[..., Facts]
+SHORT = {"whole": False, "min_steps": 4, "min_seconds": 0.0, "experiments": True, "experiment_seconds": 0.1}
+
+
+class SlowItems(torch.utils.data.Dataset[Any]):
+    """Items that take 10 ms each."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.010)
+        return {"image": torch.ones(4), "label": index % 2, "name": f"case {index}"}
+
+
+@pytest.fixture
+def endless(net: nn.Module) -> Callable[[Any], Callable[[], None]]:
+    """A program that would never end: epochs over a loader, and a validation after each."""
+
+    def make(loader: Any) -> Callable[[], None]:
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def program() -> None:
+            while True:
+                net.train()
+                for batch in loader:
+                    batch["image"] = batch["image"] * 2
+                    optimizer.zero_grad()
+                    nn.functional.cross_entropy(net(batch["image"]), batch["label"]).backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                net.eval()
+                with torch.no_grad():
+                    net(torch.ones(1, 4))
+
+        return program
+
+    return make
+
+
+def phases(facts: Facts) -> list[str]:
+    return list(dict.fromkeys(step.phase for step in facts.steps))
+
+
+def test_program_is_ended_after_steps_on_resident_batches_and_the_experiments(
+    recorded: Recorded, endless: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT)
+    assert phases(facts) == ["warm-up", "watched", "profiled", "resident"]
+    assert facts.ended is not None
+    assert (facts.ended.reason, facts.ended.note) == ("limit", f"{len(facts.counted)} steps were counted")
+    assert capsys.readouterr().err == (
+        f"voxelocity: {len(facts.counted)} steps were counted, which is enough; the program is ended here.\n"
+    )
+    done = {experiment.name: experiment for experiment in facts.experiments}
+    assert list(done) == ["resident batch", "loader", "items", "collate", "copy", "storage", "storage, page cache"]
+    assert len(done["resident batch"].seconds) >= 5
+    assert sorted(done["resident batch"].seconds)[2] < 0.010
+    assert min(done["loader"].seconds) >= 0.020
+    assert 0.010 <= min(done["items"].seconds) < 0.020
+    assert len(done["collate"].seconds) >= 1
+    assert done["copy"].note == "the network is not on a CUDA device"
+    assert {"validation", "epoch start"} <= {p.kind for p in facts.passes}
+    assert facts.cost is not None
+    assert 0 < facts.cost.seconds < facts.cost.of_s
+
+
+def test_ceiling_without_a_known_loader_is_told_to_be_impossible(
+    recorded: Recorded, net: nn.Module, learn: Any
+) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        while True:
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+
+    facts = recorded(program, **{**SHORT, "seconds": 0.05})
+    assert phases(facts) == ["warm-up", "watched", "profiled"]
+    (note,) = [text for text in facts.not_measured if text.startswith("resident batch")]
+    assert note.startswith("resident batch: the program's batches come from no loader that is known here (torch's Data")
+
+
+def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) -> None:
+    facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT, kept_bytes=8)
+    (note,) = [text for text in facts.not_measured if text.startswith("resident batch")]
+    assert note == "resident batch: no batch could be kept: it is larger than 8 bytes, or none was fetched"
+
+
+def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(
+    recorded: Recorded, net: nn.Module, learn: Any
+) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        while True:
+            time.sleep(0.005)
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+
+    facts = recorded(program, **{**SHORT, "experiments": False}, seconds=0.2)
+    assert 0.2 <= sum(step.seconds for step in facts.counted) < 0.4
+    assert len(facts.counted) > 4
+    assert "the ceiling: no experiment was made, as they were not asked for" in facts.not_measured
+
+
+def test_whole_program_runs_to_its_end_and_has_its_own_results(recorded: Recorded, items: Any) -> None:
+    def train() -> torch.Tensor:
+        torch.manual_seed(3)
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.Adam(net.parameters(), 0.1)
+        for _ in range(4):
+            for x, y in DataLoader(items, batch_size=2, shuffle=True):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(x), y).backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return net.weight.detach().clone()
+
+    results = [train()]
+    facts = recorded(lambda: results.append(train()), min_steps=2, seconds=0.001)
+    assert torch.equal(results[0], results[1])
+    assert len(facts.steps) == 16
+    assert facts.ended is not None
+    assert facts.ended.reason == "program"
+
+
+def test_program_that_makes_very_many_steps_runs_on_unwatched(recorded: Recorded, net: nn.Module, learn: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    num_steps = []
+
+    def program() -> None:
+        for _ in range(20):
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            num_steps.append(1)
+
+    facts = recorded(program, max_steps=6)
+    assert len(num_steps) == 20
+    assert len(facts.counted) == 6
+    assert facts.ended is not None
+    assert facts.ended.note == "6 steps were counted; the program ran on unwatched"
+
+
+def test_warm_up_lasts_until_step_times_settle(recorded: Recorded, net: nn.Module, learn: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        for seconds in (0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05):
+            time.sleep(seconds)
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+
+    facts = recorded(program, warmup_steps=3, warmup_seconds=60.0)
+    assert [step.phase for step in facts.steps] == ["warm-up"] * 5 + ["watched"] * 2
+
+
+def test_kept_batches_are_not_what_the_program_changes() -> None:
+    batch = {"image": torch.zeros(2), "more": [(torch.zeros(1), "text")]}
+    copied = copy_of(batch)
+    batch["image"] += 1
+    assert copied["image"].tolist() == [0.0, 0.0]
+    assert isinstance(copied["more"][0], tuple)
+    shared = copy_of(batch, copies_tensors=False)
+    assert shared is not batch
+    assert shared["image"] is batch["image"]
+
+
+def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> None:
+    class Entry:
+        key = 7
+
+    entry: Any = Entry()
+    resident = Resident(max_bytes=20)
+    for value in range(3):
+        resident.keep(entry, torch.full((2,), float(value)))
+    assert resident.num_bytes == 16
+    assert resident.replay(entry) is None
+    resident.is_replaying = True
+    given = [resident.replay(entry) for _ in range(3)]
+    assert [batch[0].tolist() for batch in given if batch] == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+
+
+def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
+    assert agreement.announced(str(tmp_path)) is None
+    agreement.announce(str(tmp_path), Plan(40, 43, 60))
+    assert agreement.announced(str(tmp_path)) == Plan(40, 43, 60)
+    assert agreement.ahead(0.1) == 30
+    assert agreement.ahead(10.0) == 5
+    (tmp_path / "agreed.json").write_text("{torn")
+    assert agreement.announced(str(tmp_path)) is None
+
+
+def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
+    scan = tmp_path / "scan.nii.gz"
+    scan.write_bytes(b"x" * 100_000)
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    event = {"event": "files", "time_s": 1.0, "kinds": {}, "largest": [str(scan), str(tmp_path / "gone")]}
+    (folder / "1-a.jsonl").write_text(json.dumps(event, separators=(",", ":")) + '\n{"event":"files","tor')
+    (folder / "2-b.jsonl").write_text(json.dumps(event, separators=(",", ":")) + "\n")
+    assert experiments.files_read(str(folder)) == [str(scan), str(tmp_path / "gone")]
+    cold, warm = experiments.storage_alone(experiments.files_read(str(folder)), 1.0)
+    assert (cold["name"], warm["name"]) == ("storage", "storage, page cache")
+    assert cold["unit"] == warm["unit"] == "byte"
+    assert len(cold["seconds"]) == 1
+    assert 0 < warm["seconds"][0] < 1e-5
+    assert cold["note"] == "1 files, 100000 bytes"
+
+
+def test_data_set_that_raises_in_an_experiment_is_told() -> None:
+    class Entry:
+        class loader:  # noqa: N801
+            dataset: Any = (1, 2, 3)
+
+            @staticmethod
+            def collate_fn(items: Any) -> Any:
+                raise KeyError("image")
+
+        described = MappingProxyType({"batch_size": 2})
+
+    entry: Any = Entry()
+    items, collate = experiments.items_and_collate(entry, 0.1)
+    assert len(items["seconds"]) == 3
+    assert collate["note"] == "the collate function raised KeyError: 'image'"
+    entry.loader.dataset = iter(())
+    assert experiments.items_and_collate(entry, 0.1)[0]["note"] == (
+        "items of a tuple_iterator cannot be asked for by number"
+    )

@@ -1,0 +1,72 @@
+"""Calling back when a module is imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxelocity.diagnosis.recorder.imports import Imports
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module that can be imported and is not yet."""
+    (tmp_path / "made_for_a_test.py").write_text("value = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "made_for_a_test"
+    sys.modules.pop("made_for_a_test", None)
+
+
+def fail(what: str) -> None:
+    raise AssertionError(what)
+
+
+def test_callback_gets_the_module_once_it_is_whole_and_leaves_no_trace(module: str) -> None:
+    imports = Imports(fail)
+    seen: list[Any] = []
+    imports.when_imported(module, lambda m: seen.append(m.value))
+    assert seen == []
+    found = importlib.import_module(module)
+    assert seen == [3]
+    assert type(found.__loader__).__module__ != Imports.__module__
+    assert found.__spec__ is not None
+    assert found.__spec__.loader is found.__loader__
+    imports.stop()
+    assert imports not in sys.meta_path
+
+
+def test_module_that_is_imported_already_is_told_at_once() -> None:
+    seen: list[Any] = []
+    imports = Imports(fail)
+    imports.when_imported("json", seen.append)
+    assert [m.__name__ for m in seen] == ["json"]
+    assert imports not in sys.meta_path
+
+
+def test_callback_that_raises_is_told_and_the_import_goes_on(module: str) -> None:
+    told: list[str] = []
+    imports = Imports(told.append)
+    imports.when_imported(module, lambda m: m.missing)
+    assert importlib.import_module(module).value == 3
+    assert told == ["made_for_a_test could not be watched"]
+    imports.stop()
+
+
+def test_module_that_is_not_there_is_missing_as_ever() -> None:
+    imports = Imports(fail)
+    imports.when_imported("no_such_module_at_all", lambda m: None)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
+        importlib.import_module("no_such_module_at_all")
+    imports.stop()
+
+
+def test_stop_forgets_who_waits(module: str) -> None:
+    imports = Imports(fail)
+    imports.when_imported(module, lambda m: fail("called"))
+    imports.stop()
+    assert importlib.import_module(module).value == 3

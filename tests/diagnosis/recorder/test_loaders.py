@@ -1,0 +1,214 @@
+"""Loaders: waiting for them, what they are, how their batches are made, and workers of every kind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from monai.data import ThreadBuffer, ThreadDataLoader
+from torch import nn
+from torch.utils.data import DataLoader
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.recorder.fetches import size_of
+from voxelocity.diagnosis.recorder.known import KNOWN_LOADERS
+
+Recorded = Callable[..., Facts]
+
+
+class SlowItems(torch.utils.data.Dataset[Any]):
+    """Items that take 5 ms each."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(0.005)
+        return torch.full((4,), float(index)), index % 2
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The same items without numbers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        items = SlowItems()
+        return (items[index] for index in range(8))
+
+
+def slow_collate(items: list[Any]) -> Any:
+    time.sleep(0.010)
+    return torch.utils.data.default_collate(items)
+
+
+@pytest.fixture
+def train(net: nn.Module, learn: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """A program of some epochs over a loader."""
+
+    def make(loader: Any, *, epochs: int = 2) -> Callable[[], None]:
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def program() -> None:
+            for _ in range(epochs):
+                for x, y in loader:
+                    learn(net, optimizer, x, y)
+
+        return program
+
+    return make
+
+
+def test_loader_in_the_training_thread_is_waited_for_item_by_item(recorded: Recorded, train: Any) -> None:
+    facts = recorded(train(DataLoader(SlowItems(), batch_size=2, collate_fn=slow_collate)))
+    assert len(facts.counted) == 7
+    assert all(step.parts["wait"] >= 0.020 for step in facts.counted)
+    (loader,) = facts.loaders
+    assert (loader.kind, loader.dataset, loader.num_workers, loader.num_batches) == ("DataLoader", "SlowItems", 0, 4)
+    assert (loader.num_epochs, loader.is_for_training, loader.is_own_collate) == (2, True, True)
+    assert loader.collate.endswith("slow_collate")
+    assert loader.collate_where == f"{__file__}:{slow_collate.__code__.co_firstlineno}"
+    assert loader.where.startswith(f"{__file__}:")
+    (fetch,) = facts.fetches
+    assert (fetch.worker, fetch.num_batches, fetch.num_items, len(fetch.batch_s)) == (-1, 8, 16, 8)
+    assert fetch.item_s >= 16 * 0.005
+    assert 8 * 0.010 <= fetch.collate_s < fetch.item_s + 0.04
+    assert fetch.item_cpu_s < fetch.item_s / 2
+    assert fetch.batch_bytes == 2 * 4 * 4 + 2 * 8
+
+
+def test_iterable_data_sets_are_timed_too(recorded: Recorded, train: Any) -> None:
+    (fetch,) = recorded(train(DataLoader(Stream(), batch_size=2))).fetches
+    # Each epoch ends with a fetch that finds the stream at its end, and gives no batch.
+    assert (fetch.num_batches, fetch.num_items) == (8, 16)
+
+
+def test_forked_workers_tell_their_own_times(recorded: Recorded, train: Any) -> None:
+    facts = recorded(train(DataLoader(SlowItems(), batch_size=2, num_workers=2, multiprocessing_context="fork")))
+    assert {fetch.worker for fetch in facts.fetches} == {0, 1}
+    assert sum(fetch.num_batches for fetch in facts.fetches) == 8
+    assert sum(fetch.item_s for fetch in facts.fetches) >= 16 * 0.005
+    (loader,) = facts.loaders
+    assert (loader.num_workers, loader.start_method, loader.prefetch_factor) == (2, "fork", 2)
+    starts = [p for p in facts.passes if p.kind == "epoch start"]
+    assert len(starts) == 2
+    assert all(start.parts["wait"] >= 0.010 for start in starts)
+    assert len(facts.steps) == 8
+
+
+def test_function_that_starts_workers_is_called_and_put_back(recorded: Recorded, train: Any) -> None:
+    called = torch.zeros(2).share_memory_()
+
+    def start(worker: int) -> None:
+        called[worker] += 1
+
+    loader = DataLoader(SlowItems(), batch_size=4, num_workers=2, worker_init_fn=start, multiprocessing_context="fork")
+    recorded(train(loader, epochs=1))
+    assert called.tolist() == [1, 1]
+    assert loader.worker_init_fn is start
+
+
+@pytest.mark.parametrize("use_thread_workers", [False, True])
+def test_thread_loader_of_monai_is_waited_for_and_timed(
+    recorded: Recorded, train: Any, use_thread_workers: bool
+) -> None:
+    loader = ThreadDataLoader(
+        SlowItems(), batch_size=4, num_workers=int(use_thread_workers), use_thread_workers=use_thread_workers
+    )
+    facts = recorded(train(loader))
+    (told,) = facts.loaders
+    assert (told.kind, told.num_epochs, told.is_for_training) == ("ThreadDataLoader", 2, True)
+    assert facts.fetches[0].worker == -1
+    assert sum(fetch.num_items for fetch in facts.fetches) == 16
+    waits = [stretch.parts.get("wait", 0.0) for stretch in (*facts.steps, *facts.passes)]
+    assert sum(waits) >= 4 * 0.010
+
+
+def test_buffer_around_a_loader_is_the_one_that_is_waited_for(recorded: Recorded, train: Any) -> None:
+    facts = recorded(train(ThreadBuffer(DataLoader(SlowItems(), batch_size=4))))
+    assert [loader.kind for loader in facts.loaders if loader.is_for_training] == ["ThreadBuffer"]
+    assert len(facts.steps) == 4
+
+
+def test_iterator_of_a_thread_loader_is_as_a_generator_is(recorded: Recorded) -> None:
+    def program() -> None:
+        batches = iter(ThreadDataLoader(SlowItems(), batch_size=4))
+        assert iter(batches) is batches
+        assert len(list(batches)) == 2
+        batches.close()
+
+    recorded(program)
+
+
+def test_two_loaders_in_one_loop_both_feed_the_training(recorded: Recorded, net: nn.Module, learn: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    a, b = DataLoader(SlowItems(), batch_size=2), DataLoader(SlowItems(), batch_size=1)
+
+    def program() -> None:
+        for (x, y), (u, v) in zip(a, b, strict=False):
+            learn(net, optimizer, torch.cat([x, u]), torch.cat([y, v]))
+
+    facts = recorded(program)
+    assert [loader.is_for_training for loader in facts.loaders] == [True, True]
+    assert [step.num_images for step in facts.steps] == [3] * 4
+    assert all(step.parts["wait"] >= 0.015 for step in facts.counted)
+
+
+def test_program_without_a_loader_waits_for_nothing(recorded: Recorded, net: nn.Module, learn: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        for _ in range(4):
+            time.sleep(0.005)
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+
+    facts = recorded(program)
+    assert facts.loaders == ()
+    assert all(step.parts["other"] >= 0.005 and "wait" not in step.parts for step in facts.counted)
+
+
+def test_wait_of_three_tenths_is_reported_as_three_tenths(recorded: Recorded, items: Any) -> None:
+    class Sleeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            time.sleep(0.028)
+            return self.layer(x)  # type: ignore[no-any-return]
+
+    class Waiting(torch.utils.data.Dataset[Any]):
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.012)
+            return torch.ones(4)
+
+    net = Sleeping()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        for x in DataLoader(Waiting(), batch_size=1):
+            optimizer.zero_grad()
+            net(x).sum().backward()
+            optimizer.step()
+
+    counted = recorded(program).counted
+    shares = sorted(step.parts["wait"] / step.seconds for step in counted)
+    assert shares[len(shares) // 2] == pytest.approx(0.30, abs=0.03)
+
+
+def test_feed_of_voxelocity_is_among_the_known_loaders_and_has_its_waiting_there() -> None:
+    import importlib
+
+    for known in KNOWN_LOADERS:
+        if known.module.startswith(("voxelocity.", "monai.")):
+            cls = getattr(importlib.import_module(known.module), known.name)
+            assert f"__{known.how}__" in vars(cls), known
+
+
+def test_size_of_a_batch_counts_tensors_and_arrays_in_any_container() -> None:
+    tensor = torch.zeros(4)
+    assert size_of({"a": [tensor, (tensor, tensor.numpy())], "b": "text", "c": 3}) == 48

@@ -1,0 +1,85 @@
+"""The file of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from voxelocity.diagnosis.recorder.writer import Writer
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_file_is_made_by_the_first_event_and_holds_the_time(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path / "made"), "7-a", lambda: 2.5)
+    writer.flush()
+    assert not (tmp_path / "made").exists()
+    writer.write("step", seconds=0.25)
+    writer.close()
+    assert lines(tmp_path / "made" / "7-a.jsonl") == [{"event": "step", "time_s": 2.5, "seconds": 0.25}]
+
+
+def test_thread_writes_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxelocity.diagnosis.recorder.writer.PERIOD_S", 0.005)
+    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+    writer.start()
+    writer.write("step")
+    path = tmp_path / "7-a.jsonl"
+    for _ in range(1000):
+        if path.exists() and path.read_text():
+            break
+        os.sched_yield()
+        writer._wake.wait(0.005)
+    assert lines(path)[0]["event"] == "step"
+    writer.close()
+
+
+def test_value_that_is_no_plain_data_is_told_and_the_rest_is_written(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+    writer.write("step", seconds=float("nan"))
+    writer.write("loader", dataset=object())
+    writer.write("step", seconds=1.0)
+    writer.close()
+    assert [line["event"] for line in lines(tmp_path / "7-a.jsonl")] == ["step"]
+    told = (tmp_path / "errors.txt").read_text()
+    assert "event 'step' holds what is no plain data" in told
+    assert "event 'loader' holds what is no plain data" in told
+
+
+def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+    writer.write("step", seconds=1.0)
+    writer.flush()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: whole(descriptor, content[:10]))
+    writer.write("step", seconds=2.0)
+    writer.flush()
+    monkeypatch.setattr(os, "write", whole)
+    writer.write("step", seconds=3.0)
+    writer.close()
+    assert [line["seconds"] for line in lines(tmp_path / "7-a.jsonl")] == [1.0]
+
+
+def test_folder_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    writer = Writer(str(tmp_path / "file" / "folder"), "7-a", lambda: 0.0)
+    writer.write("step")
+    writer.close()
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_sum_that_cannot_be_made_is_left_out_from_then_on(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), "7-a", lambda: 0.0)
+    writer.before_flush(lambda: writer.write("fetch"))
+    writer.before_flush(lambda: json.loads("{"))
+    writer.flush()
+    writer.flush()
+    writer.close()
+    assert [line["event"] for line in lines(tmp_path / "7-a.jsonl")] == ["fetch"] * 3
+    assert (tmp_path / "errors.txt").read_text().count("a sum could not be written") == 1

@@ -97,7 +97,7 @@ class Steps:
         self._recent: deque[float] = deque(maxlen=3)
         self._steppers: set[int] = set()
         self._num_ended = 0
-        self._pending: deque[tuple[Group, str]] = deque()
+        self._pending: deque[tuple[Group, str, dict[str, float]]] = deque()
         self._opened: float | None = None
 
     def optimizer_begins(self, optimizer: Any) -> None:
@@ -123,12 +123,13 @@ class Steps:
         self.training_keys |= keys_of_training(stretches)
         parts: dict[str, float] = {}
         for group in divide(stretches, self.training_keys, has_stepped=True):
+            host = self._host_parts(group)
             if group.kind == "step":
-                parts = add_up([stretch.host_parts() for stretch in group.stretches])
+                parts = host
                 self._count(group)
             elif self.phase == "watched":
                 self.kinds_counted.add(group.kind)
-            self._pending.append((group, self.phase))
+            self._pending.append((group, self.phase, host))
         self._write_settled()
         seconds = sum(parts.values())
         if self.phase == "watched":
@@ -152,11 +153,13 @@ class Steps:
             stretches = self.ledger.open[: self._num_ended]
             self.training_keys |= keys_of_training(stretches)
             groups = divide(stretches, self.training_keys, has_stepped=True)
+            self._pending.extend((group, self.phase, self._host_parts(group)) for group in groups)
+            self._count(groups[-1])
             if self.phase == "watched":
                 self.num_counted += 1
-                self.counted_s += sum(add_up([s.host_parts() for s in groups[-1].stretches]).values())
-            self._pending.extend((group, self.phase) for group in groups)
-        self._pending.extend((group, self.phase) for group in self._open_passes(now_s, self._num_ended))
+                self.counted_s += sum(self._pending[-1][2].values())
+        for group in self._open_passes(self._num_ended):
+            self._pending.append((group, self.phase, self._host_parts(group, now_s)))
         self._num_ended = 0
         self._wait_for_device()
         self._write_settled(is_last=True)
@@ -167,14 +170,15 @@ class Steps:
         Called in the writing thread.
         """
         now_s = self.ledger.clock()
-        passes = [group for group in self._open_passes(now_s, self._num_ended) if group.kind == "validation"]
+        passes = [group for group in self._open_passes(self._num_ended) if group.kind == "validation"]
         if passes and passes[-1].stretches[0].start_s != self._opened:
             self._opened = None
         if passes and now_s - passes[-1].stretches[0].start_s > 1.0:
             self._opened = passes[-1].stretches[0].start_s
-            self._writer.write("open pass", **self._pass_fields(passes[-1], now_s))
+            host = self._host_parts(passes[-1], now_s)
+            self._writer.write("open pass", **self._pass_fields(passes[-1], host))
 
-    def _open_passes(self, now_s: float, first: int) -> list[Group]:
+    def _open_passes(self, first: int) -> list[Group]:
         stretches = list(self.ledger.open)[first:]
         if not stretches or not any(s.num_forwards or s.label == "save" for s in stretches):
             return []
@@ -205,27 +209,26 @@ class Steps:
     def _wait_for_device(self) -> None:
         """Until it has come past the last stamp: nothing is watched any more, and it may take a few steps' time."""
         device, deadline_s = self.ledger.device, self.ledger.clock() + _MAX_DEVICE_WAIT_S
-        stretches = [stretch for group, _ in self._pending for stretch in group.stretches if stretch.end is not None]
+        stretches = [stretch for group, _, _ in self._pending for stretch in group.stretches if stretch.end is not None]
         while stretches and not stretches[-1].is_settled(device) and self.ledger.clock() < deadline_s:
             time.sleep(0.001)
 
     def _write_settled(self, *, is_last: bool = False) -> None:
         device = self.ledger.device
         while self._pending:
-            group, phase = self._pending[0]
+            group, phase, host = self._pending[0]
             if not is_last and not all(stretch.is_settled(device) for stretch in group.stretches):
                 return
             self._pending.popleft()
             if group.kind == "step":
-                self._write_step(group.stretches, phase)
+                self._write_step(group.stretches, phase, host)
             else:
-                self._writer.write("pass", **self._pass_fields(group, self.ledger.clock()))
+                self._writer.write("pass", **self._pass_fields(group, host))
             for stretch in group.stretches:
                 stretch.release(device)
 
-    def _write_step(self, stretches: list[Stretch], phase: str) -> None:
-        host = add_up([stretch.host_parts() for stretch in stretches])
-        parts = self._parts(stretches, self.ledger.clock())
+    def _write_step(self, stretches: list[Stretch], phase: str, host: dict[str, float]) -> None:
+        parts = self._parts(stretches, host)
         images = sum(stretch.num_images for stretch in stretches)
         if phase == "resident":
             self.resident_s.append(sum(parts.values()))
@@ -233,15 +236,15 @@ class Steps:
             "step",
             start_s=_round(stretches[0].start_s + self._start_age_s),
             seconds=_round(sum(parts.values())),
-            parts=_rounded(parts),
-            host_parts=_rounded(host),
+            parts=(rounded := _rounded(parts)),
+            host_parts=rounded if parts is host else _rounded(host),
             num_images=images or None,
             phase=phase,
         )
 
-    def _pass_fields(self, group: Group, now_s: float) -> dict[str, Any]:
+    def _pass_fields(self, group: Group, host: dict[str, float]) -> dict[str, Any]:
         stretches = group.stretches
-        parts = self._parts(stretches, now_s)
+        parts = self._parts(stretches, host)
         shapes: dict[tuple[int, ...], int] = {}
         for stretch in stretches:
             for shape, count in stretch.shapes.items():
@@ -258,11 +261,16 @@ class Steps:
             "where": next((stretch.where for stretch in stretches if stretch.where), ""),
         }
 
-    def _parts(self, stretches: list[Stretch], now_s: float) -> dict[str, float]:
+    def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:
+        """On the device's timeline; the host's parts where there is no device, or it has not come so far."""
         device = self.ledger.device
-        if any(stretch.end is None or not stretch.is_settled(device) for stretch in stretches):
-            return add_up([stretch.host_parts(now_s) for stretch in stretches])
+        if device is None or any(stretch.end is None or not stretch.is_settled(device) for stretch in stretches):
+            return host
         return add_up([stretch.parts(device) for stretch in stretches])
+
+    @staticmethod
+    def _host_parts(group: Group, now_s: float = 0.0) -> dict[str, float]:
+        return add_up([stretch.host_parts(now_s) for stretch in group.stretches])
 
 
 def _round(seconds: float) -> float:

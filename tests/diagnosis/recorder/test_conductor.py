@@ -225,12 +225,11 @@ def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
 
 def test_data_set_that_raises_in_an_experiment_is_told() -> None:
     class Entry:
-        class loader:  # noqa: N801
-            dataset: Any = (1, 2, 3)
+        dataset: Any = (1, 2, 3)
 
-            @staticmethod
-            def collate_fn(items: Any) -> Any:
-                raise KeyError("image")
+        @staticmethod
+        def collate(items: Any) -> Any:
+            raise KeyError("image")
 
         described = MappingProxyType({"batch_size": 2})
 
@@ -238,7 +237,7 @@ def test_data_set_that_raises_in_an_experiment_is_told() -> None:
     items, collate = experiments.items_and_collate(entry, 0.1)
     assert len(items["seconds"]) == 3
     assert collate["note"] == "the collate function raised KeyError: 'image'"
-    entry.loader.dataset = iter(())
+    entry.dataset = iter(())
     assert experiments.items_and_collate(entry, 0.1)[0]["note"] == (
         "items of a tuple_iterator cannot be asked for by number"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -153,6 +154,35 @@ def test_two_loaders_in_one_loop_both_feed_the_training(recorded: Recorded, net:
     assert [loader.is_for_training for loader in facts.loaders] == [True, True]
     assert [step.num_images for step in facts.steps] == [3] * 4
     assert all(step.parts["wait"] >= 0.015 for step in facts.counted)
+
+
+def test_loader_that_is_made_for_each_epoch_is_one_loader(recorded: Recorded, net: nn.Module, learn: Any) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        for _ in range(3):
+            for (x, y), _ in zip(
+                DataLoader(SlowItems(), batch_size=4), DataLoader(SlowItems(), batch_size=4), strict=True
+            ):
+                learn(net, optimizer, x, y)
+
+    assert [(loader.key, loader.num_epochs) for loader in recorded(program).loaders] == [(0, 3), (1, 3)]
+
+
+def test_workers_end_with_their_epoch_as_they_do_without_the_recorder(
+    recorded: Recorded, net: nn.Module, learn: Any
+) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    loader = DataLoader(SlowItems(), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    left: list[int] = []
+
+    def program() -> None:
+        for x, y in loader:
+            learn(net, optimizer, x, y)
+        left.append(len(multiprocessing.active_children()))
+
+    recorded(program)
+    assert left == [0]
 
 
 def test_program_without_a_loader_waits_for_nothing(recorded: Recorded, net: nn.Module, learn: Any) -> None:

@@ -152,6 +152,22 @@ def test_scaler_that_leaves_out_a_step_ends_the_step(recorded: Recorded, net: nn
     assert len(recorded(program).steps) == 4
 
 
+def test_optimiser_whose_scheduler_is_older_than_the_recording_is_seen(
+    recorded: Recorded, net: nn.Module, learn: Any
+) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    def program() -> None:
+        for _ in range(4):
+            learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
+            scheduler.step()
+
+    facts = recorded(program)
+    assert len(facts.steps) == 4
+    assert all(step.parts["optimizer"] > 0 for step in facts.steps)
+
+
 def test_closure_of_an_optimiser_counts_as_forward_and_backward(recorded: Recorded, net: nn.Module) -> None:
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
 

@@ -192,5 +192,5 @@ class Conductor:
 
 
 def _pids_of_workers(entries: list[Entry]) -> list[int]:
-    workers = [worker for entry in entries if entry.last for worker in getattr(entry.last[0], "_workers", ())]
+    workers = [worker for entry in entries for worker in getattr(entry.iterator, "_workers", ())]
     return [worker.pid for worker in workers if isinstance(getattr(worker, "pid", None), int)]

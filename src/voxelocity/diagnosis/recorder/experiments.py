@@ -68,8 +68,8 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
 
     A repeat is as many batches as there are workers, as these come in bursts.
     """
-    if entry.last is None:
-        return not_done("loader", "batch", "the loader gave no batch")
+    if entry.iterator is None:
+        return not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
     produce = _endless(entry)
     workers = int(entry.described.get("num_workers") or 0)
     ahead = workers * int(entry.described.get("prefetch_factor") or 2) if workers else 2 * entry.works_ahead
@@ -86,31 +86,34 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
             for _ in range(max(1, workers)):
                 produce()
             repeats.append((time.perf_counter() - started_s) / max(1, workers))
+    except StopIteration:
+        if not repeats:
+            return not_done("loader", "batch", "the epoch ended, and the program has let go of its loader")
     except Exception as error:
         return not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
     return {"name": "loader", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
 
 
 def _endless(entry: Entry) -> Callable[[], Any]:
-    assert entry.last is not None
-    source = [entry.last[1]]
+    source = [entry.iterator]
 
     def produce() -> Any:
         try:
-            return source[0]()
+            return next(source[0])
         except StopIteration:
-            iterator = iter(entry.loader)
-            source[0] = lambda: next(iterator)
-            return source[0]()
+            if entry.loader is None:
+                raise
+            source[0] = iter(entry.loader)
+            return next(source[0])
 
     return produce
 
 
 def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
     """The data set in this thread alone, at indices spread over it, then the collate function on these items."""
-    dataset, collate = getattr(entry.loader, "dataset", None), getattr(entry.loader, "collate_fn", None)
+    dataset, collate = entry.dataset, entry.collate
     try:
-        num_items = len(dataset) if hasattr(type(dataset), "__getitem__") else 0  # type: ignore[arg-type]
+        num_items = len(dataset) if hasattr(type(dataset), "__getitem__") else 0
     except Exception:
         num_items = 0
     if not num_items:
@@ -124,7 +127,7 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         while len(item_s) < wanted and (len(item_s) < _MIN_ITEMS or time.perf_counter() < deadline_s):
             index = (len(item_s) * num_items // wanted) % num_items
             started_s = time.perf_counter()
-            items.append(dataset[index])  # type: ignore[index]
+            items.append(dataset[index])
             item_s.append(time.perf_counter() - started_s)
     except Exception as error:
         note = f"the data set raised {type(error).__name__}: {error}"

@@ -22,27 +22,57 @@ from .writer import Writer
 
 
 class Entry:
-    """One loader of the program.
+    """One loader of the program, or one that is made anew for each epoch in the same place.
+
+    Neither the loader nor its iterator is kept alive by it: workers end when the program lets go of them.
 
     Attributes:
         is_opening: whether it was asked for an iterator and has given no batch since.
-        last: the iterator in use, and how it is asked for its next batch.
+        described: fields of the event `loader`.
+        place: where it was first met.
     """
 
-    def __init__(self, key: int, loader: Any, *, works_ahead: bool) -> None:
+    def __init__(self, key: int, loader: Any, place: str, *, works_ahead: bool) -> None:
         self.key = key
-        self.works_ahead = works_ahead
+        self.place = place
+        self.works_ahead = works_ahead or _num_workers(loader) > 0
         self.is_opening = False
         self.num_epochs = 0
         self.where = ""
-        self.last: tuple[Any, Callable[[], Any]] | None = None
+        self.described = _describe(loader)
         self._loader = _reference(loader)
-        self.described: dict[str, Any] = {}
+        self._iterator: Callable[[], Any] = _nothing
 
     @property
     def loader(self) -> Any:
         """The loader, None where it is gone."""
         return self._loader()
+
+    @property
+    def iterator(self) -> Any:
+        """The iterator that gave the last batch, None where it is gone."""
+        return self._iterator()
+
+    @property
+    def dataset(self) -> Any:
+        """The data set, by way of the iterator where the loader is gone: it lives as long as the loop."""
+        loader = self.loader
+        return getattr(self.iterator, "_dataset", None) if loader is None else getattr(loader, "dataset", None)
+
+    @property
+    def collate(self) -> Any:
+        """The function that puts batches together."""
+        loader = self.loader
+        return getattr(self.iterator, "_collate_fn", None) if loader is None else getattr(loader, "collate_fn", None)
+
+    def used(self, iterator: Any) -> None:
+        """This iterator gives its batches now."""
+        self._iterator = _reference(iterator)
+
+    def made_anew(self, loader: Any) -> None:
+        """Another loader has taken its place."""
+        self._loader = _reference(loader)
+        self._iterator = _nothing
 
 
 class Loaders:
@@ -129,7 +159,7 @@ class Loaders:
             if ledger.depth or get_ident() != ledger.thread:
                 return original(self_)
             entry = entry_of(self_)
-            entry.last = (self_, partial(original, self_))
+            entry.used(self_)
             return self.fetch(entry, partial(original, self_))
 
         return hooked_next
@@ -154,7 +184,9 @@ class Loaders:
             entry.is_opening = True
             entry.num_epochs += 1
             entry.where = entry.where or place()
-            return _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
+            handed_on = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
+            entry.used(handed_on)
+            return handed_on
 
         return hooked_iter
 
@@ -182,12 +214,18 @@ class Loaders:
 
     def _entry_of(self, loader: Any, *, works_ahead: bool) -> Entry:
         entry = self._by_loader.get(id(loader))
-        if entry is None or entry.loader is not loader:
-            works_ahead = works_ahead or _num_workers(loader) > 0
-            entry = Entry(len(self.entries), loader, works_ahead=works_ahead)
+        if entry is not None and entry.loader is loader:
+            return entry
+        entry = Entry(len(self.entries), loader, place(), works_ahead=works_ahead)
+        for before in self.entries:
+            is_gone = before.loader is None and before.iterator is None
+            if is_gone and (before.place, before.described) == (entry.place, entry.described):
+                before.made_anew(loader)
+                entry = before
+                break
+        else:
             self.entries.append(entry)
-            self._by_loader[id(loader)] = entry
-            entry.described = _describe(loader)
+        self._by_loader[id(loader)] = entry
         return entry
 
     def _entry_of_torch(self, loader: Any) -> Entry:
@@ -209,9 +247,7 @@ class _Batches:
     def __next__(self) -> Any:
         if self._ledger.depth or get_ident() != self._ledger.thread:
             return next(self._iterator)
-        produce = partial(next, self._iterator)
-        self._entry.last = (self._iterator, produce)
-        return self._loaders.fetch(self._entry, produce)
+        return self._loaders.fetch(self._entry, partial(next, self._iterator))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
@@ -223,11 +259,15 @@ def _entry_of_iterator(iterator: Any) -> Entry:
     return entry
 
 
-def _reference(loader: Any) -> Callable[[], Any]:
+def _reference(value: Any) -> Callable[[], Any]:
     try:
-        return weakref.ref(loader)
+        return weakref.ref(value)
     except TypeError:
-        return lambda: loader
+        return lambda: value
+
+
+def _nothing() -> None:
+    return None
 
 
 def _describe(loader: Any) -> dict[str, Any]:

@@ -39,6 +39,7 @@ class TorchHooks:
         self._networks = networks
         self._calls = calls
         self._patches = Patches()
+        self._handles: list[Any] = []
         self._is_optimizing = False
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_dynamo_compiling", lambda: False)
@@ -74,6 +75,8 @@ class TorchHooks:
     def unhook(self) -> None:
         """Puts everything back."""
         self._patches.restore()
+        while self._handles:
+            self._handles.pop().remove()
         _tell_dynamo(self._call, self._original_call)
 
     def _hooked_call(self, original: _Function) -> _Function:
@@ -167,6 +170,13 @@ class TorchHooks:
                 hooked = self._hooked_step(step, getattr(step, "__wrapped__", step))
                 hooked.hooked = True  # type: ignore[attr-defined]
                 self._patches.put(cls, "step", hooked)
+        # Schedulers keep the step that their optimiser had when they were made, by which a hook of the class is missed.
+        optimizer = sys.modules[base.__module__]
+        for register, hook in (
+            (optimizer.register_optimizer_step_pre_hook, self._before_unhooked_step),
+            (optimizer.register_optimizer_step_post_hook, self._after_unhooked_step),
+        ):
+            self._handles.append(register(hook))
         scaler = getattr(getattr(self._torch, "amp", None), "GradScaler", None) or self._torch.cuda.amp.GradScaler
         self._patches.put(scaler, "step", self._hooked_scaler_step(scaler.step))
         for name in ("unscale_", "update"):
@@ -211,6 +221,22 @@ class TorchHooks:
             if ledger.thread:
                 ledger.move("other")
                 steps.optimizer_ended(optimizer)
+
+    def _before_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        ledger = self._ledger
+        if self._is_compiling() or self._is_optimizing or ledger.depth or get_ident() != ledger.thread:
+            return
+        self._steps.optimizer_begins(optimizer)
+        if self.optimizer is not optimizer:
+            self.optimizer, self.optimizer_where = optimizer, place()
+        ledger.move("optimizer")
+
+    def _after_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        ledger = self._ledger
+        if self._is_compiling() or self._is_optimizing or ledger.depth or get_ident() != ledger.thread:
+            return
+        ledger.move("other")
+        self._steps.optimizer_ended(optimizer)
 
     def _as_optimizer(self, original: _Function, *, is_zero_grad: bool = False) -> _Function:
         ledger, is_compiling = self._ledger, self._is_compiling

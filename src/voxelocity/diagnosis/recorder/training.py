@@ -136,6 +136,7 @@ class Training:
     def write_experiments(self, why_not_resident: str) -> None:
         """Makes the experiments that need no step, and writes all of them."""
         entries = [entry for entry in self.loaders.entries if entry.key in self.steps.training_keys]
+        entries.sort(key=lambda entry: entry.iterator is None)
         for fields in all_experiments(
             self.torch,
             entries[0] if entries else None,

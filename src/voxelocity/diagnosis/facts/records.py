@@ -168,6 +168,7 @@ class FileFacts:
         num_files: different ones.
         read_bytes: sizes of the files, counted at each open.
         largest: up to 64 paths, for reading them again.
+        unseen: libraries in use that open files by themselves, of which nothing is counted here.
     """
 
     kinds: Mapping[str, int]
@@ -175,6 +176,7 @@ class FileFacts:
     num_files: int
     read_bytes: int
     largest: Sequence[str] = ()
+    unseen: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

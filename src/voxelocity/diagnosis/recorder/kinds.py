@@ -1,0 +1,301 @@
+"""What a thread is doing, told from the functions on its stack: a table of names, and how it is looked up.
+
+A C function has no frame. What the innermost frame calls is therefore read from the source text of its current
+instruction (Python 3.11 and later know its columns; before, the whole line is taken) and looked up like a frame's name.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from functools import lru_cache
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import NamedTuple
+
+from .lines import OwnCode, module_of
+
+# (kind, module or its beginning, function or its beginning); innermost frame first, then the first row that fits.
+# "" as a module fits a method of an object of which only the name is known.
+_WORK: tuple[tuple[str, str, str], ...] = (
+    ("sync", "torch.cuda", "synchronize"),
+    ("sync", "torch.cuda.streams", "Stream.synchronize"),
+    ("sync", "torch.cuda.streams", "Event.synchronize"),
+    ("gunzip", "gzip", ""),
+    ("gunzip", "zlib", ""),
+    ("gunzip", "isal", ""),
+    ("gunzip", "indexed_gzip", ""),
+    ("gunzip", "deflate", ""),
+    ("gunzip", "zlib_ng", ""),
+    ("gunzip", "bz2", ""),
+    ("gunzip", "lzma", ""),
+    ("gunzip", "_compression", ""),
+    ("gunzip", "compression", ""),
+    ("gunzip", "voxelocity.data.decode.gunzip", ""),
+    ("gunzip", "", "decompress"),
+    ("log", "logging", ""),
+    ("log", "builtins", "print"),
+    ("log", "tqdm", ""),
+    ("log", "rich", ""),
+    ("log", "loguru", ""),
+    ("log", "wandb", ""),
+    ("log", "mlflow", ""),
+    ("log", "tensorboard", ""),
+    ("log", "torch.utils.tensorboard", ""),
+    ("log", "tensorboardX", ""),
+    ("log", "matplotlib", ""),
+    ("resample", "scipy.ndimage", ""),
+    ("resample", "skimage.transform", ""),
+    ("resample", "SimpleITK", "Resample"),
+    ("resample", "nibabel.processing", ""),
+    ("resample", "cv2", "resize"),
+    ("resample", "cv2", "warpAffine"),
+    ("resample", "cv2", "remap"),
+    ("resample", "PIL.Image", "Image.resize"),
+    ("resample", "monai.data.utils", "affine_to_spacing"),
+    ("resample", "monai.transforms.spatial.functional", ""),
+    ("resample", "monai.networks.layers.spatial_transforms", ""),
+    ("decode", "PIL", ""),
+    ("decode", "cv2", "imdecode"),
+    ("decode", "cv2", "imread"),
+    ("decode", "imageio", ""),
+    ("decode", "tifffile", "imread"),
+    ("decode", "tifffile", "TiffPage.asarray"),
+    ("decode", "SimpleITK", "ReadImage"),
+    ("decode", "SimpleITK", "ImageFileReader"),
+    ("decode", "SimpleITK", "ImageSeriesReader"),
+    ("decode", "itk", ""),
+    ("decode", "nrrd", ""),
+    ("decode", "blosc2", ""),
+    ("decode", "numcodecs", ""),
+    ("decode", "openslide", ""),
+    ("decode", "cucim", ""),
+    ("decode", "pydicom.pixels", ""),
+    ("decode", "pydicom.pixel_data_handlers", ""),
+    ("decode", "pickle", ""),
+    ("read", "io", ""),
+    ("read", "builtins", "open"),
+    ("read", "numpy.lib.format", ""),
+    ("read", "numpy.lib._format_impl", ""),
+    ("read", "numpy.lib.npyio", ""),
+    ("read", "numpy.lib._npyio_impl", ""),
+    ("read", "numpy.core.memmap", ""),
+    ("read", "numpy._core.memmap", ""),
+    ("read", "numpy", "fromfile"),
+    ("read", "numpy", "load"),
+    ("read", "numpy", "memmap"),
+    ("read", "nibabel", ""),
+    ("read", "h5py", ""),
+    ("read", "zarr", ""),
+    ("read", "fsspec", ""),
+    ("read", "pydicom", ""),
+    ("read", "tifffile", ""),
+    ("read", "lmdb", ""),
+    ("read", "safetensors", ""),
+    ("read", "torch.serialization", ""),
+    ("read", "pathlib", "Path.read_"),
+    ("read", "SimpleITK", ""),
+    ("read", "", "read"),
+    ("read", "", "readinto"),
+    ("sleep", "time", "sleep"),
+    ("sleep", "", "sleep"),
+)
+# Only in a step: an item is made of tensors in main memory, for which nothing waits.
+_STEP_WORK: tuple[tuple[str, str, str], ...] = (
+    ("sync", "", "item"),
+    ("sync", "", "tolist"),
+    ("sync", "", "cpu"),
+    ("sync", "", "synchronize"),
+)
+# Only where items are made; in a network they are its work.
+_DATA_WORK: tuple[tuple[str, str, str], ...] = (
+    ("resample", "torch.nn.functional", "interpolate"),
+    ("resample", "torch.nn.functional", "grid_sample"),
+    ("resample", "torch.nn.functional", "affine_grid"),
+    ("resample", "torch.nn.functional", "upsample"),
+)
+# Of what stands around it; asked where nothing above fits, innermost first.
+_AROUND: tuple[tuple[str, str, str], ...] = (
+    ("collate", "torch.utils.data._utils.collate", ""),
+    ("collate", "monai.data.utils", "list_data_collate"),
+    ("collate", "monai.data.utils", "pad_list_data_collate"),
+    ("collate", "monai.data.utils", "collate_meta_tensor"),
+    ("transform", "monai.transforms", ""),
+    ("transform", "torchio.transforms", ""),
+    ("transform", "torchvision.transforms", ""),
+    ("transform", "batchgenerators.transforms", ""),
+    ("transform", "batchgenerators.augmentations", ""),
+    ("transform", "batchgeneratorsv2.transforms", ""),
+    ("transform", "albumentations", ""),
+    ("transform", "kornia.augmentation", ""),
+    ("transform", "volumentations", ""),
+    ("transform", "skimage", ""),
+)
+DATA_PARTS = ("wait", "worker")
+_FETCH = "torch.utils.data._utils.fetch"
+_SYNCS = f"{__package__}.syncs"
+
+
+_RECORDER = f"{__package__}."
+
+
+class Look(NamedTuple):
+    """What one look at a stack came to: the own frame (None where there is none), the kind and a library's function."""
+
+    own: FrameType | None
+    kind: str
+    function: str
+
+
+def look(frame: FrameType | None, own_code: OwnCode, part: str) -> Look:
+    """What the thread with this innermost frame is doing.
+
+    The kind is the innermost that the table knows, not beyond the person's own innermost frame; then what stands around
+    it (a collate function, a library's transform); "other" where neither is known.
+    """
+    makes_items = part in DATA_PARTS
+    kind, function, private, around = "", "", "", ""
+    own: FrameType | None = None
+    is_innermost = True
+    while frame is not None and not (own is not None and around):
+        module = module_of(frame)
+        if module.startswith(_RECORDER):
+            # The recorder's own frames, as they stand within a call that it has replaced.
+            kind = kind or ("sync" if module == _SYNCS and not makes_items else "")
+            frame = frame.f_back
+            continue
+        if own is None:
+            names = []
+            if is_innermost:
+                call = called(frame)
+                # C functions in private modules stand behind a public function that is on the stack.
+                names.append(None if call is not None and "._" in call[0] else call)
+            if own_code.holds(frame.f_code, module):
+                own = frame
+            else:
+                names.append((module, _name(frame)))
+            for pair in filter(None, names):
+                kind = kind or _kind(*pair, makes_items)
+                function = function or _public(*pair)
+                private = private or ".".join(filter(None, pair))
+        around = around or _around(frame, module)
+        is_innermost = False
+        frame = frame.f_back
+    return Look(own, kind or around or "other", function or (private if own is None else ""))
+
+
+@lru_cache(maxsize=4096)
+def _kind(module: str, function: str, makes_items: bool) -> str:
+    rows = _WORK + (_DATA_WORK if makes_items else _STEP_WORK)
+    return next((row[0] for row in rows if _fits(row, module, function)), "")
+
+
+def _around(frame: FrameType, module: str) -> str:
+    if module == _FETCH:
+        found = called(frame)
+        return "collate" if found is not None and found[1].endswith("collate_fn") else ""
+    return _kind_around(module, _name(frame))
+
+
+@lru_cache(maxsize=4096)
+def _kind_around(module: str, function: str) -> str:
+    return next((row[0] for row in _AROUND if _fits(row, module, function)), "")
+
+
+def _fits(row: tuple[str, str, str], module: str, function: str) -> bool:
+    _, wanted_module, wanted = row
+    if not wanted_module:
+        return not module and function == wanted
+    return (module == wanted_module or module.startswith(wanted_module + ".")) and function.startswith(wanted)
+
+
+def _name(frame: FrameType) -> str:
+    """The function's name, with its class where Python knows it (3.11 and later)."""
+    return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
+
+
+def _public(module: str, name: str) -> str:
+    """The name that a person can look up: without private modules; "" where the function itself is private."""
+    parts = module.split(".")
+    private = next((at for at, part in enumerate(parts) if part.startswith("_")), len(parts))
+    named = name.split(".")
+    if private == 0 or not parts[0] or any(_is_private(part) for part in named):
+        return ""
+    return ".".join([*parts[:private], *named])
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("<") or (name.startswith("_") and not name.endswith("__"))
+
+
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+_calls: dict[tuple[CodeType, int], str] = {}
+
+
+def called(frame: FrameType) -> tuple[str, str] | None:
+    """(module, function) that the frame's current instruction calls; ("", name) of a method; None where it calls none.
+
+    Only names of the module are looked up: asking for the variables of a running function would change them.
+    """
+    key = (frame.f_code, frame.f_lasti)
+    text = _calls.get(key)
+    if text is None:
+        text = _calls[key] = _call_text(frame)
+    if not text:
+        return None
+    root, *rest = text.split(".")
+    found = frame.f_globals.get(root)
+    if found is None:
+        builtins = frame.f_globals.get("__builtins__")
+        names = builtins if isinstance(builtins, dict) else getattr(builtins, "__dict__", {})
+        return ("", rest[-1]) if rest else (("builtins", root) if root in names else None)
+    if isinstance(found, ModuleType):
+        return (".".join([found.__name__, *rest[:-1]]), rest[-1]) if rest else None
+    # Of other objects nothing is asked: an attribute of a lazy proxy could run code of the program.
+    if isinstance(found, (type, FunctionType, BuiltinFunctionType)) and found.__module__:
+        return found.__module__, ".".join([found.__qualname__, *rest])
+    return ("", rest[-1]) if rest else None
+
+
+def _call_text(frame: FrameType) -> str:
+    """The dotted name that is called, as it stands in the source; "" where none is seen."""
+    segment = _segment(frame)
+    if segment is None:
+        # Without columns: the last call of the line that ends a dotted name, which is the outermost written first.
+        found = _CALL.search(linecache.getline(frame.f_code.co_filename, frame.f_lineno, frame.f_globals))
+        return found.group(1) if found else ""
+    if not segment.endswith(")"):
+        return ""
+    depth = 0
+    for at in range(len(segment) - 1, -1, -1):
+        depth += {")": 1, "]": 1, "}": 1, "(": -1, "[": -1, "{": -1}.get(segment[at], 0)
+        if depth == 0:
+            found = re.search(r"[A-Za-z_][\w.]*$", segment[:at].rstrip())
+            name = found.group(0) if found else ""
+            # `f(x).item()` and `xs[0].item()` are methods of something unnamed.
+            return name if segment[:at].rstrip() == name else "()." + re.sub(r"^.*\.", "", segment[:at].rstrip())
+    return ""
+
+
+def _segment(frame: FrameType) -> str | None:
+    """Source text of the frame's current instruction; None where Python does not know its columns."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None or frame.f_lasti < 0:
+        return None
+    for number, position in enumerate(positions()):
+        if number == frame.f_lasti // 2:
+            line, end_line, column, end_column = position
+            break
+    else:
+        return None
+    if None in (line, end_line, column, end_column):
+        return None
+    lines: list[str] = [
+        linecache.getline(frame.f_code.co_filename, at, frame.f_globals) for at in range(line, end_line + 1)
+    ]
+    if not all(lines):
+        return None
+    # Columns count bytes of UTF-8.
+    encoded = [text.encode() for text in lines]
+    encoded[-1] = encoded[-1][:end_column]
+    encoded[0] = encoded[0][column:]
+    return b"".join(encoded).decode(errors="replace")

@@ -1,0 +1,123 @@
+"""Which code is the person's own, and the text of its lines. What libraries do is told at the line that asked for it.
+
+Own is what is neither Python's, nor installed, nor the recorder's. The script itself is own wherever it lies, so that a
+program that came with a package has lines too.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+_LONGEST_LINE = 160
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# Typed by a person, with no file: an interactive session and cells of a notebook.
+_TYPED = ("<stdin>", "<ipython-input", "<python-input")
+# Libraries that people often install from a checkout, outside of site-packages.
+_LIBRARIES = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "torchio",
+        "monai",
+        "batchgenerators",
+        "batchgeneratorsv2",
+        "numpy",
+        "scipy",
+        "skimage",
+        "nibabel",
+        "pydicom",
+        "SimpleITK",
+        "lightning",
+        "pytorch_lightning",
+        "ignite",
+        "accelerate",
+        "voxelocity",
+    ]
+)
+
+
+class Place(NamedTuple):
+    """A line of the person's own code: "file:line" and its text."""
+
+    where: str
+    line: str
+
+
+NOWHERE = Place("", "")
+
+
+class OwnCode:
+    """Tells own code from other people's. Any thread may ask; an answer is kept, so asking again costs a look-up.
+
+    Args:
+        script: file that is own wherever it lies; what runs as `__main__` if not given.
+    """
+
+    def __init__(self, script: str | None = None) -> None:
+        self._script = _real(script or getattr(sys.modules.get("__main__"), "__file__", None) or "")
+        self._foreign = (*standard_folders(), os.path.join(os.path.dirname(os.path.realpath(__file__)), ""))
+        self._is_own: dict[tuple[str, str], bool] = {}
+
+    def holds(self, code: CodeType, module_name: str) -> bool:
+        """Whether this code is the person's own; `module_name` is the `__name__` that it runs under."""
+        key = (code.co_filename, module_name)
+        found = self._is_own.get(key)
+        if found is None:
+            found = self._is_own[key] = self._judge(*key)
+        return found
+
+    def _judge(self, filename: str, module_name: str) -> bool:
+        if filename.startswith("<"):
+            return filename.startswith(_TYPED) or (filename == "<string>" and module_name == "__main__")
+        path = _real(filename)
+        if path == self._script:
+            return True
+        if path.startswith(self._foreign) or is_installed(path):
+            return False
+        # torch.compile's own code lies in a temporary folder; torch.fx names its code "<eval_with_key>".
+        return module_name.partition(".")[0] not in _LIBRARIES and "torchinductor_" not in path
+
+    def innermost(self, frame: FrameType | None) -> FrameType | None:
+        """The first own frame from `frame` outwards, or None."""
+        while frame is not None and not self.holds(frame.f_code, module_of(frame)):
+            frame = frame.f_back
+        return frame
+
+    def place(self, frame: FrameType | None) -> Place:
+        """The innermost own line from `frame` outwards; empty where no own code is on the stack."""
+        own = self.innermost(frame)
+        return NOWHERE if own is None else self.at(own.f_code.co_filename, own.f_lineno, own.f_globals)
+
+    def at(self, filename: str, number: int, module_globals: dict[str, Any] | None = None) -> Place:
+        """A line of a file as it is told; the text is empty where the source cannot be read."""
+        text = linecache.getline(filename, number, module_globals).strip()
+        if len(text) > _LONGEST_LINE:
+            text = text[: _LONGEST_LINE - 3] + "..."
+        return Place(f"{filename}:{number}", text)
+
+
+def standard_folders() -> tuple[str, ...]:
+    """The folders of Python's own library, each with a separator at its end."""
+    known = sysconfig.get_paths()
+    places = {os.path.realpath(known[name]) for name in ("stdlib", "platstdlib") if name in known}
+    return tuple(os.path.join(place, "") for place in sorted(places))
+
+
+def is_installed(path: str) -> bool:
+    """Whether the file came with an installed package."""
+    return any(part in path for part in _INSTALLED)
+
+
+def module_of(frame: FrameType) -> str:
+    """The `__name__` that the frame's code runs under, "" where it has none."""
+    name = frame.f_globals.get("__name__", "")
+    return name if isinstance(name, str) else ""
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path) if path else ""

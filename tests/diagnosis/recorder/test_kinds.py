@@ -1,0 +1,173 @@
+"""What a thread is doing is read from the names on its stack."""
+
+import gzip
+import io
+import linecache
+import sys
+import threading
+import time
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from voxelocity.diagnosis.recorder import kinds
+from voxelocity.diagnosis.recorder.kinds import look
+from voxelocity.diagnosis.recorder.lines import OwnCode
+
+OWN = OwnCode(script=__file__)
+
+
+def found_when(call, target, name, monkeypatch, part="wait"):
+    """What a look finds at the moment when `call` comes to `target.name`, which stands for a C function there."""
+    spy = []
+    original = getattr(target, name)
+
+    def stand_in(*args, **named):
+        spy.append(look(sys._getframe(1), OWN, part))
+        return original(*args, **named)
+
+    monkeypatch.setattr(target, name, stand_in)
+    call()
+    return spy[0]
+
+
+def test_unpacking_is_told_from_reading(tmp_path, monkeypatch):
+    path = tmp_path / "scan.gz"
+    path.write_bytes(gzip.compress(b"voxels" * 100))
+
+    class Watching(io.FileIO):
+        def read(self, size=-1):
+            looks.append(look(sys._getframe(1), OWN, "worker"))
+            return super().read(size)
+
+    looks = []
+    with Watching(path) as raw, gzip.GzipFile(fileobj=raw) as file:
+        file.read()
+    assert {found.kind for found in looks} <= {"gunzip", "read"}
+    assert looks[-1].function.startswith("gzip.")
+    assert looks[-1].own.f_code.co_name == "test_unpacking_is_told_from_reading"
+
+
+def test_scipy_and_its_zoom_are_resampling(monkeypatch):
+    import scipy.ndimage
+    from scipy.ndimage import _nd_image
+
+    found = found_when(lambda: scipy.ndimage.zoom(np.ones((4, 4, 4)), 2, order=1), _nd_image, "zoom_shift", monkeypatch)
+    assert (found.kind, found.own.f_code.co_name) == ("resample", "<lambda>")
+    assert found.function.startswith("scipy.ndimage")
+
+
+@pytest.mark.parametrize(("part", "kind"), [("worker", "resample"), ("wait", "resample"), ("forward", "other")])
+def test_interpolation_counts_as_resampling_only_where_items_are_made(part, kind, monkeypatch):
+    image = torch.ones(1, 1, 4, 4, 4)
+    found = found_when(
+        lambda: torch.nn.functional.interpolate(image, scale_factor=2, mode="trilinear"),
+        torch._C._nn,
+        "upsample_trilinear3d",
+        monkeypatch,
+        part,
+    )
+    assert found.kind == kind
+    assert found.function == "torch.nn.functional.interpolate"
+
+
+def test_a_collate_function_of_the_person_is_known_by_who_calls_it():
+    looks = []
+
+    def together(items):
+        looks.append(look(sys._getframe(), OWN, "wait"))
+        return default_collate(items)
+
+    next(iter(DataLoader([1, 2], batch_size=2, collate_fn=together)))
+    assert [found.kind for found in looks] == ["collate"]
+
+
+def test_work_within_a_transform_of_a_library_is_a_transform():
+    from monai.transforms import Compose
+
+    looks = []
+    Compose([lambda item: looks.append(look(sys._getframe(), OWN, "worker"))])(1)
+    assert (looks[0].kind, looks[0].own.f_code.co_name) == ("transform", "<lambda>")
+
+
+class Captured:
+    """Stands for objects whose C functions are called; keeps what the calling line is seen to call."""
+
+    def __init__(self):
+        self.seen = None
+
+    def look(self, *_):
+        self.seen = kinds.called(sys._getframe(1))
+        return self
+
+    item = tolist = forward = __add__ = look
+
+    def __getitem__(self, at):
+        return self
+
+    @property
+    def layers(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("time.sleep(9)", ("time", "sleep")),
+        ("sleep(9)", ("time", "sleep")),
+        ("zlib.decompress(\n    given)", ("zlib", "decompress")),
+        ("given.item()", ("", "item")),
+        ("(given + given).item()", ("", "item")),
+        ("given[0].tolist()", ("", "tolist")),
+        ("print(given)", ("builtins", "print")),
+        ("given.layers.forward(given)", ("", "forward")),
+        ("given + given", None),
+    ],
+)
+def test_the_call_of_a_c_function_is_read_from_the_source_line(source, expected, monkeypatch):
+    given = Captured()
+
+    def sleep(*_):
+        given.seen = kinds.called(sys._getframe(1))
+
+    sleep.__module__, sleep.__qualname__ = "time", "sleep"
+    time_module, zlib_module = ModuleType("time"), ModuleType("zlib")
+    time_module.sleep = zlib_module.decompress = sleep
+    filename = f"<source of {source}>"
+    text = f"def run(given):\n    return {source}\n"
+    monkeypatch.setitem(linecache.cache, filename, (len(text), None, text.splitlines(True), filename))
+    names = {"time": time_module, "zlib": zlib_module, "sleep": sleep, "__builtins__": {"print": given.look}}
+    exec(compile(text, filename, "exec"), names)
+    names["run"](given)
+    assert given.seen == expected
+
+
+def test_a_name_that_is_private_is_not_what_a_person_reads():
+    assert kinds._public("_compression", "DecompressReader.read") == ""
+    assert kinds._public("scipy.ndimage._interpolation", "zoom") == "scipy.ndimage.zoom"
+    assert kinds._public("torch.nn.modules.module", "Module._call_impl") == ""
+    assert kinds._public("monai.transforms.compose", "Compose.__call__") == "monai.transforms.compose.Compose.__call__"
+
+
+def test_tensors_in_a_data_set_are_no_waits_for_the_device():
+    assert kinds._kind("", "item", True) == ""
+    assert kinds._kind("", "item", False) == "sync"
+    assert kinds._kind("", "cpu", True) == ""
+
+
+def test_a_stack_of_libraries_alone_has_their_function_and_no_line():
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait, daemon=True)
+    thread.start()
+    try:
+        while not done._cond._waiters:
+            time.sleep(0)
+        found = look(sys._current_frames()[thread.ident], OWN, "worker")
+    finally:
+        done.set()
+        thread.join()
+    assert (found.own, found.kind) == (None, "other")
+    assert found.function == "threading.Condition.wait"

@@ -2,8 +2,10 @@
 
 A thread of its own does the looking, and needs the interpreter lock for it. While C code holds the lock (most of NumPy
 does not; a Numba function without `nogil` does), a look comes late, at the end of that code, and finds the line that
-called it. Each look therefore counts for the time since the one before, not for one; what is lost is which line it was
-where several such calls followed each other within one period. Checked on a program of known shares: within 3 points.
+called it. Each look therefore counts for the time since the one before, not for one. Shares of programs of known ones
+(Python, and C that holds the lock for 0.5 to 200 ms, in turn) were so right within 2 points where each lasted 0.2 s,
+and within 5 where it lasted 0.03 s; looks that count for one each were wrong by up to 45. What stays unknown is which
+line it was where several such calls followed each other within one period.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class Stacks:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.own_s = 0.0
+        """CPU seconds that looking took so far."""
 
     def start(self) -> None:
         """Begins to look. The thread is a daemon: it never keeps the program from ending."""

@@ -1,0 +1,151 @@
+"""A few steps under torch.profiler, on a real program, and the trace that comes of it."""
+
+import gzip
+import json
+import sys
+import types
+
+import pytest
+import torch
+
+from voxelocity.diagnosis.recorder.lines import OwnCode
+from voxelocity.diagnosis.recorder.profile import TRACE_NAME, CaptureRange, Profiler
+from voxelocity.diagnosis.recorder.syncs import Syncs
+from voxelocity.diagnosis.trace import profile_facts
+from voxelocity.testing.watched_moment import WatchedMoment
+
+
+@pytest.fixture
+def step():
+    network = torch.nn.Sequential(torch.nn.Conv3d(1, 2, 3), torch.nn.ReLU(), torch.nn.Conv3d(2, 1, 3))
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    image = torch.randn(1, 1, 8, 8, 8)
+
+    def run():
+        optimizer.zero_grad()
+        loss = network(image).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return run
+
+
+def test_the_trace_has_the_steps_their_parts_and_their_operators(tmp_path, step):
+    profiler = Profiler(str(tmp_path), num_steps=2)
+    assert profiler.start() == ""
+    profiler.part("forward")
+    step()
+    assert profiler.step()
+    profiler.part("wait")
+    profiler.part("forward")
+    step()
+    assert not profiler.step()
+    path = profiler.stop()
+    assert path == str(tmp_path / TRACE_NAME)
+    assert [file.name for file in tmp_path.iterdir()] == [TRACE_NAME]
+    with gzip.open(path) as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"] if event.get("cat") == "user_annotation"]
+    own = sorted(name for name in names if name.startswith(("Prof", "part")))
+    assert own == ["ProfilerStep#0", "ProfilerStep#1", "part: forward", "part: forward", "part: wait"]
+    profile = profile_facts(path)
+    operators = {one.name for one in profile.operators}
+    assert {"aten::convolution", "aten::convolution_backward"} <= operators
+    assert profile.num_steps == 2
+    assert 0 < sum(one.cpu_ns for one in profile.operators) <= profile.wall_ns * 2
+    assert not torch._C._autograd._profiler_enabled()
+
+
+def test_shapes_and_waits_with_their_lines_stand_in_the_trace(tmp_path, step):
+    syncs = Syncs(WatchedMoment(), OwnCode(script=__file__))
+    syncs.start()
+    profiler = Profiler(str(tmp_path), num_steps=1, syncs=syncs)
+    try:
+        profiler.start()
+        step()
+        profiler.step()
+        path = profiler.stop()
+    finally:
+        syncs.stop()
+    assert syncs.annotate is None
+    with gzip.open(path, "rt") as file:
+        text = file.read()
+    number = step.__code__.co_firstlineno + 5
+    assert f"sync: Tensor.item at {__file__}:{number}" in text
+    shapes = {one.shape for one in profile_facts(path).operators if one.name == "aten::convolution"}
+    assert "[[1, 1, 8, 8, 8], [2, 1, 3, 3, 3], [2]]" in shapes
+
+
+def test_functions_stand_in_the_trace_only_where_asked_for(tmp_path, step):
+    found = {}
+    for with_stacks in (False, True):
+        profiler = Profiler(str(tmp_path), num_steps=1, with_stacks=with_stacks)
+        profiler.start()
+        step()
+        profiler.step()
+        with gzip.open(profiler.stop(), "rt") as file:
+            found[with_stacks] = "python_function" in file.read()
+    assert found == {False: False, True: True}
+
+
+def test_a_program_that_profiles_itself_is_left_alone(tmp_path, step):
+    profiler = Profiler(str(tmp_path))
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        assert profiler.start() == "the program runs torch.profiler itself"
+        assert not profiler.step()
+        assert profiler.stop() == ""
+        step()
+    assert own.key_averages()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_that_refuses_is_told(tmp_path, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(torch.profiler.profile, "start", refuse)
+    profiler = Profiler(str(tmp_path))
+    assert profiler.start() == "torch.profiler did not start: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+    assert profiler.stop() == ""
+
+
+def test_after_the_time_limit_no_further_step_is_profiled(tmp_path, step):
+    profiler = Profiler(str(tmp_path), num_steps=3, limit_s=0.0)
+    profiler.start()
+    step()
+    assert not profiler.step()
+    assert profile_facts(profiler.stop()).num_steps == 1
+
+
+def test_a_folder_that_is_gone_costs_the_trace_alone(tmp_path, step):
+    profiler = Profiler(str(tmp_path / "gone"), num_steps=1)
+    profiler.start()
+    step()
+    profiler.step()
+    assert profiler.stop() == ""
+    assert profiler.stop() == ""
+
+
+def test_a_capture_begins_and_ends_with_the_steps(monkeypatch):
+    calls = []
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True,
+        profiler=types.SimpleNamespace(start=lambda: calls.append("start"), stop=lambda: calls.append("stop")),
+    )
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    capture = CaptureRange(num_steps=2)
+    assert capture.start() == ""
+    capture.part("forward")
+    assert [capture.step(), capture.step()] == [True, False]
+    assert capture.stop() == ""
+    capture.stop()
+    assert calls == ["start", "stop"]
+
+
+def test_without_a_device_nothing_is_captured():
+    if torch.cuda.is_available():
+        pytest.skip("there is a device")
+    capture = CaptureRange()
+    assert capture.start() == "the program sees no CUDA device"
+    assert not capture.step()
+    assert capture.stop() == ""

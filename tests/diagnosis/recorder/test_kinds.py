@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from voxelocity.diagnosis.recorder import kinds
-from voxelocity.diagnosis.recorder.kinds import look
+from voxelocity.diagnosis.recorder.kinds import StackReader
 from voxelocity.diagnosis.recorder.lines import OwnCode
 
-OWN = OwnCode(script=__file__)
+READER = StackReader(OwnCode(script=__file__))
 
 
 def found_when(call, target, name, monkeypatch, part="wait"):
@@ -26,7 +26,7 @@ def found_when(call, target, name, monkeypatch, part="wait"):
     original = getattr(target, name)
 
     def stand_in(*args, **named):
-        spy.append(look(sys._getframe(1), OWN, part))
+        spy.append(READER.look(sys._getframe(1), part))
         return original(*args, **named)
 
     monkeypatch.setattr(target, name, stand_in)
@@ -40,7 +40,7 @@ def test_unpacking_is_told_from_reading(tmp_path, monkeypatch):
 
     class Watching(io.FileIO):
         def read(self, size=-1):
-            looks.append(look(sys._getframe(1), OWN, "worker"))
+            looks.append(READER.look(sys._getframe(1), "worker"))
             return super().read(size)
 
     looks = []
@@ -78,7 +78,7 @@ def test_a_collate_function_of_the_person_is_known_by_who_calls_it():
     looks = []
 
     def together(items):
-        looks.append(look(sys._getframe(), OWN, "wait"))
+        looks.append(READER.look(sys._getframe(), "wait"))
         return default_collate(items)
 
     next(iter(DataLoader([1, 2], batch_size=2, collate_fn=together)))
@@ -89,7 +89,7 @@ def test_work_within_a_transform_of_a_library_is_a_transform():
     from monai.transforms import Compose
 
     looks = []
-    Compose([lambda item: looks.append(look(sys._getframe(), OWN, "worker"))])(1)
+    Compose([lambda item: looks.append(READER.look(sys._getframe(), "worker"))])(1)
     assert (looks[0].kind, looks[0].own.f_code.co_name) == ("transform", "<lambda>")
 
 
@@ -100,7 +100,7 @@ class Captured:
         self.seen = None
 
     def look(self, *_):
-        self.seen = kinds.called(sys._getframe(1))
+        self.seen = READER.called(sys._getframe(1))
         return self
 
     item = tolist = forward = __add__ = look
@@ -131,7 +131,7 @@ def test_the_call_of_a_c_function_is_read_from_the_source_line(source, expected,
     given = Captured()
 
     def sleep(*_):
-        given.seen = kinds.called(sys._getframe(1))
+        given.seen = READER.called(sys._getframe(1))
 
     sleep.__module__, sleep.__qualname__ = "time", "sleep"
     time_module, zlib_module = ModuleType("time"), ModuleType("zlib")
@@ -165,7 +165,7 @@ def test_a_stack_of_libraries_alone_has_their_function_and_no_line():
     try:
         while not done._cond._waiters:
             time.sleep(0)
-        found = look(sys._current_frames()[thread.ident], OWN, "worker")
+        found = READER.look(sys._current_frames()[thread.ident], "worker")
     finally:
         done.set()
         thread.join()

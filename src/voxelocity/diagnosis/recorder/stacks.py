@@ -17,8 +17,8 @@ import time
 from types import FrameType
 
 from .interface import Moment, Writer
-from .kinds import look
-from .lines import NOWHERE, OwnCode, module_of
+from .kinds import StackReader
+from .lines import NOWHERE, OwnCode, Place, module_of
 
 PERIOD_S = 0.015
 # A look that is later than this was not held up by a lock; the machine slept or the program was stopped.
@@ -51,6 +51,8 @@ class Stacks:
     ) -> None:
         self._moment = moment
         self._own_code = own_code
+        self._reader = StackReader(own_code)
+        self._places: dict[tuple[str, int], Place] = {}
         self._watched = threading.get_ident() if thread is None else thread
         self._period_s = period_s
         self._seconds: dict[_Key, float] = {}
@@ -120,11 +122,18 @@ class Stacks:
             del frames
 
     def _count(self, frame: FrameType, part: str, seconds: float) -> None:
-        found = look(frame, self._own_code, part)
-        place = NOWHERE if found.own is None else self._own_code.place(found.own)
+        found = self._reader.look(frame, part)
+        place = NOWHERE if found.own is None else self._place(found.own)
         key = (part, place.where, place.line, found.kind, found.function)
         with self._lock:
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
+
+    def _place(self, own: FrameType) -> Place:
+        key = (own.f_code.co_filename, own.f_lineno)
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = self._own_code.place(own)
+        return found
 
 
 def _makes_items(frame: FrameType | None) -> bool:

@@ -6,7 +6,7 @@ import linecache
 import sys
 import threading
 import time
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from voxelocity.diagnosis.recorder import kinds
 from voxelocity.diagnosis.recorder.kinds import StackReader
-from voxelocity.diagnosis.recorder.lines import OwnCode
+from voxelocity.diagnosis.recorder.lines import OwnCode, line_of
 
 READER = StackReader(OwnCode(script=__file__))
 
@@ -156,6 +156,17 @@ def test_tensors_in_a_data_set_are_no_waits_for_the_device():
     assert kinds._kind("", "item", True) == ""
     assert kinds._kind("", "item", False) == "sync"
     assert kinds._kind("", "cpu", True) == ""
+
+
+def test_an_instruction_that_belongs_to_no_line_is_told_with_the_definition():
+    """Of such Python says that its line is None."""
+
+    def run():
+        return [READER.look(sys._getframe(), "forward"), sys._getframe().f_lineno, line_of(sys._getframe())]
+
+    seen = FunctionType(run.__code__.replace(co_linetable=b""), {**globals()})()
+    assert seen[0].own.f_code.co_name == "run"
+    assert seen[1:] == [None, run.__code__.co_firstlineno]
 
 
 def test_a_stack_of_libraries_alone_has_their_function_and_no_line():

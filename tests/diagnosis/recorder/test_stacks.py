@@ -137,6 +137,20 @@ def test_a_look_keeps_no_array_of_the_program_alive():
     assert alive() is None
 
 
+def test_a_failure_ends_the_looking_and_is_told_but_not_in_the_programs_output(capfd):
+    class Broken(WatchedMoment):
+        def current_part(self):
+            raise LookupError("no part")
+
+    stacks = Stacks(Broken(), own_code(), period_s=0.001)
+    stacks.start()
+    while not stacks.failure:
+        time.sleep(0)
+    stacks.stop()
+    assert stacks.failure == "looking at the stacks failed: LookupError: no part"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_draws_of_the_program_do_not_change():
     import random
 

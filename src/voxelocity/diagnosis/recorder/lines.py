@@ -91,7 +91,7 @@ class OwnCode:
     def place(self, frame: FrameType | None) -> Place:
         """The innermost own line from `frame` outwards; empty where no own code is on the stack."""
         own = self.innermost(frame)
-        return NOWHERE if own is None else self.at(own.f_code.co_filename, own.f_lineno, own.f_globals)
+        return NOWHERE if own is None else self.at(own.f_code.co_filename, line_of(own), own.f_globals)
 
     def at(self, filename: str, number: int, module_globals: dict[str, Any] | None = None) -> Place:
         """A line of a file as it is told; the text is empty where the source cannot be read."""
@@ -111,6 +111,11 @@ def standard_folders() -> tuple[str, ...]:
 def is_installed(path: str) -> bool:
     """Whether the file came with an installed package."""
     return any(part in path for part in _INSTALLED)
+
+
+def line_of(frame: FrameType) -> int:
+    """The line that runs; that of the definition where the current instruction belongs to no line."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 def module_of(frame: FrameType) -> str:

@@ -18,9 +18,9 @@ from types import FrameType
 
 from .interface import Moment, Writer
 from .kinds import StackReader
-from .lines import NOWHERE, OwnCode, Place, module_of
+from .lines import NOWHERE, OwnCode, Place, line_of, module_of
 
-PERIOD_S = 0.015
+PERIOD_S = 0.02
 # A look that is later than this was not held up by a lock; the machine slept or the program was stopped.
 _LATEST_S = 2.0
 _OWN_NAME = "voxelocity-stacks"
@@ -32,7 +32,8 @@ _Key = tuple[str, str, str, str, str]
 class Stacks:
     """Samples the training thread, and threads that make items.
 
-    Cost: about 30 microseconds a look (measured), 0.2 % of a core at the default period.
+    Cost: 12 microseconds a look in a loop of nothing else, 100 in a MONAI program, whose work leaves nothing of the
+    looks' own data in the processor's caches (measured): 0.5 % of a core at the default period.
 
     Args:
         moment: where the program is.
@@ -61,6 +62,8 @@ class Stacks:
         self._thread: threading.Thread | None = None
         self.own_s = 0.0
         """CPU seconds that looking took so far."""
+        self.failure = ""
+        """Why looking ended before `stop`, "" where it did not."""
 
     def start(self) -> None:
         """Begins to look. The thread is a daemon: it never keeps the program from ending."""
@@ -101,8 +104,12 @@ class Stacks:
             is_counting = self._moment.is_counting()
             if is_counting:
                 began = time.thread_time()
-                span = min(now - before, _LATEST_S) if was_counting else self._period_s
-                self.look_once(span)
+                try:
+                    self.look_once(min(now - before, _LATEST_S) if was_counting else self._period_s)
+                except Exception as error:
+                    # Whatever it is, it must not show in the program's output.
+                    self.failure = f"looking at the stacks failed: {type(error).__name__}: {error}"
+                    return
                 self.own_s += time.thread_time() - began
             before, was_counting = now, is_counting
 
@@ -129,7 +136,7 @@ class Stacks:
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def _place(self, own: FrameType) -> Place:
-        key = (own.f_code.co_filename, own.f_lineno)
+        key = (own.f_code.co_filename, line_of(own))
         found = self._places.get(key)
         if found is None:
             found = self._places[key] = self._own_code.place(own)

@@ -14,12 +14,31 @@ if TYPE_CHECKING:
     from voxelocity.data.source import open_cases as open
     from voxelocity.infer import predict_files as predict
     from voxelocity.monitoring.monitor import Monitor as Monitor
+    from voxelocity.observe import SpanRecorder as SpanRecorder
+    from voxelocity.observe import end_range as end_range
+    from voxelocity.observe import phase as phase
+    from voxelocity.observe import span as span
+    from voxelocity.observe import start_range as start_range
     from voxelocity.planning import make_plan as plan
     from voxelocity.training import train as train
 
 __version__ = "0.1.0"
 
-__all__ = ["Feed", "Monitor", "ThreadBuffer", "__version__", "open", "plan", "predict", "train"]
+__all__ = [
+    "Feed",
+    "Monitor",
+    "SpanRecorder",
+    "ThreadBuffer",
+    "__version__",
+    "end_range",
+    "open",
+    "phase",
+    "plan",
+    "predict",
+    "span",
+    "start_range",
+    "train",
+]
 
 _WHERE = {
     "ThreadBuffer": ("voxelocity.data.feed", "ThreadBuffer"),
@@ -29,6 +48,11 @@ _WHERE = {
     "plan": ("voxelocity.planning", "make_plan"),
     "predict": ("voxelocity.infer", "predict_files"),
     "train": ("voxelocity.training", "train"),
+    "SpanRecorder": ("voxelocity.observe", "SpanRecorder"),
+    "end_range": ("voxelocity.observe", "end_range"),
+    "phase": ("voxelocity.observe", "phase"),
+    "span": ("voxelocity.observe", "span"),
+    "start_range": ("voxelocity.observe", "start_range"),
 }
 
 

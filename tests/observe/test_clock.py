@@ -2,7 +2,7 @@
 
 import pytest
 
-from voxelocity.observe import FakeClock, PartTimer, Stopwatch, process_age_s, system_clock
+from voxelocity.observe import FakeClock, Stopwatch, process_age_s, system_clock
 
 
 def test_system_clock_never_goes_back():
@@ -31,53 +31,6 @@ def test_stopwatch_counts_from_when_it_was_made_and_loses_nothing_at_a_restart()
     assert watch.restart() == 3.0
     clock.advance(1.0)
     assert watch.elapsed_s == 1.0
-
-
-def test_part_timer_sums_by_name_in_the_order_of_first_use():
-    clock = FakeClock()
-    parts = PartTimer(clock)
-    for _ in range(3):
-        with parts("forward"):
-            clock.advance(2.0)
-        with parts("backward"):
-            clock.advance(1.0)
-    assert list(parts.seconds.items()) == [("forward", 6.0), ("backward", 3.0)]
-
-
-def test_inner_part_counts_for_the_outer_one_too():
-    clock = FakeClock()
-    parts = PartTimer(clock)
-    with parts("step"):
-        clock.advance(1.0)
-        with parts("forward"):
-            clock.advance(2.0)
-    assert parts.seconds == {"step": 3.0, "forward": 2.0}
-
-
-def test_part_left_by_an_exception_is_counted():
-    clock = FakeClock()
-    parts = PartTimer(clock)
-
-    def fail() -> None:
-        with parts("read"):
-            clock.advance(4.0)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert parts.seconds == {"read": 4.0}
-
-
-def test_take_gives_the_seconds_since_the_last_take():
-    clock = FakeClock()
-    parts = PartTimer(clock)
-    with parts("read"):
-        clock.advance(4.0)
-    assert parts.take() == {"read": 4.0}
-    with parts("read"):
-        clock.advance(1.0)
-    assert parts.take() == {"read": 1.0}
-    assert parts.take() == {"read": 0.0}
 
 
 def test_process_age_grows_with_the_clock():

@@ -12,6 +12,7 @@ from voxelocity.observe import (
     file_system_of,
     free_disk_bytes,
     local_ranks,
+    process_rank,
     total_memory_bytes,
 )
 
@@ -170,3 +171,10 @@ def test_the_kind_of_a_file_system_is_that_of_the_innermost_mount(tmp_path):
     assert file_system_of(tmp_path / "net" / "deep" / "not yet", mounts=table) == "nfs4"
     assert file_system_of(tmp_path / "other", mounts=table) == "ext4"
     assert file_system_of(tmp_path, mounts=tmp_path / "missing") == ""
+
+
+def test_the_rank_is_what_the_launcher_says_and_0_without_one():
+    assert process_rank(environ={}) == 0
+    assert process_rank(environ={"SLURM_PROCID": "3"}) == 3
+    assert process_rank(environ={"RANK": "2", "SLURM_PROCID": "3"}) == 2
+    assert process_rank(environ={"RANK": "x"}) == 0

@@ -1,9 +1,9 @@
 """What happened, on which machine and how long it took. Judges nothing."""
 
-from voxelocity.observe.clock import Clock, FakeClock, PartTimer, Stopwatch, process_age_s, system_clock
+from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.command import run_command, shell_status, watch_command
 from voxelocity.observe.environment import environment
-from voxelocity.observe.events import EventLog, read_events
+from voxelocity.observe.events import EventLog, events_path, read_events, read_events_of_ranks
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
     available_memory_bytes,
@@ -11,13 +11,24 @@ from voxelocity.observe.host import (
     file_system_of,
     free_disk_bytes,
     local_ranks,
+    process_rank,
     total_memory_bytes,
 )
 from voxelocity.observe.host_sampling import HostSampler
 from voxelocity.observe.measure import Timing, measure
-from voxelocity.observe.nvtx import nvtx, nvtx_range
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
 from voxelocity.observe.sampling import Sampler
+from voxelocity.observe.spans import (
+    SpanRecord,
+    SpanRecorder,
+    device_clock,
+    end_range,
+    ended_span,
+    has_nvtx,
+    phase,
+    span,
+    start_range,
+)
 
 __all__ = [
     "Clock",
@@ -27,25 +38,34 @@ __all__ = [
     "GpuSampler",
     "HostSample",
     "HostSampler",
-    "PartTimer",
     "PhaseMark",
     "Sample",
     "Sampler",
+    "SpanRecord",
+    "SpanRecorder",
     "Stopwatch",
     "Timing",
     "available_memory_bytes",
     "cpu_budget",
+    "device_clock",
+    "end_range",
+    "ended_span",
     "environment",
+    "events_path",
     "file_system_of",
     "free_disk_bytes",
+    "has_nvtx",
     "local_ranks",
     "measure",
-    "nvtx",
-    "nvtx_range",
+    "phase",
     "process_age_s",
+    "process_rank",
     "read_events",
     "run_command",
     "shell_status",
+    "read_events_of_ranks",
+    "span",
+    "start_range",
     "system_clock",
     "total_memory_bytes",
     "watch_command",

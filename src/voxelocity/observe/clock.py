@@ -1,4 +1,4 @@
-"""Where seconds come from, and how they are summed by name.
+"""Where seconds come from.
 
 These are seconds of the host: work queued on an accelerator counts only once something has waited for it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 import psutil
@@ -67,54 +66,6 @@ class Stopwatch:
         now_s = self._clock()
         elapsed_s, self._start_s = now_s - self._start_s, now_s
         return elapsed_s
-
-
-class PartTimer:
-    """Sums seconds by the name of a part: `with parts("forward"): ...`.
-
-    Entering and leaving costs about 0.5 microseconds. A part may hold other parts, but not itself; seconds of an inner
-    part count for both. Not thread-safe: one timer a thread.
-    """
-
-    def __init__(self, clock: Clock = system_clock) -> None:
-        self._clock = clock
-        self._parts: dict[str, _Part] = {}
-
-    def __call__(self, name: str) -> _Part:
-        """The context whose seconds are added to `name`, also where it is left by an exception."""
-        part = self._parts.get(name)
-        if part is None:
-            part = self._parts[name] = _Part(self._clock)
-        return part
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds by part, in the order in which the parts were first met."""
-        return {name: part.total_s for name, part in self._parts.items()}
-
-    def take(self) -> dict[str, float]:
-        """The seconds by part since the last `take`. Call it between parts, not within one."""
-        taken = self.seconds
-        for part in self._parts.values():
-            part.total_s = 0.0
-        return taken
-
-
-class _Part:
-    __slots__ = ("_clock", "_start_s", "total_s")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._start_s = 0.0
-        self.total_s = 0.0
-
-    def __enter__(self) -> None:
-        self._start_s = self._clock()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.total_s += self._clock() - self._start_s
 
 
 def process_age_s() -> float:

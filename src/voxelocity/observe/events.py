@@ -12,6 +12,7 @@ import json
 import math
 import numbers
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePath
@@ -20,6 +21,17 @@ from typing import Any, Self
 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.observe.clock import Clock, system_clock
+
+_NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
+
+
+def events_path(folder: Path | str, *, rank: int = 0) -> Path:
+    """The file of a rank's events in a run's folder: `events.jsonl` of rank 0, `events-rank<r>.jsonl` of others.
+
+    One file a rank, as appending from several machines to one file of a shared disk mixes lines.
+    """
+    assert rank >= 0, f"rank {rank}"
+    return Path(folder) / ("events.jsonl" if rank == 0 else f"events-rank{rank}.jsonl")
 
 
 class EventLog:
@@ -158,6 +170,22 @@ def read_events(path: Path | str) -> list[dict[str, Any]]:
                 "the file was changed by something else; delete that line"
             )
     return events
+
+
+def read_events_of_ranks(folder: Path | str) -> dict[int, list[dict[str, Any]]]:
+    """The events of every rank that wrote any into this folder, by rank, lowest first. Each rank has its own clock.
+
+    Raises:
+        InputError: the folder or a file in it cannot be read, or a line before the last is no event.
+    """
+    try:
+        found = {path: match for path in Path(folder).iterdir() if (match := _NAME.fullmatch(path.name))}
+    except OSError as error:
+        raise InputError(
+            f"observe.events: cannot read the folder {folder} ({error.strerror}); name a run's folder"
+        ) from None
+    ranks = {int(match[1] or 0): path for path, match in found.items()}
+    return {rank: read_events(path) for rank, path in sorted(ranks.items())}
 
 
 def _last_whole_event(content: bytes) -> tuple[int, float]:

@@ -50,6 +50,15 @@ def local_ranks(*, environ: Mapping[str, str] = os.environ) -> int:
     return _count(environ, "LOCAL_WORLD_SIZE") or 1
 
 
+def process_rank(*, environ: Mapping[str, str] = os.environ) -> int:
+    """The rank of this process among those that train together: torchrun's `RANK`, or srun's task; 0 if unknown."""
+    for name in ("RANK", "SLURM_PROCID"):
+        text = environ.get(name, "").strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return 0
+
+
 def available_memory_bytes(*, root: Path = _ROOT) -> int:
     """Main memory that can still be taken without swapping or being killed: of the machine and of the control groups.
 

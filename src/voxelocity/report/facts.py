@@ -14,7 +14,7 @@ import yaml
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.observe import read_events
+from voxelocity.observe import events_path, read_events
 from voxelocity.report.records import (
     CheckpointRecord,
     DatasetFacts,
@@ -40,7 +40,7 @@ def read_run(folder: str | Path) -> RunFacts:
     """
     folder = Path(folder)
     record = _read_record(folder / "run.yaml")
-    events = _Events(folder / "events.jsonl")
+    events = _Events(events_path(folder))
     try:
         choices = tuple(_choice(choice) for choice in record.get("choices") or ())
         dataset = _dataset(_mapping(record, "dataset"))

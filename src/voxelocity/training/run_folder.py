@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, InputError, OutputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
-from voxelocity.observe import read_events
+from voxelocity.observe import events_path, read_events
 from voxelocity.training.begun import Begun
 
 State = Literal["empty", "unfinished", "finished"]
@@ -34,7 +34,7 @@ class RunFolder:
 
     @property
     def events(self) -> Path:
-        return self.path / "events.jsonl"
+        return events_path(self.path)
 
     @property
     def checkpoints(self) -> Path:
@@ -125,7 +125,8 @@ class RunFolder:
             shutil.rmtree(folder, ignore_errors=True)
         models = (self.path / WEIGHTS_NAME, self.path / SPEC_NAME)
         written = (self.record, self.events, self.scores, self.slices, self.metrics, self.progress_picture, self.report)
-        for file in (*written, *models):
+        of_ranks = self.path.glob("events-rank*.jsonl")
+        for file in (*written, *models, *of_ranks):
             file.unlink(missing_ok=True)
 
     @contextmanager

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import pickle
+import sys
 
 import monai.transforms as mt
 import monai.utils
@@ -14,6 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from voxelocity.core.errors import InputError
 from voxelocity.monai import CuCIM, Range, compile
+from voxelocity.observe import SpanRecorder
+from voxelocity.observe.spans.listeners import LISTENERS
 
 
 class Recorder:
@@ -33,8 +36,12 @@ class Recorder:
 def nvtx(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(torch._C, "_nvtx", recorder, raising=False)
+    monkeypatch.setitem(sys.modules, "nvtx", None)  # torch's own is to be seen, also where NVIDIA's package is there
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "/opt/tool.so")  # a profiler is attached
     monkeypatch.setattr(Range, "name_counter", type(Range.name_counter)(int))
-    return recorder
+    LISTENERS.forget()
+    yield recorder
+    LISTENERS.forget()
 
 
 class Numbers(IterableDataset):
@@ -155,7 +162,7 @@ def test_decorated_objects_are_copied_and_pickled_with_their_ranges(nvtx):
 
 def test_pickle_of_a_decorated_object_is_a_plain_one_where_there_is_no_nvtx(nvtx, monkeypatch):
     pickled = pickle.dumps(Range("flip")(mt.Flip(0)))
-    monkeypatch.delattr(torch._C, "_nvtx", raising=False)
+    monkeypatch.setattr("voxelocity.interop.monai.ranges.has_nvtx", lambda: False)
     assert type(pickle.loads(pickled)) is mt.Flip
 
 
@@ -163,6 +170,12 @@ def test_block_has_a_range_which_ends_although_it_raises(nvtx):
     with Range("load"), Range(), pytest.raises(ZeroDivisionError), Range():
         1 / 0  # noqa: B018
     assert nvtx.events == ["load", "context_1", "context_2", "<", "<", "<"]
+
+
+def test_ranges_are_spans_that_a_recorder_sees_too(nvtx):
+    with SpanRecorder() as recorder, Range("load"):
+        Range("flip")(mt.Flip(0))(np.zeros((1, 2, 2), np.float32))
+    assert [(record.name, record.depth) for record in recorder.take()] == [("flip", 1), ("load", 0)]
 
 
 def test_range_ends_although_the_method_raises(nvtx):
@@ -174,8 +187,8 @@ def test_range_ends_although_the_method_raises(nvtx):
     assert nvtx.events == ["Lambda", "<"]
 
 
-def test_nothing_is_changed_where_torch_has_no_nvtx(monkeypatch):
-    monkeypatch.delattr(torch._C, "_nvtx", raising=False)
+def test_nothing_is_changed_where_there_is_no_nvtx(monkeypatch):
+    monkeypatch.setattr("voxelocity.interop.monai.ranges.has_nvtx", lambda: False)
     transform = mt.Flip(0)
     assert Range()(transform) is transform
     assert type(transform) is mt.Flip

@@ -1,6 +1,7 @@
-"""MONAI's `Range`: named spans of NVIDIA's profilers around methods, functions and blocks.
+"""MONAI's `Range`: named spans around methods, functions and blocks, which NVIDIA's profilers show as ranges of NVTX.
 
-Where torch was built without NVTX (every build for CPUs), objects stay as they are and nothing is spent.
+Where NVTX is not to be had (a build of torch for CPUs, without the package `nvtx`), objects stay as they are, and
+nothing is spent.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
 from voxelocity.core.errors import InputError
-from voxelocity.observe import nvtx, nvtx_range
+from voxelocity.observe import has_nvtx, span
 
 _KNOWN_METHODS = ("forward", "__call__", "__next__", "__getitem__")
 _OWNER = "_voxelocity_ranged_class"
@@ -27,7 +28,7 @@ _Spans = tuple[tuple[str, str], ...]
 
 
 class Range:
-    """A range of NVTX: `with Range("load"): ...`, or `Range()(thing)` around what a thing does.
+    """A named span: `with Range("load"): ...`, or `Range()(thing)` around what a thing does.
 
     Decorated objects keep their class's name, equal results, `isinstance` and pickling, and a range ends although the
     method raised. Functions, generators and classes can be decorated too: of the first two something new comes back,
@@ -55,6 +56,7 @@ class Range:
         self.methods = methods
         self.append_method_name = append_method_name
         self.recursive = recursive
+        self._entered: list[span] = []
 
     def __call__(self, obj: Any) -> Any:
         """`obj` with ranges around its methods: the same object, but for functions, generators, lists and tuples.
@@ -78,19 +80,19 @@ class Range:
         if self.append_method_name is None:
             self.append_method_name = len(methods) > 1
         spans = tuple((m, f"{self.name}.{m}" if self.append_method_name else self.name) for m in methods)
-        return obj if nvtx() is None else _decorated(obj, spans)
+        return _decorated(obj, spans) if has_nvtx() else obj
 
     def __enter__(self) -> Range:
         if self.name is None:
             self.name_counter["context"] += 1
             self.name = f"context_{self.name_counter['context']}"
-        if (found := nvtx()) is not None:
-            found.rangePushA(self.name)
+        entered = span(self.name)
+        entered.__enter__()
+        self._entered.append(entered)
         return self
 
     def __exit__(self, type: object, value: object, traceback: object) -> None:
-        if (found := nvtx()) is not None:
-            found.rangePop()
+        self._entered.pop().__exit__(None, None, None)
 
     def _counted(self, name: str) -> str:
         self.name_counter[name] += 1
@@ -173,7 +175,7 @@ def _spanned(function: Callable[..., Any], method: str, name: str) -> Callable[.
     def call(*args: Any, **kwargs: Any) -> Any:
         if method == "__iter__":
             return _steps(iter(function(*args, **kwargs)), name)
-        with nvtx_range(name):
+        with span(name):
             return function(*args, **kwargs)
 
     return call
@@ -182,7 +184,7 @@ def _spanned(function: Callable[..., Any], method: str, name: str) -> Callable[.
 def _steps(iterator: Iterator[Any], name: str) -> Iterator[Any]:
     """The iterator's items, the making of each in a range."""
     while True:
-        with nvtx_range(name):
+        with span(name):
             try:
                 item = next(iterator)
             except StopIteration:
@@ -206,6 +208,6 @@ def _spanned_class(owner: Any, spans: _Spans) -> type:
 
 def _restored(make: Callable[..., Any], arguments: tuple[Any, ...], spans: _Spans) -> Any:
     obj = make(*arguments)
-    if nvtx() is not None:
+    if has_nvtx():
         obj.__class__ = _spanned_class(obj.__class__, spans)
     return obj

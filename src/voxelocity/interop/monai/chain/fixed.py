@@ -12,7 +12,7 @@ from monai.transforms.compose import Compose
 from monai.transforms.traits import LazyTrait, ReduceTrait, ThreadUnsafe
 
 from voxelocity.interop.monai.deterministic import faster, why_not
-from voxelocity.observe import nvtx_range
+from voxelocity.observe import span
 
 
 @dataclass(kw_only=True, eq=False)
@@ -66,7 +66,7 @@ class FixedPart:
         for stage in self.stages:
             begin = time.perf_counter()
             try:
-                with nvtx_range(stage.name):
+                with span(stage.name):
                     item = _applied(stage, item, int(self._map_items))
             except Exception as error:
                 raise RuntimeError(f"applying transform {stage.transform}") from error

@@ -18,7 +18,7 @@ from voxelocity.interop.monai.lower.forms import holds_voxels_for_monai
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
 from voxelocity.interop.monai.lower.sketch import Sketch
 from voxelocity.interop.monai.ranges import plain_class
-from voxelocity.observe import nvtx_range
+from voxelocity.observe import span
 
 
 @dataclass(kw_only=True, eq=False)
@@ -139,7 +139,7 @@ class _Walk:
             data, self._is_owned = self._copied(data), True
         begin = time.perf_counter()
         try:
-            with nvtx_range(stage.name):
+            with span(stage.name):
                 result = self._applied(stage, data, depth)
         except Exception as error:
             raise RuntimeError(f"applying transform {stage.transform}") from error

@@ -1,0 +1,29 @@
+"""Named stretches of a program: where they are marked, and who may listen. Judges nothing, prints nothing.
+
+Code marks a stretch with `span`; that is free while nobody listens. A `SpanRecorder` keeps spans with their times, a
+profiler of NVIDIA's sees them as NVTX ranges, and `voxelocity monitor` gets the outer ones as phases of its time line.
+"""
+
+from voxelocity.observe.spans.device import CudaClock, DeviceClock, device_clock
+from voxelocity.observe.spans.memory import CudaPeak, HostPeak, PeakMeter
+from voxelocity.observe.spans.nvtx import has_nvtx
+from voxelocity.observe.spans.recorder import SpanRecord, SpanRecorder
+from voxelocity.observe.spans.scope import OpenRange, end_range, ended_span, phase, span, start_range
+
+__all__ = [
+    "CudaClock",
+    "CudaPeak",
+    "DeviceClock",
+    "HostPeak",
+    "OpenRange",
+    "PeakMeter",
+    "SpanRecord",
+    "SpanRecorder",
+    "device_clock",
+    "end_range",
+    "ended_span",
+    "has_nvtx",
+    "phase",
+    "span",
+    "start_range",
+]

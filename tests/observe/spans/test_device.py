@@ -1,0 +1,73 @@
+import pytest
+import torch
+
+from voxelocity.observe import device_clock
+from voxelocity.observe.spans import CudaClock
+
+
+class Event:
+    """As `torch.cuda.Event`; all are passed once `Event.passed` says so."""
+
+    made = 0
+    passed = False
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+        type(self).made += 1
+        self.at = 0.0
+
+    def record(self, stream):
+        self.stream, self.at = stream, self.at + 250.0
+
+    def query(self):
+        return type(self).passed
+
+    def elapsed_time(self, end):
+        return end.at - self.at + 4.0
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    monkeypatch.setattr(Event, "made", 0)
+    monkeypatch.setattr(Event, "passed", False)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+def test_a_cpu_has_no_clock_of_its_own():
+    assert device_clock("cpu") is None
+    assert isinstance(device_clock("cuda:0"), CudaClock)
+
+
+def test_seconds_are_known_once_both_events_are_passed_and_events_come_from_a_pool(cuda):
+    clock = CudaClock(torch.device("cuda:1"))
+    begin, end = clock.mark(), clock.mark()
+    assert begin.stream == "stream of cuda:1"
+    assert clock.seconds(begin, end) is None
+    Event.passed = True
+    assert clock.seconds(begin, end) == 0.004
+    clock.release(begin)
+    assert clock.mark() is begin
+    assert Event.made == 2
+
+
+def test_no_event_is_put_into_a_graph_that_is_captured(cuda, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert CudaClock(torch.device("cuda")).mark() is None
+    assert Event.made == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_cuda_device_tells_the_time_of_its_own_work():
+    clock = device_clock("cuda")
+    matrix = torch.randn(4096, 4096, device="cuda")
+    matrix @ matrix
+    torch.cuda.synchronize()
+    begin = clock.mark()
+    for _ in range(20):
+        matrix @ matrix
+    end = clock.mark()
+    torch.cuda.synchronize()
+    assert clock.seconds(begin, end) > 1e-4

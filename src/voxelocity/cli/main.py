@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 
@@ -58,6 +60,9 @@ def main() -> None:
 
     `monitor` ends with the status of the command that it watched.
     """
+    # Python's last collection goes through all objects of torch and MONAI to free what the system frees anyway: 1.4 to
+    # 2.2 s of waiting after the last line, 0.3 to 0.5 s without (docs/log.md). Finalizers run all the same.
+    atexit.register(gc.freeze)
     try:
         with interrupt.ends_at_once():
             app()

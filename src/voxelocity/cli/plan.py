@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from voxelocity.cli import options
+from voxelocity.cli import options, phases
 
 
 def plan(
@@ -32,17 +32,20 @@ def plan(
     cases = open_cases(dataset)
     from rich.console import Console
 
+    from voxelocity.observe import phase
     from voxelocity.planning import make_plan
     from voxelocity.report import dataset_panel, plan_table
 
-    planned = make_plan(
-        cases,
-        fold=chosen_fold,
-        time_budget_s=budget_s,
-        seed=seed if options.is_given(context, "seed") else AUTO,
-        device=chosen_device,
-        overrides=overrides,
-    )
+    phases.start_up_is_over()
+    with phase("plan", color="silver"):
+        planned = make_plan(
+            cases,
+            fold=chosen_fold,
+            time_budget_s=budget_s,
+            seed=seed if options.is_given(context, "seed") else AUTO,
+            device=chosen_device,
+            overrides=overrides,
+        )
     record = planned.to_record()
     if as_json:
         print(json.dumps(record, indent=1))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from voxelocity.cli import interrupt, options
+from voxelocity.cli import interrupt, options, phases
 
 
 def predict(
@@ -21,11 +21,13 @@ def predict(
     from rich.console import Console
 
     from voxelocity.infer import predict_files
+    from voxelocity.observe import phase
     from voxelocity.planning import survey
 
     console = Console()
     machine = survey(chosen_device, cache_folder=out)
-    with interrupt.is_raised():
+    phases.start_up_is_over()
+    with interrupt.is_raised(), phase("predict", color="gold"):
         written = predict_files(
             run,
             inputs,

@@ -57,8 +57,9 @@ class StepRecord:
         step: optimiser steps done at its end.
         loss: mean over the stretch; NaN where it was not finite.
         seconds: wall time of the stretch.
-        wait_s: part of it spent waiting for data.
-        parts: part of it by activity (copy, augment, network, ...).
+        wait_s: part of it in which nothing could be done for want of data.
+        parts: part of it by activity: wait, copy, forward, backward, optimizer; on a CUDA device as its stream saw
+            them. Runs of an earlier version have other names, and no "wait" among them.
     """
 
     time_s: float
@@ -159,7 +160,9 @@ class RunFacts:
     @property
     def seconds(self) -> float:
         """Wall time of all sessions, up to the end or to the last thing that is known."""
-        return self.finish.seconds if self.finish else self.last_event_s
+        # The page is made after the run has finished, and its making is written down after that.
+        closing_s = sum(stage.seconds for stage in self.stages if self.finish and stage.time_s > self.finish.time_s)
+        return self.finish.seconds + closing_s if self.finish else self.last_event_s
 
     @property
     def environment(self) -> Mapping[str, Any]:

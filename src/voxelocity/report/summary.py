@@ -51,7 +51,14 @@ class Throughput:
 
 OTHER = "other"
 _SHOWN_SHARE = 0.0005
-_STAGE_NAMES = {"validate": "final validation", "cache": "filling the cache", "start": "start-up", "plan": "planning"}
+_STAGE_NAMES = {
+    "start": "start-up",
+    "plan": "planning",
+    "cache": "filling the cache",
+    "network": "building the network",
+    "validate": "final validation",
+}
+_PART_NAMES = {"wait": "waiting for data", "optimizer": "optimiser"}
 _STAGES_AFTER_TRAINING = ("validate", "predict", "report")
 
 
@@ -134,11 +141,12 @@ def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
 def part_shares(run: RunFacts) -> tuple[TimeShare, ...]:
     """The time of the training steps by activity, the remainder named "other"; empty where it was not measured."""
     measured = [record for record in run.steps if record.parts]
-    seconds = {"waiting for data": sum(record.wait_s for record in measured)}
+    seconds: dict[str, float] = {}
     for record in measured:
-        for name, part_s in record.parts.items():
-            if name != "wait":
-                seconds[name] = seconds.get(name, 0.0) + part_s
+        # Runs of an earlier version have the waiting beside the other parts.
+        for part, part_s in {"wait": record.wait_s, **record.parts}.items():
+            name = _PART_NAMES.get(part, part)
+            seconds[name] = seconds.get(name, 0.0) + part_s
     whole_s = sum(record.seconds for record in measured)
     return _shares(seconds, whole_s) if whole_s > 0.0 else ()
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.observe import span
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
 from voxelocity.step.precision import PrecisionConfig, autocast
@@ -43,26 +44,33 @@ class TrainingStep:
         return self.network if self._average is None else self._average.module
 
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
-        """One step on `batch`, which lies on the device.
+        """One step on `batch`, which lies on the device. Its parts are spans: copy (into the network's memory
+        format), forward, loss, backward, optimizer, averaging.
 
         Returns:
             The loss as a scalar tensor on the device; nothing has waited for it.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        image = batch.image.to(memory_format=self._precision.memory_format)
+        with span("copy", color="orange"):
+            image = batch.image.to(memory_format=self._precision.memory_format)
         with autocast(self._precision, self.device):
-            logits = self.network(image)
-            # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain networks return (b, k, x, y, z).
-            loss = self._loss(logits, batch.label)
-        self._optimizer.zero_grad(set_to_none=True)
-        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        self._scaler.unscale_(self._optimizer)
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+            with span("forward", color="green"):
+                logits = self.network(image)
+            with span("loss", color="lightgreen"):
+                # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain ones give (b, k, x, y, z).
+                loss = self._loss(logits, batch.label)
+        with span("backward", color="blue"):
+            self._optimizer.zero_grad(set_to_none=True)
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        with span("optimizer", color="purple"):
+            self._scaler.unscale_(self._optimizer)
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         if self._average is not None:
-            self._average.update_parameters(self.network)
+            with span("averaging", color="violet"):
+                self._average.update_parameters(self.network)
         return loss.detach()
 
     def state(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.observe import Clock, EventLog, cpu_budget, environment, read_events, system_clock
+from voxelocity.observe import Clock, EventLog, cpu_budget, ended_span, environment, read_events, system_clock
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.planning import DeviceChoice, Planned, make_plan
 from voxelocity.report import plan_table, read_run
@@ -124,6 +124,7 @@ def train(
                 log.write("run_started", environment=machine)
                 for name, seconds in timings.items():
                     log.write("stage", name=name, seconds=seconds)
+                _tell_of_phases(timings, ago_s=clock() - begin_s)
                 if begun is not None and begun.device not in ("", planned.machine.device):
                     run.warn(
                         f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the "
@@ -143,6 +144,14 @@ def _outlets(
         environment=machine,
     )
     return Outlets(sinks, start, earlier=earlier, warn=run.warn)
+
+
+def _tell_of_phases(timings: Mapping[str, float], *, ago_s: float) -> None:
+    """Puts what came before the run onto a monitor's time line: the first began so many seconds ago."""
+    start_s = system_clock() - ago_s
+    for name, seconds in timings.items():
+        ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
+        start_s += seconds
 
 
 def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool) -> Begun | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,11 +11,12 @@ import torch
 
 from voxelocity.core.errors import NonFiniteLossError
 from voxelocity.data.pipeline import Feed
-from voxelocity.observe import Clock, EventLog
+from voxelocity.observe import Clock, EventLog, SpanRecorder, device_clock, phase, span
 from voxelocity.planning import Plan
 from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.parts import EpochPhases, part_seconds
 
 
 class Progress(Protocol):
@@ -28,7 +29,12 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepWindow:
-    """What the last few steps did, summed."""
+    """What the last few steps did, summed.
+
+    Attributes:
+        seconds: from the end of the window before, or of what came between, until the losses are read.
+        parts: of them, by part of the step; see `part_seconds`.
+    """
 
     step: int
     epoch: int
@@ -37,7 +43,12 @@ class StepWindow:
     num_steps: int
     num_images: int
     seconds: float
-    wait_s: float
+    parts: Mapping[str, float]
+
+    @property
+    def wait_s(self) -> float:
+        """Of the seconds, those in which nothing could be done for want of a batch."""
+        return self.parts.get("wait", 0.0)
 
 
 @dataclass(kw_only=True)
@@ -80,7 +91,7 @@ class Loop:
     should_stop: Callable[[], bool]
     on_validated: Callable[[int], None]
     state: LoopState = field(default_factory=LoopState)
-    _feed_mark_s: float = field(default=0.0, init=False)
+    _epochs: EpochPhases = field(default_factory=EpochPhases, init=False)
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
@@ -88,16 +99,21 @@ class Loop:
         Raises:
             NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before.
         """
+        with SpanRecorder(device=device_clock(self.training.device)) as recorder:
+            try:
+                return self._run(recorder)
+            finally:
+                self._epochs.end()
+
+    def _run(self, recorder: SpanRecorder) -> bool:
         pending = _Pending()
         window_start = saved_at = self.clock()
-        self._mark_feed()
         while True:
             progress = self.budget.progress(self.state.step)
             done, stop = progress >= 1.0, self.should_stop()
-            now = self.clock()
-            if pending.losses and (done or stop or self._window_is_full(pending, now - window_start)):
-                self._close_window(pending, now - window_start, progress)
-                pending, window_start = _Pending(), self.clock()
+            if pending.losses and (done or stop or self._window_is_full(pending, self.clock() - window_start)):
+                window_start = self._close_window(pending, window_start, progress, recorder)
+                pending = _Pending()
             if done or stop:
                 self._save()
                 return not stop
@@ -107,19 +123,21 @@ class Loop:
                         self._save()
                         return True
                     window_start = self.clock()
-                    self._mark_feed()
                 if self.clock() - saved_at >= self.plan.train.checkpoint_every_s:
                     self._save()
                     saved_at = window_start = self.clock()
             self._one_step(pending, progress)
 
     def _one_step(self, pending: _Pending, progress: float) -> None:
-        batch = next(self.feed)
-        assert batch.step == self.state.step, "the feed and the loop count the same steps"
+        self._epochs.at(self.feed.epoch_of(self.state.step))
         pending.learning_rate = learning_rate_at(
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
         )
-        pending.losses.append(self.training(batch, pending.learning_rate))
+        with span("step"):
+            with span("wait", color="red"):
+                batch = next(self.feed)
+            assert batch.step == self.state.step, "the feed and the loop count the same steps"
+            pending.losses.append(self.training(batch, pending.learning_rate))
         pending.case_ids.append(batch.case_ids)
         pending.num_images += batch.image.shape[0]
         self.state.step += 1
@@ -130,8 +148,12 @@ class Loop:
         # A validation that was asked for by step must come at that step, however quick the steps are.
         return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
 
-    def _close_window(self, pending: _Pending, seconds: float, progress: float) -> None:
-        """Reads the losses of the last steps at once: the only place where a device is waited for."""
+    def _close_window(self, pending: _Pending, start_s: float, progress: float, recorder: SpanRecorder) -> float:
+        """Reads the losses of the last steps at once: the only place where a device is waited for.
+
+        Returns:
+            When the window ended, which is when the next one begins.
+        """
         losses = torch.stack(pending.losses).float().cpu().tolist()
         first_step = self.state.step - len(losses)
         for offset, (loss, case_ids) in enumerate(zip(losses, pending.case_ids, strict=True)):
@@ -144,7 +166,9 @@ class Loop:
                     step=first_step + offset,
                 )
         self._check_weights(pending)
-        waited_s = self.feed.wait_s - self._feed_mark_s
+        # The device has passed all that was queued before the losses, so every span of these steps is there.
+        parts = part_seconds(recorder.take())
+        end_s = self.clock()
         window = StepWindow(
             step=self.state.step,
             epoch=self.feed.epoch_of(self.state.step - 1),
@@ -152,14 +176,12 @@ class Loop:
             learning_rate=pending.learning_rate,
             num_steps=len(losses),
             num_images=pending.num_images,
-            seconds=seconds,
-            wait_s=waited_s,
+            seconds=end_s - start_s,
+            parts=parts,
         )
-        self._mark_feed()
-        self.state.trained_s += seconds
+        self.state.trained_s += window.seconds
         self.state.waited_s += window.wait_s
         self.state.num_images += window.num_images
-        compute_s = max(0.0, seconds - window.wait_s)
         self.log.write(
             "steps",
             step=window.step,
@@ -170,11 +192,12 @@ class Loop:
             num_images=window.num_images,
             seconds=window.seconds,
             wait_s=window.wait_s,
-            parts={"network": compute_s},
+            parts=parts,
         )
         share = max(progress, 1e-6)
         spent_s = self.state.trained_s + self.state.validated_s
         self.progress.update(window, progress=progress, remaining_s=spent_s / share * (1.0 - share))
+        return end_s
 
     def _check_weights(self, pending: _Pending) -> None:
         """Finds what no loss has shown yet: a gradient that broke the weights in the last step."""
@@ -206,7 +229,8 @@ class Loop:
     def _validate_now(self) -> bool:
         """Validates, writes the facts, and returns whether the target is reached."""
         start = self.clock()
-        mean_dice, dice = self.validate()
+        with phase("validation", color="gold"):
+            mean_dice, dice = self.validate()
         seconds = self.clock() - start
         state = self.state
         is_best = math.isfinite(mean_dice) and mean_dice > state.best_dice
@@ -222,15 +246,13 @@ class Loop:
 
     def _save(self) -> None:
         start = self.clock()
-        path = self.checkpoints.save(
-            self.state.step, {"loop": self.state.to_plain(), "training": self.training.state()}
-        )
+        with phase("checkpoint", color="grey"):
+            path = self.checkpoints.save(
+                self.state.step, {"loop": self.state.to_plain(), "training": self.training.state()}
+            )
         self.log.write(
             "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
         )
-
-    def _mark_feed(self) -> None:
-        self._feed_mark_s = self.feed.wait_s
 
 
 _WINDOW_S = 1.0

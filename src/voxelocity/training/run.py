@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 
@@ -29,6 +27,7 @@ from voxelocity.training.metrics_table import write_metrics
 from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.progress import TerminalProgress
 from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.stage import Stage
 from voxelocity.training.stop import StopRequest
 from voxelocity.training.validate import NUM_REHEARSED, rehearse, score_cases, validate_prepared
 
@@ -93,13 +92,15 @@ class Run:
             DatasetError: no label holds anything but background.
         """
         training_cases, validation_cases = self._fill_caches()
-        training, state = self._restore()
+        with self._stage("network"):
+            training, state = self._restore()
         predictor = Predictor(training.averaged, self.spec, device=self.device)
         budget = self._budget(predictor, state)
         finished = self._train(training, state, budget, training_cases, validation_cases)
         if not finished:
             raise self._interrupted(state)
-        save_model(self.folder.path, training.averaged, self.spec)
+        with self._stage("report"):
+            save_model(self.folder.path, training.averaged, self.spec)
         scores = self._score(Predictor(training.averaged, self.spec, device=self.device))
         return self._finish(scores, state)
 
@@ -215,7 +216,7 @@ class Run:
         training.network.train()
         feed = Feed(training_cases, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
         with (
-            self._stage("train"),
+            Stage("train", self.log, self.clock, is_phase=False),
             feed,
             TerminalProgress(self.console, self.clock, target_dice=self.plan.train.target_dice) as progress,
         ):
@@ -236,7 +237,8 @@ class Run:
             return loop.run()
 
     def _draw_progress(self, step: int) -> None:
-        render_progress_png(read_run(self.folder.path), self.folder.progress_picture)
+        with self._stage("report"):
+            render_progress_png(read_run(self.folder.path), self.folder.progress_picture)
 
     def _score(self, predictor: Predictor) -> list[CaseScore]:
         scores, pictures = [], SlicePictures()
@@ -248,16 +250,18 @@ class Run:
                 pictures.add(score, scan, prediction)
                 if self.stop:
                     raise self._interrupted(None)
-        self.folder.write_scores([asdict(score) for score in scores])
-        pictures.save(self.folder.slices)
+        with self._stage("report"):
+            self.folder.write_scores([asdict(score) for score in scores])
+            pictures.save(self.folder.slices)
         return scores
 
     def _finish(self, scores: list[CaseScore], state: LoopState) -> RunResult:
         summary = summarize(scores)
         # The event ends the run, so all that `voxelocity report` cannot make again stands before it.
-        facts = read_run(self.folder.path)
-        write_metrics(facts, self.folder.metrics)
-        render_progress_png(facts, self.folder.progress_picture)
+        with self._stage("report"):
+            facts = read_run(self.folder.path)
+            write_metrics(facts, self.folder.metrics)
+            render_progress_png(facts, self.folder.progress_picture)
         seconds = self.log.elapsed_s()
         self.log.write(
             "run_finished",
@@ -269,7 +273,9 @@ class Run:
             wait_share=state.waited_s / max(state.trained_s, 1e-9),
             budget_s=self.plan.train.time_budget_s or None,
         )
-        render_page(read_run(self.folder.path), self.folder.report)
+        # Written when it is over, so the page that is made here does not count its own making; one made later does.
+        with self._stage("report"):
+            render_page(read_run(self.folder.path), self.folder.report)
         return RunResult(
             folder=self.folder.path,
             mean_dice=summary.mean_dice,
@@ -296,29 +302,13 @@ class Run:
             )
         return InterruptedRunError(text, signal_number=number)
 
-    def _stage(self, name: str) -> _Stage:
-        return _Stage(name, self.log, self.clock)
+    def _stage(self, name: str) -> Stage:
+        return Stage(name, self.log, self.clock)
 
     def warn(self, text: str) -> None:
         """Writes a warning down and shows it."""
         self.log.write("warning", text=text)
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
-
-
-class _Stage:
-    """Writes how long a stage of the run took, also when it ends in an error."""
-
-    def __init__(self, name: str, log: EventLog, clock: Clock) -> None:
-        self._name, self._log, self._clock = name, log, clock
-
-    def __enter__(self) -> Self:
-        self._start = self._clock()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._log.write("stage", name=self._name, seconds=self._clock() - self._start)
 
 
 def _short_budget_text(allotted: Allotment, budget_s: float, num_cases: int) -> str:

@@ -36,6 +36,7 @@ from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.prepared import PreparedCases
 from voxelocity.data.pipeline.resident import open_resident_supply
 from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
+from voxelocity.observe import span
 
 
 class Feed:
@@ -160,7 +161,11 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
 
 
 class _Assembler:
-    """Batch by step number, augmented and on the device: the part of the feed that runs in its threads."""
+    """Batch by step number, augmented and on the device: the part of the feed that runs in its threads.
+
+    Its spans are collate, the whole batch, and in it read, augment and copy; a case that the cache does not hold adds
+    decode and prepare.
+    """
 
     def __init__(
         self,
@@ -185,6 +190,10 @@ class _Assembler:
         self._own = threading.local()
 
     def __call__(self, step: int) -> Batch:
+        with span("collate", color="gold"):
+            return self._batch(step)
+
+    def _batch(self, step: int) -> Batch:
         draws = self._order.draws(step)
         shape = self._config.patch.shape_voxel
         volumes = self._supply.take(step, draws)
@@ -198,16 +207,18 @@ class _Assembler:
             spacing_mm=self._spacing_mm(),
         )
         regions = tuple(self._region(volume, draw) for volume, draw in zip(volumes, draws, strict=True))
-        sources = [
-            self._source(volume, needed_box(params, row, region, volume.grid.shape))
-            for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
-        ]
+        with span("read", color="sienna"):
+            sources = [
+                self._source(volume, needed_box(params, row, region, volume.grid.shape))
+                for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
+            ]
         shapes = (len(draws), num_channels, *shape), (len(draws), *shape)
         if self._filled_on.type == "cuda":
             image, label = self._filled_there(sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
-            augment(sources, regions, params, image, label, engine=self._config.augment.engine)
+            with span("augment", color="teal"):
+                augment(sources, regions, params, image, label, engine=self._config.augment.engine)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
@@ -247,11 +258,11 @@ class _Assembler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Image and label, made on the device beside what it is doing, and there when this returns."""
         stream = self._stream()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), span("augment", color="teal"):
             image = torch.empty(image_shape, dtype=torch.float32, device=self._device)
             label = torch.empty(label_shape, dtype=torch.uint8, device=self._device)
             augment(sources, regions, params, image, label, engine=self._config.augment.engine)
-        stream.synchronize()
+            stream.synchronize()
         return image, label
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -259,9 +270,10 @@ class _Assembler:
         if self._device.type != "cuda":
             return tensor.to(self._device)
         stream = self._stream()
-        with torch.cuda.stream(stream):
-            copied = tensor.to(self._device, non_blocking=True)
-        stream.synchronize()
+        with span("copy", color="orange"):
+            with torch.cuda.stream(stream):
+                copied = tensor.to(self._device, non_blocking=True)
+            stream.synchronize()
         return copied
 
     def _stream(self) -> torch.cuda.Stream:

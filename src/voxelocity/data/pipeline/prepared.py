@@ -23,7 +23,7 @@ from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.pipeline.renew import RenewableVolume
 from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
-from voxelocity.observe import available_memory_bytes
+from voxelocity.observe import available_memory_bytes, span
 
 Warn = Callable[[str], None]
 _WORK_SHARE = 0.4
@@ -202,7 +202,11 @@ class PreparedCases:
         ref = self.refs[index]
         try:
             with self._room.taking(self._work_bytes(ref)):
-                return self._preparation(read_case(ref, label_values=self._label_values))
+                with span("decode", color="brown"):
+                    decoded = [read_case(ref, label_values=self._label_values)]
+                with span("prepare", color="olive"):
+                    # Taken out, as nothing here may keep the decoded volume alive while it is being prepared.
+                    return self._preparation(decoded.pop())
         except ScanError:
             raise  # its text names the case
         except Exception as error:  # whatever it is, it is raised again

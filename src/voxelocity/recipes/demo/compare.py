@@ -19,7 +19,7 @@ import yaml
 from rich.console import Console
 
 from voxelocity.core.errors import OutputError, VoxelocityError
-from voxelocity.observe import environment
+from voxelocity.observe import environment, phase
 from voxelocity.recipes.demo import plain
 from voxelocity.recipes.demo.phantom import make_phantoms
 from voxelocity.report import LabelledRun, comparison_to_json, label_run, read_run, render_comparison
@@ -59,10 +59,12 @@ def run_demo(out: Path, *, seed: int, console: Console, settings: plain.PlainSet
         raise OutputError(f"demo: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
     console.rule("1 of 3: phantoms")
     start = time.perf_counter()
-    dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
+    with phase("phantoms", color="tan"):
+        dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {time.perf_counter() - start:.0f} s", highlight=False)
     console.rule("2 of 3: the plain PyTorch and MONAI script")
-    plain_run = _run_plain(dataset, out, settings)
+    with phase("plain training", color="silver"):
+        plain_run = _run_plain(dataset, out, settings)
     console.rule("3 of 3: the same training planned by Voxelocity")
     fast_run = _run_fast(dataset, out, settings)
     runs = (plain_run, fast_run)

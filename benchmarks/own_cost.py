@@ -1,0 +1,253 @@
+"""What our own watching costs: spans, `voxelocity monitor` and `voxelocity diagnose`, with and without in turn.
+
+    python benchmarks/own_cost.py            # about 20 minutes
+    python benchmarks/own_cost.py --quick    # a minute; for its structure, not for its figures
+
+Writes `benchmarks/results/own_cost.json`. CPU seconds are of the processes and not of the clock on the wall, as others
+may be busy on the machine. Repeats that compare two things alternate between them, and ratios are taken pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from voxelocity.core.batch import Batch
+from voxelocity.observe import SpanRecorder, environment, span
+from voxelocity.recipes.demo.plain import PlainSettings
+from voxelocity.step import (
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrainingStep,
+    build_loss,
+    build_network,
+)
+
+HERE = Path(__file__).resolve().parent
+RESULT = HERE / "results" / "own_cost.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amount:
+    """How much is measured."""
+
+    # A span takes 0.3 to 3 µs: 20,000 of them are well above the 1 µs grain of the thread's CPU clock.
+    num_spans: int = 20_000
+    span_repeats: int = 15
+    # Pairs of steps of the demo's network, each with and without its spans recorded; about 0.3 s a step on two cores.
+    step_pairs: int = 60
+    # 2,000 rounds of the CPU-bound program take about 20 s: forty samples at the default period.
+    cpu_rounds: int = 2000
+    training_rounds: int = 600
+    # Diagnosing takes steps with and without its own parts, so the program must be long enough to be left alone again.
+    diagnosed_rounds: int = 600
+    pairs: int = 5
+
+
+QUICK = Amount(
+    num_spans=200, span_repeats=2, step_pairs=2, cpu_rounds=5, training_rounds=3, diagnosed_rounds=3, pairs=1
+)
+PERIODS_S = (0.5, 0.1)
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Median, least, most and number of repeats."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values), "n": len(values)}
+
+
+def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
+    """Microseconds of CPU that one span takes, without the empty loop around it."""
+
+    def spans() -> float:
+        begin_s = time.thread_time()
+        for _ in range(amount.num_spans):
+            with span("measured"):
+                pass
+        return time.thread_time() - begin_s
+
+    def empty() -> float:
+        begin_s = time.thread_time()
+        for _ in range(amount.num_spans):
+            pass
+        return time.thread_time() - begin_s
+
+    def once() -> float:
+        return 1e6 * (spans() - empty()) / amount.num_spans
+
+    if not listened:
+        return summary([once() for _ in range(amount.span_repeats)])
+    values = []
+    with SpanRecorder(max_spans=amount.num_spans) as recorder:
+        for _ in range(amount.span_repeats):
+            values.append(once())
+            recorder.take()
+    return summary(values)
+
+
+def step_share(amount: Amount) -> dict[str, Any]:
+    """What recording the spans of a training step adds to it: the demo's network and batch, on the CPU."""
+    settings = PlainSettings()
+    network = NetworkConfig(
+        name="unet",
+        widths=settings.channels,
+        strides=tuple((stride,) * 3 for stride in settings.strides),
+        num_res_units=settings.num_res_units,
+    )
+    training = TrainingStep(
+        build_network(network, num_channels=1, num_classes=4, seed=0).train(),
+        build_loss(LossConfig()),
+        optimizer=OptimizerConfig(name="adamw", learning_rate=settings.learning_rate),
+        precision=PrecisionConfig(compute="float32"),
+        device=torch.device("cpu"),
+    )
+    batch = _batch(settings.images_per_batch * settings.patches_per_image, settings.patch_voxel)
+
+    def cpu_s() -> float:
+        begin_s = time.process_time()
+        with span("step"), span("wait"):
+            pass
+        training(batch, 1e-3)
+        return time.process_time() - begin_s
+
+    def recorded_cpu_s() -> float:
+        with SpanRecorder() as recorder:
+            seconds = cpu_s()
+            begin_s = time.process_time()
+            num_spans.append(len(recorder.take()))
+        return seconds + time.process_time() - begin_s
+
+    num_spans: list[int] = []
+    for _ in range(3):
+        cpu_s()
+    shares, plain_s = [], []
+    for number in range(amount.step_pairs):
+        both = (cpu_s, recorded_cpu_s) if number % 2 else (recorded_cpu_s, cpu_s)
+        found = {function: function() for function in both}
+        shares.append(found[recorded_cpu_s] / found[cpu_s] - 1.0)
+        plain_s.append(found[cpu_s])
+    return {"share": summary(shares), "step_cpu_s": summary(plain_s), "spans_per_step": statistics.median(num_spans)}
+
+
+def _batch(size: int, patch: tuple[int, int, int]) -> Batch:
+    numbers = torch.Generator().manual_seed(0)
+    return Batch(
+        image=torch.randn((size, 1, *patch), generator=numbers),
+        label=torch.randint(4, (size, *patch), generator=numbers, dtype=torch.uint8),
+        draws=(),
+        regions=(),
+        step=0,
+    )
+
+
+def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pairs: int) -> dict[str, Any]:
+    """What a watcher does to a program: its seconds with and without, and the CPU seconds of the watcher itself.
+
+    Args:
+        watcher: the words to put before the program's, given a folder for what it writes.
+        program: of `watched_programs`.
+        rounds: of the program.
+        pairs: runs with and without, in turn.
+
+    Returns:
+        wall_share, cpu_share: what is added to the program's rounds, as a share of them without.
+        own_cpu_s: CPU seconds of all processes but the program's.
+        own_share: of the wall time that the program's rounds took.
+        note: why there are no figures, or "".
+    """
+    words = [sys.executable, str(HERE / "watched_programs.py"), program, "--rounds", str(rounds)]
+    wall, cpu, own, own_share = list[float](), list[float](), list[float](), list[float]()
+    for number in range(pairs):
+        with tempfile.TemporaryDirectory() as folder:
+            before = [*watcher(Path(folder) / "watched"), "--"]
+            sides = {"without": words, "with": before + words}
+            found = {}
+            for side in ("without", "with") if number % 2 else ("with", "without"):
+                found[side] = _run(sides[side])
+        with_it, without = found["with"], found["without"]
+        if with_it is None or without is None:
+            return {"note": f"could not be run: {' '.join(before[1:4])}"}
+        wall.append(with_it["wall_s"] / without["wall_s"] - 1.0)
+        cpu.append(with_it["cpu_s"] / without["cpu_s"] - 1.0)
+        own.append(with_it["tree_cpu_s"] - with_it["process_cpu_s"])
+        own_share.append(own[-1] / with_it["wall_s"])
+    figures = {"wall_share": wall, "cpu_share": cpu, "own_cpu_s": own, "own_share": own_share}
+    return {"note": "", **{name: summary(values) for name, values in figures.items()}}
+
+
+def _run(words: Sequence[str]) -> dict[str, float] | None:
+    """What the program printed last, and the CPU seconds of the whole tree; None where it did not come to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"wall_s"')]
+    if done.returncode != 0 or not lines:
+        return None
+    tree_cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {**json.loads(lines[-1]), "tree_cpu_s": tree_cpu_s}
+
+
+def monitor(period_s: float) -> Callable[[Path], list[str]]:
+    """`voxelocity monitor` without the page, which it makes when the program has ended."""
+    command = [sys.executable, "-m", "voxelocity", "monitor", "--period", str(period_s), "--no-page"]
+    return lambda folder: [*command, "-o", str(folder)]
+
+
+def diagnose(folder: Path) -> list[str]:
+    """`voxelocity diagnose` as a person calls it."""
+    return [sys.executable, "-m", "voxelocity", "diagnose", "-o", str(folder)]
+
+
+def measure(amount: Amount) -> dict[str, Any]:
+    """All figures."""
+    watchers = [
+        {
+            "watcher": f"voxelocity monitor --period {period_s:g}",
+            "program": program,
+            **watched(monitor(period_s), program, rounds, amount.pairs),
+        }
+        for program, rounds in (("cpu", amount.cpu_rounds), ("training", amount.training_rounds))
+        for period_s in PERIODS_S
+    ]
+    diagnosed = watched(diagnose, "training", amount.diagnosed_rounds, amount.pairs)
+    return {
+        "span_off_us": span_us(amount, listened=False),
+        "span_on_us": span_us(amount, listened=True),
+        "training_step": step_share(amount),
+        "watchers": [*watchers, {"watcher": "voxelocity diagnose", "program": "training", **diagnosed}],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--quick", action="store_true", help="Few repeats; writes nothing, prints the record.")
+    quick = parser.parse_args().quick
+    record = {
+        "command": "python benchmarks/own_cost.py",
+        "date": time.strftime("%Y-%m-%d"),
+        "environment": environment(),
+        "load_average": os.getloadavg()[0],
+        **measure(QUICK if quick else Amount()),
+    }
+    text = json.dumps(record, indent=1)
+    if not quick:
+        RESULT.write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

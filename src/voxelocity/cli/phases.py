@@ -1,0 +1,11 @@
+"""What a command did before its own work, on the time line of `voxelocity monitor`."""
+
+from __future__ import annotations
+
+
+def start_up_is_over() -> None:
+    """Tells of the time since the process began, imports included, as a phase."""
+    from voxelocity.observe import ended_span, process_age_s, system_clock
+
+    age_s = process_age_s()
+    ended_span("start-up", start_s=system_clock() - age_s, seconds=age_s, color="silver")

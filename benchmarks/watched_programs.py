@@ -29,7 +29,7 @@ def training() -> Callable[[], None]:
 
     class Patches(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         def __len__(self) -> int:
-            return 64
+            return 16
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
             image = torch.randn((1, 24, 24, 24), generator=torch.Generator().manual_seed(index))

@@ -139,3 +139,27 @@ def test_time_per_epoch_is_taken_between_changes_of_epoch(write, events):
         if event["event"] == "steps":
             event["epoch"] = 0
     assert throughput(read_run(write(events=events))).seconds_per_epoch is None
+
+
+def test_parts_of_the_steps_have_plain_names_and_the_waiting_is_the_devices(write, events):
+    for event in events:
+        if event["event"] == "steps":
+            event["parts"] = {"wait": 0.1, "copy": 0.05, "forward": 0.3, "backward": 0.5, "optimizer": 0.05}
+    parts = {part.name: part.share for part in part_shares(read_run(write(events=events)))}
+    assert parts == {
+        "waiting for data": pytest.approx(0.1),
+        "copy": pytest.approx(0.05),
+        "forward": pytest.approx(0.3),
+        "backward": pytest.approx(0.5),
+        "optimiser": pytest.approx(0.05),
+    }
+
+
+def test_what_was_written_down_after_the_end_counts_for_the_whole(write, events):
+    before = read_run(write(events=events))
+    page = {"event": "stage", "time_s": 302.9, "name": "report", "seconds": 0.8}
+    run = read_run(write(events=[*events, page]))
+    assert (before.seconds, run.seconds) == (302.1, pytest.approx(302.9))
+    shares = {part.name: part.seconds for part in stage_shares(run)}
+    assert shares["report"] == 0.8
+    assert sum(shares.values()) == pytest.approx(302.9)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.observe import SpanRecorder
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -67,3 +68,14 @@ def test_the_average_lags_behind_the_weights_and_is_the_network_itself_when_off(
     assert not torch.equal(a, b)
     off = training(average_decay=0.0)
     assert off.averaged is off.network
+
+
+def test_the_parts_of_a_step_are_spans_in_their_order():
+    step = training()
+    with SpanRecorder() as recorder:
+        step(batch(), 0.05)
+    names = ["copy", "forward", "loss", "backward", "optimizer", "averaging"]
+    assert [(record.name, record.depth) for record in recorder.take()] == [(name, 0) for name in names]
+    with SpanRecorder() as recorder:
+        training(average_decay=0.0)(batch(), 0.05)
+    assert [record.name for record in recorder.take()] == names[:-1]

@@ -99,7 +99,7 @@ class Loop:
         Raises:
             NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before.
         """
-        with SpanRecorder(device=device_clock(self.training.device)) as recorder:
+        with SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as recorder:
             try:
                 return self._run(recorder)
             finally:

@@ -216,7 +216,7 @@ class Run:
         training.network.train()
         feed = Feed(training_cases, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
         with (
-            Stage("train", self.log, self.clock, is_phase=False),
+            self._stage("train"),
             feed,
             TerminalProgress(self.console, self.clock, target_dice=self.plan.train.target_dice) as progress,
         ):

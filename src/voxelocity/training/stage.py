@@ -5,9 +5,16 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from voxelocity.observe import Clock, EventLog, phase, span
+from voxelocity.observe import Clock, EventLog, phase
 
-_COLORS = {"cache": "brown", "network": "grey", "rehearse validation": "khaki", "validate": "gold", "report": "plum"}
+_COLORS = {
+    "cache": "brown",
+    "train": "lightblue",
+    "network": "grey",
+    "rehearse validation": "khaki",
+    "validate": "gold",
+    "report": "plum",
+}
 _PHASE_NAMES = {"validate": "final validation"}
 
 
@@ -18,20 +25,19 @@ class Stage:
         name: as the event says it.
         log: where it is written.
         clock: tells seconds.
-        is_phase: whether it stands on a time line; not for what holds other phases.
     """
 
-    def __init__(self, name: str, log: EventLog, clock: Clock, *, is_phase: bool = True) -> None:
+    def __init__(self, name: str, log: EventLog, clock: Clock) -> None:
         self._name, self._log, self._clock = name, log, clock
-        self._span = (phase if is_phase else span)(_PHASE_NAMES.get(name, name), color=_COLORS.get(name, ""))
+        self._phase = phase(_PHASE_NAMES.get(name, name), color=_COLORS.get(name, ""))
 
     def __enter__(self) -> Self:
         self._start_s = self._clock()
-        self._span.__enter__()
+        self._phase.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._span.__exit__(kind, error, traceback)
+        self._phase.__exit__(kind, error, traceback)
         self._log.write("stage", name=self._name, seconds=self._clock() - self._start_s)

@@ -10,6 +10,7 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.observe import SpanRecorder
 
 
 def prepared(refs, config):
@@ -148,3 +149,15 @@ def test_cases_of_different_channels_are_refused_by_name(blob_refs, data_config)
     two = replace(blob_refs[1], images=blob_refs[1].images * 2)
     with pytest.raises(DatasetError, match=r"case 'case_\d' has \d channel\(s\), case 'case_\d' \d; give all cases"):
         take([blob_refs[0], two], data_config(), 4)
+
+
+def test_the_work_of_the_feed_is_seen_as_spans(blob_refs, data_config):
+    config = data_config("none", num_threads=1)
+    with SpanRecorder() as recorder, Feed(prepared(blob_refs, config), config, seed=3) as feed:
+        next(feed)
+    records = recorder.take()
+    names = [record.name for record in records[: [record.name for record in records].index("collate") + 1]]
+    assert names == ["decode", "prepare"] * config.batch_size + ["read", "augment", "collate"]
+    collate = records[len(names) - 1]
+    assert all(record.parent == collate.number for record in records[: len(names) - 1])
+    assert {record.thread for record in records} == {"voxelocity-feed-0"}

@@ -1,0 +1,85 @@
+"""The structure of `benchmarks/own_cost.py`; its figures mean nothing here."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def own_cost():
+    spec = importlib.util.spec_from_file_location("own_cost", BENCHMARKS / "own_cost.py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules["own_cost"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["own_cost"]
+
+
+def test_spans_are_timed_with_and_without_a_recorder(own_cost):
+    amount = own_cost.Amount(num_spans=200, span_repeats=3)
+    for listened in (False, True):
+        found = own_cost.span_us(amount, listened=listened)
+        assert found["n"] == 3
+        assert found["low"] <= found["median"] <= found["high"]
+
+
+def test_steps_are_compared_in_pairs_and_their_spans_counted(own_cost):
+    found = own_cost.step_share(own_cost.Amount(step_pairs=2))
+    assert found["spans_per_step"] == 7
+    assert found["share"]["n"] == found["step_cpu_s"]["n"] == 2
+
+
+def test_what_a_watcher_takes_is_the_cpu_time_beside_the_programs(own_cost):
+    forks = "import subprocess, sys; sum(range(30_000_000)); sys.exit(subprocess.call(sys.argv[2:]))"
+    found = own_cost.watched(lambda folder: [sys.executable, "-c", forks], "cpu", 2, 2)
+    assert found["note"] == ""
+    assert found["own_cpu_s"]["low"] > 0.0
+    assert found["own_share"]["low"] > 0.0
+    assert {"wall_share", "cpu_share"} <= set(found)
+
+
+def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):
+    assert own_cost.watched(lambda folder: [sys.executable, "-c", "raise SystemExit(2)"], "cpu", 1, 1) == {
+        "note": "could not be run: -c raise SystemExit(2)"
+    }
+
+
+def test_the_commands_are_those_that_a_person_gives(own_cost):
+    assert own_cost.monitor(0.5)(Path("out"))[1:] == [
+        "-m", "voxelocity", "monitor", "--period", "0.5", "--no-page", "-o", "out",
+    ]  # fmt: skip
+    assert own_cost.diagnose(Path("out"))[1:] == ["-m", "voxelocity", "diagnose", "-o", "out"]
+
+
+def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
+    asked = []
+
+    def watched(watcher, program, rounds, pairs):
+        asked.append((program, watcher(Path("x"))[3]))
+        return {"note": "not here"}
+
+    monkeypatch.setattr(own_cost, "watched", watched)
+    record = json.loads(json.dumps(own_cost.measure(own_cost.QUICK)))
+    assert set(record) == {"span_off_us", "span_on_us", "training_step", "watchers"}
+    assert asked == [("cpu", "monitor")] * 2 + [("training", "monitor")] * 2 + [("training", "diagnose")]
+    assert record["watchers"][1] == {
+        "watcher": "voxelocity monitor --period 0.1", "program": "cpu", "note": "not here",
+    }  # fmt: skip
+
+
+def test_the_watched_programs_do_their_rounds(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("watched_programs", BENCHMARKS / "watched_programs.py")
+    programs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(programs)
+    for name in programs.PROGRAMS:
+        monkeypatch.setattr(sys, "argv", ["watched_programs.py", name, "--rounds", "9"])
+        programs.main()
+        found = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert set(found) == {"wall_s", "cpu_s", "process_cpu_s"}
+        assert 0.0 < found["cpu_s"] <= found["process_cpu_s"]

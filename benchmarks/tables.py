@@ -339,10 +339,10 @@ def _page(path: Path, tables: str) -> str:
     return _filled(path.read_text(), tables, where=str(path))
 
 
-def _monai_page(path: Path) -> str:
-    """A page on MONAI, each of its tables between marks of its own."""
+def _named_page(path: Path) -> str:
+    """A page with several tables, each between marks of its own."""
     text = path.read_text()
-    for name, lines in _MONAI_TABLES[path.name].items():
+    for name, lines in _NAMED_TABLES[path.name].items():
         text = _filled(text, "\n".join(lines() or [_NOT_MEASURED]), where=str(path), name=name)
     return text
 
@@ -395,16 +395,70 @@ def _curve_lines() -> list[str]:
     return lines
 
 
+def _own_cost_lines() -> list[str]:
+    """What spans and watchers take."""
+    lines: list[str] = []
+    for record in load("own_cost.json"):
+        step = record["training_step"]
+        rows = [
+            ("a span, nobody listens", _range(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
+            ("a span, recorded with the host's clock", _range(record["span_on_us"]), "µs of CPU",
+             record["span_on_us"]["n"]),
+            (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
+             f"({step['step_cpu_s']['median']:.2f} s)", _percent(step["share"]), "of its CPU time", step["share"]["n"]),
+        ]  # fmt: skip
+        for row in record["watchers"]:
+            what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
+            if row["note"]:
+                rows.append((what, "n/a", row["note"], 0))
+                continue
+            rows += [
+                (f"{what}: its own CPU time, start-up included", _percent(row["own_share"]), "of the program's time",
+                 row["own_share"]["n"]),
+                (f"{what}: what it adds to the program", _percent(row["wall_share"]), "of the program's time",
+                 row["wall_share"]["n"]),
+            ]  # fmt: skip
+        lines += _table(("what", "median (least to most)", "", "n"), rows)
+        lines += ["", f"Load average before: {record['load_average']:.1f}. {_source(record, record['command'])}"]
+    return lines
+
+
+_WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
+
+
+def _split_lines() -> list[str]:
+    """How the split of the report compares with the time of the process."""
+    lines: list[str] = []
+    for record in load("time_split.json"):
+        rows = [
+            ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
+             duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
+             f"{run['other_share_of_steps']:.1%}")
+            for run in record["runs"]
+        ]  # fmt: skip
+        heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
+        lines += _table(heads, rows)
+        lines += ["", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
+                  f"{_source(record, record['command'])}"]  # fmt: skip
+    return lines
+
+
+def _percent(figure: dict[str, float]) -> str:
+    return f"{figure['median']:.2%} ({figure['low']:.2%} to {figure['high']:.2%})"
+
+
 def _range(figure: dict[str, float]) -> str:
     return f"{_figure(figure['median'])} ({_figure(figure['low'])} to {_figure(figure['high'])})"
 
 
-_MONAI_TABLES = {
+_NAMED_TABLES = {
     "monai.md": {"the examples": _example_lines, "the chains": _chain_lines, "the curves": _curve_lines},
     "monai-transforms.md": {
         "the random transforms": _parity_lines,
         "the deterministic transforms": _deterministic_lines,
     },
+    "spans.md": {"the own cost": _own_cost_lines},
+    "runs.md": {"the split": _split_lines},
 }
 
 
@@ -414,7 +468,7 @@ def main() -> None:
     check = parser.parse_args().check
     pages = {README: _page(README, readme_table()), DOCS / "measured.md": measured_page()}
     pages |= {DOCS / name: _page(DOCS / name, page_tables(name)) for name in _TABLE_OF}
-    pages |= {DOCS / name: _monai_page(DOCS / name) for name in _MONAI_TABLES}
+    pages |= {DOCS / name: _named_page(DOCS / name) for name in _NAMED_TABLES}
     stale = [path.name for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         sys.exit(f"not what the result files say: {', '.join(stale)}; run benchmarks/tables.py" if stale else 0)

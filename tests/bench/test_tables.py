@@ -111,15 +111,15 @@ def marked(tables, name):
 @pytest.fixture
 def monai_page(tables, tmp_path):
     page = tmp_path / "monai.md"
-    page.write_text("\n".join(marked(tables, name) for name in tables._MONAI_TABLES["monai.md"]))
+    page.write_text("\n".join(marked(tables, name) for name in tables._NAMED_TABLES["monai.md"]))
     return page
 
 
-def test_tables_of_the_monai_page_that_are_not_measured_yet_say_so(tables, monai_page):
-    assert tables._monai_page(monai_page).count("Not measured yet: run the commands above") == 3
+def test_tables_of_the_named_page_that_are_not_measured_yet_say_so(tables, monai_page):
+    assert tables._named_page(monai_page).count("Not measured yet: run the commands above") == 3
 
 
-def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, record, tmp_path):
+def test_the_named_page_shows_examples_chains_and_curves(tables, monai_page, record, tmp_path):
     kept = json.loads(record.read_text())
     (tmp_path / "bench_monai.json").write_text(json.dumps(kept))
     one = {"median": 2.0, "low": 1.0, "high": 3.0}
@@ -137,7 +137,7 @@ def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, rec
     (tmp_path / "monai_curves.json").write_text(
         json.dumps({**head, "tolerance": 1e-3, "curves": [curve], "noise": noise})
     )
-    text = tables._monai_page(monai_page)
+    text = tables._named_page(monai_page)
     assert "Not measured yet" not in text
     assert "| spleen | MONAI | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2.0000 | 3 |" in text
     assert "spleen: 5 CTs, `--small`, 20 steps; largest difference of a loss 1.2e-05 of its value." in text
@@ -145,3 +145,43 @@ def test_the_monai_page_shows_examples_chains_and_curves(tables, monai_page, rec
     assert "| Dataset | DataLoader | SGD | 20 | 2.0e-06 | 0.0e+00 |" in text
     assert "Mann-Whitney p = 0.61" in text
     assert "is -0.40% to +1.10% of MONAI's (95% interval), within the 2% set before." in text
+
+
+def figure(median):
+    return {"median": median, "low": median / 2, "high": median * 2, "n": 5}
+
+
+ENVIRONMENT = dict.fromkeys(("cpu", "num_cpus", "gpu", "torch", "monai", "commit"), "x") | {"memory_bytes": 1}
+
+
+def test_the_page_on_spans_shows_what_they_and_the_watchers_cost(tables, tmp_path):
+    watcher = {"watcher": "voxelocity monitor --period 0.5", "program": "cpu", "note": ""}
+    watcher |= {"own_share": figure(0.004), "wall_share": figure(0.01)}
+    absent = {"watcher": "voxelocity diagnose", "program": "training", "note": "could not be run: x"}
+    step = {"share": figure(0.001), "step_cpu_s": figure(0.2), "spans_per_step": 7}
+    record = {"span_off_us": figure(0.4), "span_on_us": figure(2.5), "training_step": step, "load_average": 1.0}
+    record |= {"command": "python x.py", "environment": ENVIRONMENT, "watchers": [watcher, absent]}
+    (tmp_path / "own_cost.json").write_text(json.dumps(record))
+    lines = tables._own_cost_lines()
+    assert "| a span, nobody listens | 0.4 (0.2 to 0.8) | µs of CPU | 5 |" in lines
+    assert "| a span, recorded with the host's clock | 2.5 (1.25 to 5) | µs of CPU | 5 |" in lines
+    step = "| recording the 7 spans of a training step of the demo (0.20 s) | 0.10% (0.05% to 0.20%) |"
+    assert f"{step} of its CPU time | 5 |" in lines
+    around = "| `voxelocity monitor --period 0.5` around a CPU-bound program:"
+    assert (
+        f"{around} its own CPU time, start-up included | 0.40% (0.20% to 0.80%) | of the program's time | 5 |" in lines
+    )
+    assert f"{around} what it adds to the program | 1.00% (0.50% to 2.00%) | of the program's time | 5 |" in lines
+    assert "| `voxelocity diagnose` around a training program | n/a | could not be run: x | 0 |" in lines
+    assert lines[-1].startswith("Load average before: 1.0. `python x.py`")
+
+
+def test_the_page_on_runs_shows_how_the_split_compares_with_the_wall_time(tables, tmp_path):
+    run = {"wall_s": 126.0, "reported_s": 125.0, "gap_share": 0.0079, "other_share": 0.001}
+    run |= {"other_share_of_steps": 0.004}
+    record = {"command": "python x.py", "environment": ENVIRONMENT, "load_average": 1.0}
+    record["runs"] = [{**run, "resumed": False}, {**run, "resumed": True}]
+    (tmp_path / "time_split.json").write_text(json.dumps(record))
+    lines = tables._split_lines()
+    assert "| in one go | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines
+    assert "| stopped by Ctrl-C and resumed | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines

@@ -177,12 +177,13 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
         with tempfile.TemporaryDirectory() as folder:
             before = [*watcher(Path(folder) / "watched"), "--"]
             sides = {"without": words, "with": before + words}
-            found = {}
+            found: dict[str, dict[str, float]] = {}
             for side in ("without", "with") if number % 2 else ("with", "without"):
-                found[side] = _run(sides[side])
+                ended = _run(sides[side])
+                if ended is None:
+                    return {"note": f"could not be run: {' '.join(before[1:-1][:3])}"}
+                found[side] = ended
         with_it, without = found["with"], found["without"]
-        if with_it is None or without is None:
-            return {"note": f"could not be run: {' '.join(before[1:-1][:3])}"}
         wall.append(with_it["wall_s"] / without["wall_s"] - 1.0)
         cpu.append(with_it["cpu_s"] / without["cpu_s"] - 1.0)
         own.append(with_it["tree_cpu_s"] - with_it["process_cpu_s"])

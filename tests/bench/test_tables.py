@@ -166,7 +166,7 @@ def test_the_page_on_spans_shows_what_they_and_the_watchers_cost(tables, tmp_pat
     assert "| a span, nobody listens | 0.4 (0.2 to 0.8) | µs of CPU | 5 |" in lines
     assert "| a span, recorded with the host's clock | 2.5 (1.25 to 5) | µs of CPU | 5 |" in lines
     step = "| recording the 7 spans of a training step of the demo (0.20 s) | 0.10% (0.05% to 0.20%) |"
-    assert f"{step} of its CPU time | 5 |" in lines
+    assert f"{step} of its CPU time, pair by pair; so many times the line above is 0.01% | 5 |" in lines
     around = "| `voxelocity monitor --period 0.5` around a CPU-bound program:"
     assert (
         f"{around} its own CPU time, start-up included | 0.40% (0.20% to 0.80%) | of the program's time | 5 |" in lines

@@ -9,7 +9,14 @@ from voxelocity.training.run_folder import RunFolder
 
 def test_clearing_removes_what_a_run_writes_and_nothing_else(tmp_path):
     folder = RunFolder(tmp_path)
-    written = [folder.record, folder.events, folder.report, tmp_path / "model.safetensors", tmp_path / "model.json"]
+    written = [
+        folder.record,
+        folder.events,
+        tmp_path / "events-rank3.jsonl",
+        folder.report,
+        tmp_path / "model.safetensors",
+        tmp_path / "model.json",
+    ]
     for file in written:
         file.write_text("x")
     folder.checkpoints.mkdir()

@@ -1,9 +1,22 @@
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from voxelocity.core.errors import InputError
-from voxelocity.report import LabelledRun, comparison_verdict, render_comparison
+from voxelocity.core.records import CaseScore
+from voxelocity.report import (
+    LabelledRun,
+    comparison_verdict,
+    label_run,
+    paired_parity,
+    read_run,
+    render_comparison,
+)
+from voxelocity.report.summary import TimeShare
+from voxelocity.report.views import Section, Table
 
 PLAIN = LabelledRun(
     label="Plain MONAI",
@@ -75,7 +88,7 @@ def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):
     for phrase in (
         "Time to Dice 0.85 4 min 50 s 4.8×",
         "Waiting for data 62.0 % 1.3 %",
-        "num_workers 2 0",
+        "num_workers Plain MONAI: 2 Voxelocity: 0",
         "1 more setting is equal.",
         "Every epoch from the files.",
         "Same net.",
@@ -122,3 +135,105 @@ def test_one_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="comparing takes two runs or more"):
         render_comparison([PLAIN], tmp_path / "c.html", "t")
     assert not list(tmp_path.iterdir())
+
+
+def splits(*seconds):
+    names = ("start", "training steps", "final validation")
+    return tuple(
+        TimeShare(name=name, seconds=part_s, share=part_s / sum(seconds))
+        for name, part_s in zip(names, seconds, strict=True)
+    )
+
+
+def scored(*dice):
+    return [CaseScore(case_id=f"case_{i}", dice={"liver": value}) for i, value in enumerate(dice)]
+
+
+def test_accuracy_that_was_paired_takes_the_place_of_both_final_values():
+    parity = paired_parity(scored(0.8, 0.9, 0.7), scored(0.801, 0.9, 0.699))
+    text = comparison_verdict([PLAIN, OURS], target_dice=0.85, parity=parity)
+    assert "Accuracy: the same within 0.01 mean foreground Dice" in text
+    assert "Final Dice" not in text
+
+
+def test_accuracy_times_and_further_tables_stand_on_the_page(tmp_path):
+    parity = paired_parity(scored(0.8, 0.9, 0.7), scored(0.801, 0.9, 0.699))
+    table = Table(caption="By round", heads=("Round", "images/s"), rows=[("1", "18.2")])
+    text = words(
+        render_comparison(
+            [replace(PLAIN, stages=splits(2.0, 240.0, 18.0)), replace(OURS, stages=splits(2.0, 50.0, 13.0))],
+            tmp_path / "c.html",
+            "t",
+            target_dice=0.85,
+            target_reason="the target of both runs",
+            parity=parity,
+            notices=("Mind the gap.",),
+            sections=(Section(title="Speed", tables=(table,), text="Three rounds.", hint="In turn."),),
+        )
+    )
+    for phrase in (
+        "liver 0.800 0.800 ±0.000 -0.002 to +0.002 3 yes: same",
+        "Where the time went Plain MONAI 4 min 20 s",
+        "Voxelocity 1 min 5 s",
+        "training steps 4 min 92.3 % 50 s 76.9 %",
+        "sum 4 min 20 s 1 min 5 s",
+        "The target of 0.850 is the target of both runs;",
+        "Mind the gap.",
+        "Speed Three rounds. By round Round images/s 1 18.2 In turn.",
+    ):
+        assert phrase in text
+
+
+def test_reasons_stand_beside_settings_only_where_somebody_gave_them(tmp_path):
+    assert "Why" not in words(render_comparison([PLAIN, OURS], tmp_path / "c.html", "t"))
+    told = replace(OURS, reasons={"num_workers": "threads do the work"})
+    assert "Voxelocity: threads do the work" in words(render_comparison([PLAIN, told], tmp_path / "c.html", "t"))
+
+
+@pytest.fixture(scope="module")
+def page_of_runs(finished_run, tmp_path_factory):
+    """The page of two runs of the made-up data set, the second quicker and set up otherwise."""
+    facts = read_run(finished_run)
+    first, second = label_run(facts, "float32"), label_run(facts, "bfloat16")
+    second = replace(second, wall_s=240.0, settings={**second.settings, "precision.compute": "bfloat16"})
+    quicker = tuple(replace(part, seconds=0.8 * part.seconds) for part in second.stages)
+    folder = tmp_path_factory.mktemp("comparison")
+    return render_comparison(
+        [first, replace(second, stages=quicker)],
+        folder / "c.html",
+        "Two runs",
+        target_dice=0.85,
+        parity=paired_parity(facts.scores, facts.scores),
+    )
+
+
+def test_a_browser_shows_the_comparison_without_a_complaint(page_of_runs, browse, tmp_path):
+    picture = tmp_path / "page.png"
+    options = (f"--screenshot={picture}", "--window-size=1200,3000", "--hide-scrollbars")
+    shot = browse(page_of_runs, tmp_path / "profile", *options)
+    assert [line for line in shot.stderr.splitlines() if "CONSOLE" in line] == []
+    for part in np.split(imread(picture)[:2400, :, :3], 6):
+        assert part.std() > 0.02, "a blank stretch"
+
+
+def test_the_comparison_is_one_file_that_can_be_used_by_keyboard_and_read_aloud(page_of_runs):
+    text = page_of_runs.read_text(encoding="utf-8")
+    assert not re.search(r"""(src|href)=["'](?!#|data:)""", text), "something from elsewhere"
+    assert "<script" not in text
+    regions = re.findall(r'<div class="scroll[^>]*>', text)
+    assert regions
+    assert all('tabindex="0"' in region and "aria-label=" in region for region in regions)
+    bars = re.findall(r'<svg class="bar"[^>]*>', text)
+    assert len(bars) == 4, "two of stages, two of steps"
+    assert all('role="img"' in bar and "aria-label=" in bar for bar in bars)
+
+
+def test_bars_of_two_runs_have_one_scale_and_one_colour_for_a_name(page_of_runs):
+    text = page_of_runs.read_text(encoding="utf-8")
+    first, second = (
+        re.findall(r'class="([\w-]+)" x="[^"]*" y="0" width="([\d.]+)%"', bar)
+        for bar in re.findall(r'<svg class="bar".*?</svg>', text, re.DOTALL)[:2]
+    )
+    assert [style for style, _ in first] == [style for style, _ in second]
+    assert sum(float(width) for _, width in first) == pytest.approx(100.0, abs=0.1)
+    assert sum(float(width) for _, width in second) == pytest.approx(80.0, abs=0.1)

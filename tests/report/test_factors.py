@@ -3,7 +3,8 @@ import json
 import pytest
 
 from voxelocity.core.errors import InputError
-from voxelocity.report import LabelledRun, comparison_to_json, render_markdown_table
+from voxelocity.core.records import CaseScore
+from voxelocity.report import LabelledRun, comparison_to_json, paired_parity, render_markdown_table
 from voxelocity.report.factors import compare
 
 PLAIN = LabelledRun(
@@ -107,3 +108,22 @@ def test_the_comparison_is_plain_data():
     assert first["values"] == {"Plain": 240.0, "Ours": 50.0}
     assert first["factors"] == {"Ours": {"value": pytest.approx(4.8), "kind": "times", "is_at_least": False}}
     assert next(row for row in data["factors"] if row["key"] == "wait_share")["factors"] == {}
+
+
+def test_less_memory_is_better_and_half_of_it_is_a_factor_of_two():
+    a, b = LabelledRun(label="a", peak_host_bytes=2**32), LabelledRun(label="b", peak_host_bytes=2**31)
+    row = rows(a, b)["peak_host_bytes"]
+    assert (row.name, row.texts) == ("Peak main memory", ("4.00 GiB", "2.00 GiB"))
+    assert row.factors[0].value == 2.0
+    device = rows(LabelledRun(label="a", peak_device_bytes=2892), LabelledRun(label="b", peak_device_bytes=1829))
+    assert device["peak_device_bytes"].factors[0].text == "1.6×"
+
+
+def test_accuracy_is_plain_data_with_its_judgements():
+    scores = [CaseScore(case_id=str(i), dice={"liver": 0.8}) for i in range(3)]
+    data = comparison_to_json([PLAIN, OURS], parity=paired_parity(scores, scores), notices=("mind",))
+    assert json.loads(json.dumps(data)) == data
+    assert data["notices"] == ["mind"]
+    assert data["accuracy"]["overall"]["judgement"] == "same"
+    assert [row["judgement"] for row in data["accuracy"]["structures"]] == ["same", "undecided"]
+    assert comparison_to_json([PLAIN, OURS])["accuracy"] is None

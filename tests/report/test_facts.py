@@ -161,3 +161,10 @@ def test_slices_of_unequal_shapes_are_left_out_with_a_warning(write):
     )
     assert run.slices == ()
     assert "arrays of the shapes [(2, 4), (4, 4)]" in run.warnings[0]
+
+
+def test_peaks_of_memory_are_read_where_the_run_stored_them(write, record, events):
+    assert read_run(write(record=record, events=events)).finish.peak_host_bytes is None
+    events[-1] |= {"peak_host_bytes": 3_000_000_000, "peak_device_bytes": None}
+    finish = read_run(write(record=record, events=events)).finish
+    assert (finish.peak_host_bytes, finish.peak_device_bytes) == (3_000_000_000, None)

@@ -1,5 +1,7 @@
 import math
 
+import pytest
+
 from voxelocity.report import LabelledRun, label_run, read_run, seconds_to_reach
 from voxelocity.report.labelled import differing_settings
 
@@ -51,3 +53,19 @@ def test_only_settings_that_differ_are_listed_and_tuples_equal_lists():
     assert differing == {"cache.tier": ("none", "memory"), "seed": (None, 0)}
     assert num_equal == 2
     assert differing_settings([LabelledRun(label="a"), LabelledRun(label="b")]) == ({}, 0)
+
+
+def test_a_run_brings_its_peaks_its_splits_and_its_reasons(write, record, events):
+    events[-1] |= {"peak_host_bytes": 2**30, "peak_device_bytes": 2**31}
+    run = label_run(read_run(write(record=record, events=events)), "x")
+    assert (run.peak_host_bytes, run.peak_device_bytes) == (2**30, 2**31)
+    assert run.reasons["precision.autocast"].startswith("the GPU has bfloat16 units")
+    assert run.machine["device"] == "cuda"
+    assert sum(part.seconds for part in run.stages) == pytest.approx(302.1)
+    # 44 steps a second.
+    assert sum(part.seconds for part in run.step_parts) == pytest.approx(1 / 44)
+    assert {part.name for part in run.step_parts} >= {"waiting for data", "network"}
+
+
+def test_a_run_without_steps_has_no_split_of_a_step(write, record):
+    assert label_run(read_run(write(record=record)), "x").step_parts == ()

@@ -1,8 +1,6 @@
 import base64
 import itertools
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
@@ -211,19 +209,7 @@ def test_a_path_that_cannot_be_written_is_an_output_error(finished_run):
         render_page(read_run(finished_run), finished_run / "run.yaml" / "report.html")
 
 
-def browse(page, profile, *options):
-    """Chromium's answer to a page, as a completed process."""
-    if shutil.which("chromium") is None:
-        pytest.skip("chromium is not on PATH")
-    command = [
-        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-        "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        f"--user-data-dir={profile}", "--enable-logging=stderr", *options, page.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-
-
-def test_a_browser_shows_the_page_without_a_complaint(text, finished_run, tmp_path):
+def test_a_browser_shows_the_page_without_a_complaint(text, finished_run, browse, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(text, encoding="utf-8")
     picture = tmp_path / "page.png"

@@ -5,7 +5,17 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.report import LabelledRun, dataset_panel, factor_table, plan_table, score_table
+from voxelocity.report import (
+    LabelledRun,
+    PairedRuns,
+    accuracy_table,
+    comparison_summary,
+    dataset_panel,
+    factor_table,
+    paired_parity,
+    plan_table,
+    score_table,
+)
 
 CHOICES = [
     Choice(
@@ -24,6 +34,14 @@ RUNS = [
     LabelledRun(label="Ours", seconds_to_target=50.0, wall_s=60.0, images_per_s=180.0),
 ]
 
+PAIR = PairedRuns(
+    runs=(RUNS[0], RUNS[1]),
+    target_dice=0.85,
+    target_reason="asked for",
+    parity=paired_parity(SCORES, SCORES[:6]),
+    notices=("Plain [x] has not finished.",),
+)
+
 
 @pytest.fixture
 def everything(record):
@@ -32,6 +50,7 @@ def everything(record):
         dataset_panel(record["dataset"], record["fingerprint"]),
         score_table(SCORES),
         factor_table(RUNS, target_dice=0.85),
+        comparison_summary(PAIR),
     ]
 
 
@@ -108,3 +127,38 @@ def test_factors_stand_beside_the_run_they_belong_to():
     lines = shown(factor_table(RUNS, target_dice=0.85), width=80).splitlines()
     assert lines[0].split() == ["Plain", "[x]", "Ours", "factor"]
     assert next(line for line in lines if line.startswith("Time to Dice 0.85")).split()[-1] == "4.8×"
+
+
+def test_two_runs_in_short_are_the_verdict_the_notices_the_factors_and_the_accuracy():
+    text = shown(comparison_summary(PAIR), width=120)
+    lines = text.splitlines()
+    assert lines[0].startswith(
+        "Ours reached Dice 0.85 in 50 s, Plain [x] in 4 min: 4.8 times faster. Accuracy: the same"
+    )
+    assert "note: Plain [x] has not finished." in lines
+    assert "target: Dice 0.85, asked for" in lines
+    assert next(line for line in lines if line.startswith("liver")).split() == [
+        "liver",
+        "±0.000",
+        "±0.000",
+        "to",
+        "±0.000",
+        "6",
+        "same",
+    ]
+    assert "HD95 mm" in text
+
+
+def test_runs_without_target_and_scores_have_only_factors_in_short():
+    bare = PairedRuns(runs=PAIR.runs, target_dice=None, target_reason="", parity=None, notices=())
+    text = shown(comparison_summary(bare), width=120)
+    assert "target:" not in text
+    assert "95 % interval" not in text
+    assert "Images per second" in text
+
+
+def test_one_structure_is_not_repeated_as_the_mean_of_all():
+    alone = [CaseScore(case_id=str(i), dice={"liver": 0.8}) for i in range(3)]
+    text = shown(accuracy_table(paired_parity(alone, alone)), width=80)
+    assert "all structures" not in text
+    assert "HD95" not in text

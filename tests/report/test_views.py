@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from voxelocity.report.summary import TimeShare
-from voxelocity.report.views import bar_parts, in_words, joined, key_value_table, unbroken
+from voxelocity.report.views import bar_parts, in_words, joined, key_value_table, side_by_side, unbroken
 
 
 def test_numbers_are_tied_to_their_units_and_nothing_else():
@@ -46,3 +46,38 @@ def test_settings_become_rows_and_none_become_no_rows():
 
 def test_empty_parts_leave_no_separator():
     assert joined(["a", "", "b"]) == "a, b"
+
+
+def part(name, seconds):
+    return TimeShare(name=name, seconds=seconds, share=seconds / 10.0)
+
+
+def test_bars_side_by_side_share_scale_and_colours_and_the_remainder_comes_last():
+    view = side_by_side(
+        "Time",
+        {
+            "A": [part("load", 1.0), part("other", 1.0), part("train", 8.0)],
+            "B": [part("train", 4.0), part("save", 1.0)],
+        },
+    )
+    a, b = view.bars
+    assert [(p.name, p.style, p.start, p.width) for p in a.parts] == [
+        ("load", "part-2", 0.0, 10.0),
+        ("other", "part-other", 10.0, 10.0),
+        ("train", "part-1", 20.0, 80.0),
+    ]
+    assert [(p.style, p.start, p.width) for p in b.parts] == [("part-1", 0.0, 40.0), ("part-3", 40.0, 10.0)]
+    assert (a.total, b.total) == ("10 s", "5.0 s")
+    assert view.table.heads == ["Part", "A", "Share", "B", "Share"]
+    assert view.table.rows == [
+        ["load", "1.0 s", "10.0 %", "", ""],
+        ["train", "8.0 s", "80.0 %", "4.0 s", "40.0 %"],
+        ["save", "", "", "1.0 s", "10.0 %"],
+        ["other", "1.0 s", "10.0 %", "", ""],
+        ["sum", "10 s", "", "5.0 s", ""],
+    ]
+    assert view.styles == ("part-2", "part-1", "part-3", "part-other")
+
+
+def test_bars_of_nothing_are_empty():
+    assert side_by_side("Time", {}).bars == ()

@@ -16,6 +16,7 @@ from voxelocity.observe.host import (
 )
 from voxelocity.observe.host_sampling import HostSampler
 from voxelocity.observe.measure import Timing, measure
+from voxelocity.observe.process_peak import peak_device_bytes, peak_host_bytes
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.spans import (
@@ -58,6 +59,8 @@ __all__ = [
     "local_ranks",
     "measure",
     "phase",
+    "peak_device_bytes",
+    "peak_host_bytes",
     "process_age_s",
     "process_rank",
     "read_events",

@@ -3,28 +3,50 @@
 from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
+from voxelocity.report.folder_kind import FolderKind, folder_kind
 from voxelocity.report.labelled import LabelledRun, label_run, seconds_to_reach
 from voxelocity.report.page import render_page
+from voxelocity.report.pair import PairedRuns, pair_runs
+from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, mean_scores, paired_parity
 from voxelocity.report.progress import render_progress_png
 from voxelocity.report.quantities import bytes_text, duration_text, share_text
 from voxelocity.report.records import RunFacts, SliceFigure, StageRecord, StepRecord, ValidationRecord
 from voxelocity.report.summary import verdict
-from voxelocity.report.terminal import dataset_panel, factor_table, plan_table, score_table
+from voxelocity.report.terminal import (
+    accuracy_table,
+    comparison_summary,
+    dataset_panel,
+    factor_table,
+    plan_table,
+    score_table,
+)
 
 __all__ = [
+    "FolderKind",
     "LabelledRun",
+    "MARGIN_DICE",
+    "MARGIN_MM",
+    "PairedDifference",
+    "PairedRuns",
+    "Parity",
     "RunFacts",
     "SliceFigure",
     "StageRecord",
     "StepRecord",
     "ValidationRecord",
+    "accuracy_table",
     "bytes_text",
+    "comparison_summary",
     "comparison_to_json",
     "comparison_verdict",
     "dataset_panel",
     "duration_text",
     "factor_table",
+    "folder_kind",
     "label_run",
+    "mean_scores",
+    "pair_runs",
+    "paired_parity",
     "plan_table",
     "read_run",
     "render_comparison",

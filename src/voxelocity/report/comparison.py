@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.charts import Series, time_chart
+from voxelocity.report.differences import different_settings, machine_notices, machines_table
 from voxelocity.report.factors import FactorRow, compare, factor_table_view
-from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.parity import Parity
 from voxelocity.report.quantities import (
     count_text,
     dice_text,
@@ -17,12 +20,18 @@ from voxelocity.report.quantities import (
     factor_text,
     rate_text,
     signed_text,
-    value_text,
 )
-from voxelocity.report.tables import machine_table
-from voxelocity.report.views import Card, LegendEntry, Table, joined, key_value_table, render
-
-_MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
+from voxelocity.report.views import (
+    Card,
+    LegendEntry,
+    Section,
+    Table,
+    TimeBars,
+    joined,
+    key_value_table,
+    render,
+    side_by_side,
+)
 
 
 def render_comparison(
@@ -31,6 +40,10 @@ def render_comparison(
     title: str,
     *,
     target_dice: float | None = None,
+    target_reason: str = "",
+    parity: Parity | None = None,
+    notices: Sequence[str] = (),
+    sections: Sequence[Section] = (),
     summary: str = "",
     command: str = "",
 ) -> Path:
@@ -41,6 +54,10 @@ def render_comparison(
         path: file to write; it is replaced in one move.
         title: heading of the page.
         target_dice: the Dice whose time was taken; a line in the chart.
+        target_reason: where it comes from.
+        parity: accuracy of the last run and of the first, paired by case.
+        notices: what keeps figures from comparing as they look; machines and versions that differ are told anyway.
+        sections: further tables, behind the factors.
         summary: one or two sentences on what was compared and how.
         command: what to type to get these numbers again.
 
@@ -49,32 +66,37 @@ def render_comparison(
         OutputError: the file cannot be written.
     """
     rows = compare(runs, target_dice=target_dice)
-    is_one_machine = all(run.machine == runs[0].machine for run in runs)
-    differing, num_equal = differing_settings(runs)
+    settings, num_equal = different_settings(runs)
     context = {
         "title": title,
-        "verdict": comparison_verdict(runs, target_dice=target_dice),
+        "verdict": comparison_verdict(runs, target_dice=target_dice, parity=parity),
         "summary": summary,
-        "notices": _notices(runs),
+        "notices": [*notices, *machine_notices(runs)],
         "cards": _cards(rows, runs[0].label, runs[-1].label),
         "factors": factor_table_view(runs, target_dice=target_dice),
-        "settings": Table(
-            caption="Settings that differ",
-            heads=["Key", *(run.label for run in runs)],
-            rows=[[key, *(value_text(value, key) for value in values)] for key, values in differing.items()],
-            text_columns=frozenset(range(1, len(runs) + 1)),
-        ),
+        "target_text": _target_reason_text(target_dice, target_reason),
+        "accuracy": [] if parity is None else accuracy_tables(parity, runs[0].label, runs[-1].label),
+        "accuracy_text": "" if parity is None else structure_sentences(parity),
+        "accuracy_hint": "" if parity is None else worth_of_interval(parity, runs[0].label, runs[-1].label),
+        "times": _times(runs),
+        "sections": sections,
+        "settings": settings,
+        "has_reasons": any(setting.reasons for setting in settings),
         "num_equal": num_equal,
-        "machine": machine_table(runs[0].machine if is_one_machine else {}),
-        "runs": [_details(run, has_machine=not is_one_machine) for run in runs],
+        "machine": machines_table(runs),
+        "runs": [_details(run) for run in runs],
         "command": command,
         **_curves(runs, target_dice),
     }
     return write_whole(path, render("comparison.html.j2", **context))
 
 
-def comparison_verdict(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> str:
+def comparison_verdict(
+    runs: Sequence[LabelledRun], *, target_dice: float | None = None, parity: Parity | None = None
+) -> str:
     """Plain sentences on how the last run compares with the first: time to the target, then accuracy.
+
+    Accuracy is judged where `parity` was paired by case; without it both values are told and nothing is concluded.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
@@ -83,7 +105,9 @@ def comparison_verdict(runs: Sequence[LabelledRun], *, target_dice: float | None
     base, ours = runs[0], runs[-1]
     speed = _target_text(base, ours, target_dice) or _rate_text(base, ours)
     dice = ""
-    if base.last_dice is not None and ours.last_dice is not None:
+    if parity is not None:
+        dice = accuracy_sentence(parity, base.label, ours.label)
+    elif base.last_dice is not None and ours.last_dice is not None:
         difference = signed_text(ours.last_dice - base.last_dice)
         dice = f"Final Dice {dice_text(ours.last_dice)} against {dice_text(base.last_dice)} ({difference})."
     return (
@@ -122,16 +146,23 @@ def _times_text(factor: float) -> str:
     return f"{factor_text(max(factor, 1.0 / factor)).removesuffix('×')} times {pace}"
 
 
-def _notices(runs: Sequence[LabelledRun]) -> list[str]:
-    notices = []
-    for key in _MACHINE_KEYS:
-        values = [value_text(run.machine[key], key) for run in runs if key in run.machine]
-        if len(set(values)) > 1:
-            notices.append(
-                f"The runs were made on different machines ({key}: {', '.join(values)}); "
-                "their times do not compare as if they were made on one."
-            )
-    return notices
+def _target_reason_text(target_dice: float | None, reason: str) -> str:
+    if target_dice is None or not reason:
+        return ""
+    return (
+        f"The target of {dice_text(target_dice)} is {reason}; its time is that of the first validation at or above it."
+    )
+
+
+def _times(runs: Sequence[LabelledRun]) -> list[TimeBars]:
+    """Where the time went, side by side, as far as the runs know it."""
+    stages = {run.label: run.stages for run in runs if run.stages}
+    steps = {run.label: run.step_parts for run in runs if run.step_parts}
+    return [
+        side_by_side(caption, splits)
+        for caption, splits in (("Wall time by stage", stages), ("One training step by activity", steps))
+        if splits
+    ]
 
 
 def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
@@ -162,12 +193,11 @@ def _curves(runs: Sequence[LabelledRun], target_dice: float | None) -> dict[str,
     return {"dice_chart": chart, "dice_alt": f"Line chart: validation Dice over time. {best}.", "dice_legend": legend}
 
 
-def _details(run: LabelledRun, *, has_machine: bool) -> dict[str, Any]:
+def _details(run: LabelledRun) -> dict[str, Any]:
     history = [(duration_text(seconds), dice_text(dice)) for seconds, dice in run.dice_history]
     return {
         "label": run.label,
         "notes": run.notes,
         "history": Table(caption=f"Validations of {run.label}", heads=("At", "Mean Dice"), rows=history),
-        "machine": machine_table(run.machine if has_machine else {}),
         "settings": key_value_table(f"Settings of {run.label}", run.settings),
     }

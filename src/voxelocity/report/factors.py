@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 from voxelocity.core.errors import InputError
 from voxelocity.report.labelled import LabelledRun, plain_value
+from voxelocity.report.parity import Parity
 from voxelocity.report.quantities import (
     NOT_AVAILABLE,
+    bytes_text,
     dice_text,
     duration_text,
     factor_text,
@@ -70,6 +72,8 @@ def compare(runs: Sequence[LabelledRun], *, target_dice: float | None = None) ->
         _times_row(runs, "images_per_s", "Images per second", rate_text, is_less_better=False),
         _times_row(runs, "wall_s", "Whole training", duration_text, is_less_better=True),
         _plain_row(runs, "wait_share", "Waiting for data", share_text),
+        _times_row(runs, "peak_host_bytes", "Peak main memory", bytes_text, is_less_better=True),
+        _times_row(runs, "peak_device_bytes", "Peak device memory", bytes_text, is_less_better=True),
         _difference_row(runs, "best_dice", "Best Dice"),
         _difference_row(runs, "last_dice", "Final Dice"),
     )
@@ -77,9 +81,14 @@ def compare(runs: Sequence[LabelledRun], *, target_dice: float | None = None) ->
 
 
 def comparison_to_json(
-    runs: Sequence[LabelledRun], *, title: str = "", target_dice: float | None = None
+    runs: Sequence[LabelledRun],
+    *,
+    title: str = "",
+    target_dice: float | None = None,
+    parity: Parity | None = None,
+    notices: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The comparison as plain data for `json.dump`: every run and every factor.
+    """The comparison as plain data for `json.dump`: every run and every factor, and the accuracy where it was paired.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
@@ -101,7 +110,18 @@ def comparison_to_json(
             }
             for row in rows
         ],
+        "accuracy": None if parity is None else _accuracy(parity),
+        "notices": list(notices),
     }
+
+
+def _accuracy(parity: Parity) -> dict[str, Any]:
+    plain: dict[str, Any] = plain_value(asdict(parity))
+    for row, difference in zip(
+        [plain["overall"], *plain["structures"]], [parity.overall, *parity.structures], strict=True
+    ):
+        row["judgement"] = difference.judgement
+    return plain
 
 
 def render_markdown_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> str:

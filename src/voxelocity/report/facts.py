@@ -30,6 +30,7 @@ from voxelocity.report.records import (
 
 # Reading run.yaml with libyaml takes 5 ms, without it 60 ms; the picture of the progress is drawn during training.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PEAKS = ("peak_host_bytes", "peak_device_bytes")
 
 
 def read_run(folder: str | Path) -> RunFacts:
@@ -171,6 +172,7 @@ def _finish(event: Mapping[str, Any], time_s: float) -> FinishRecord:
         images_per_s=_number(event["images_per_s"]),
         wait_share=_number(event["wait_share"]),
         budget_s=None if budget_s is None else float(budget_s),
+        **{name: None if event.get(name) is None else int(event[name]) for name in _PEAKS},
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from voxelocity.report.quantities import dotted
 from voxelocity.report.records import RunFacts
-from voxelocity.report.summary import mean_dice, throughput
+from voxelocity.report.summary import TimeShare, mean_dice, part_shares, stage_shares, throughput
 
 DiceHistory = tuple[tuple[float, float], ...]
 
@@ -27,8 +27,13 @@ class LabelledRun:
         wait_share: part of the training time spent waiting for data.
         dice_history: (seconds since the start, mean foreground Dice) of each validation, oldest first.
         final_dice: of the result; the last validation's where not given.
+        peak_host_bytes: most main memory at once.
+        peak_device_bytes: most memory of tensors on accelerators at once.
+        stages: wall time by stage.
+        step_parts: time of one optimiser step by activity.
         settings: what decides the result, nested plain values.
-        machine: where it ran, plain values.
+        reasons: why settings have their values, by dotted key.
+        machine: where it ran and with which versions, plain values.
         notes: sentences to be shown beside it.
     """
 
@@ -40,7 +45,12 @@ class LabelledRun:
     wait_share: float | None = None
     dice_history: DiceHistory = ()
     final_dice: float | None = None
+    peak_host_bytes: float | None = None
+    peak_device_bytes: float | None = None
+    stages: tuple[TimeShare, ...] = ()
+    step_parts: tuple[TimeShare, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -77,10 +87,20 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         wait_share=speed.wait_share,
         dice_history=history,
         final_dice=mean_dice(run),
+        peak_host_bytes=run.finish.peak_host_bytes if run.finish else None,
+        peak_device_bytes=run.finish.peak_device_bytes if run.finish else None,
+        stages=stage_shares(run),
+        step_parts=_step_parts(run),
         settings={**dotted(run.plan), **({} if run.seed is None else {"seed": run.seed})},
-        machine=run.environment,
+        reasons={choice.key: choice.reason for choice in run.choices},
+        machine={**run.environment, **({"device": run.device} if run.device else {})},
         notes=() if run.dataset.held_out else ("The Dice was measured on cases that were trained on.",),
     )
+
+
+def _step_parts(run: RunFacts) -> tuple[TimeShare, ...]:
+    num_steps = sum(record.num_steps for record in run.steps if record.parts)
+    return tuple(replace(part, seconds=part.seconds / num_steps) for part in part_shares(run)) if num_steps else ()
 
 
 def seconds_to_reach(history: Sequence[tuple[float, float]], target_dice: float) -> float | None:

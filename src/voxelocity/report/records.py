@@ -98,7 +98,12 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishRecord:
-    """The end of a run, with the figures that sum it up over all its sessions."""
+    """The end of a run, with the figures that sum it up over all its sessions.
+
+    Attributes:
+        peak_host_bytes: most memory of the last session's process at once; None for runs that did not store it.
+        peak_device_bytes: most memory of tensors on its CUDA devices; None where there were none, or not stored.
+    """
 
     time_s: float
     seconds: float
@@ -108,6 +113,8 @@ class FinishRecord:
     images_per_s: float
     wait_share: float
     budget_s: float | None
+    peak_host_bytes: int | None = None
+    peak_device_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,8 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from voxelocity.core.records import CaseScore, Choice
+from voxelocity.report.accuracy import difference_cells, interval_text, judged_head
+from voxelocity.report.comparison import comparison_verdict
+from voxelocity.report.differences import machine_notices
 from voxelocity.report.factors import factor_cells, factor_header
 from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.pair import PairedRuns
+from voxelocity.report.parity import Parity
 from voxelocity.report.quantities import count_text, dice_text, mm_text, value_text
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_first
 
@@ -87,6 +92,38 @@ def factor_table(runs: Sequence[LabelledRun], *, target_dice: float | None = Non
     for cells in factor_cells(runs, target_dice=target_dice):
         table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def accuracy_table(parity: Parity) -> RenderableType:
+    """Differences of Dice and HD95 by structure, each with its interval and whether it lies within the margin."""
+    tables: list[RenderableType] = []
+    for head, rows in (("Dice", [parity.overall, *parity.of("dice")]), ("HD95 mm", parity.of("hd95_mm"))):
+        shown = [row for row in rows if row.n]
+        if head == "Dice" and len(shown) == 2:
+            # One structure: its mean over the structures is itself.
+            shown = shown[1:]
+        if not shown:
+            continue
+        table = _table()
+        table.add_column(head, overflow="fold")
+        for name in ("difference", "95 % interval", "cases"):
+            table.add_column(name, justify="right", overflow="fold")
+        table.add_column(judged_head(shown[0]).lower(), overflow="fold")
+        for row in shown:
+            cells = difference_cells(row)
+            table.add_row(*(Text(cell) for cell in (row.name, cells[3], interval_text(row), cells[5], row.judgement)))
+        tables += ["", table] if tables else [table]
+    return Group(*tables)
+
+
+def comparison_summary(pair: PairedRuns) -> RenderableType:
+    """Two runs in short: the verdict, what to bear in mind, factors and accuracy."""
+    verdict = comparison_verdict(pair.runs, target_dice=pair.target_dice, parity=pair.parity)
+    notices = [Text(f"note: {notice}") for notice in (*pair.notices, *machine_notices(pair.runs))]
+    reason = Text(f"target: Dice {pair.target_dice:g}, {pair.target_reason}") if pair.target_dice is not None else ""
+    accuracy = [] if pair.parity is None else ["", accuracy_table(pair.parity)]
+    table = factor_table(pair.runs, target_dice=pair.target_dice)
+    return Group(Text(verdict, style="bold"), *notices, *([reason] if reason else []), "", table, *accuracy)
 
 
 @dataclass(frozen=True, kw_only=True)

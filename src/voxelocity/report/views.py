@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from voxelocity.report.quantities import dotted, value_text
+from voxelocity.report.quantities import dotted, duration_text, share_text, value_text
 from voxelocity.report.summary import OTHER, TimeShare
 
 if TYPE_CHECKING:
@@ -42,6 +42,16 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Section:
+    """Tables under a heading of their own, with a sentence before and one in small print after them."""
+
+    title: str
+    tables: Sequence[Table]
+    text: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """A key figure, with its name and a few words on what it means."""
 
@@ -69,6 +79,24 @@ class BarPart:
     style: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimeBar:
+    """One of several stacked bars on one scale, with the time that the whole of it stands for."""
+
+    label: str
+    total: str
+    parts: tuple[BarPart, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBars:
+    """Stacked bars below each other and their table, whose last row is the sum; a style for each row above it."""
+
+    bars: tuple[TimeBar, ...]
+    table: Table
+    styles: tuple[str, ...]
+
+
 def bar_parts(shares: Sequence[TimeShare]) -> list[BarPart]:
     """The pieces of a stacked bar: the largest in the leading colour, the remainder in grey."""
     named = [part for part in shares if part.name != OTHER]
@@ -83,6 +111,51 @@ def bar_parts(shares: Sequence[TimeShare]) -> list[BarPart]:
         parts.append(BarPart(name=part.name, start=start, width=part.share * 100.0, style=style))
         start += part.share * 100.0
     return parts
+
+
+def side_by_side(caption: str, splits: Mapping[str, Sequence[TimeShare]]) -> TimeBars:
+    """Stacked bars on one scale, the longest filling the width, and one colour for each name in all of them.
+
+    Args:
+        caption: what the times are of.
+        splits: what each bar is called, and its pieces.
+    """
+    totals_s = {label: sum(part.seconds for part in parts) for label, parts in splits.items()}
+    longest_s = max(totals_s.values(), default=0.0) or 1.0
+    styles = _styles(splits.values())
+    bars = []
+    for label, parts in splits.items():
+        pieces, start = [], 0.0
+        for part in parts:
+            width = part.seconds / longest_s * 100.0
+            pieces.append(BarPart(name=part.name, start=start, width=width, style=styles[part.name]))
+            start += width
+        bars.append(TimeBar(label=label, total=duration_text(totals_s[label]), parts=tuple(pieces)))
+    by_name = {label: {part.name: part for part in parts} for label, parts in splits.items()}
+    rows = [[name, *(text for found in by_name.values() for text in _part_cells(found.get(name)))] for name in styles]
+    total = ["sum", *(text for label in splits for text in (duration_text(totals_s[label]), ""))]
+    heads = ["Part", *(head for label in splits for head in (label, "Share"))]
+    table = Table(caption=caption, heads=heads, rows=[*rows, total])
+    return TimeBars(bars=tuple(bars), table=table, styles=tuple(styles.values()))
+
+
+def _styles(splits: Iterable[Sequence[TimeShare]]) -> dict[str, str]:
+    """A style for each name: the leading one for what takes most time over all bars, grey for the remainder."""
+    seconds: dict[str, float] = {}
+    for parts in splits:
+        for part in parts:
+            seconds[part.name] = seconds.get(part.name, 0.0) + part.seconds
+    largest = max((name for name in seconds if name != OTHER), key=lambda name: seconds[name], default=None)
+    rest = [name for name in seconds if name not in (OTHER, largest)]
+    colours = {name: f"part-{index % (_NUM_BAR_COLOURS - 1) + 2}" for index, name in enumerate(rest)}
+    special = {OTHER: "part-other", largest: "part-1"}
+    # The remainder comes last, whichever bar named it first.
+    names = [*(name for name in seconds if name != OTHER), *(name for name in seconds if name == OTHER)]
+    return {name: special.get(name) or colours[name] for name in names}
+
+
+def _part_cells(part: TimeShare | None) -> tuple[str, str]:
+    return ("", "") if part is None else (duration_text(part.seconds), share_text(part.share))
 
 
 def unbroken(text: str) -> str:

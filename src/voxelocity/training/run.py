@@ -15,7 +15,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
 from voxelocity.infer import ModelSpec, Predictor, save_model
 from voxelocity.metrics import summarize
-from voxelocity.observe import Clock, EventLog
+from voxelocity.observe import Clock, EventLog, peak_device_bytes, peak_host_bytes
 from voxelocity.planning import Plan, Planned
 from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network
@@ -272,6 +272,8 @@ class Run:
             images_per_s=state.num_images / max(state.trained_s, 1e-9),
             wait_share=state.waited_s / max(state.trained_s, 1e-9),
             budget_s=self.plan.train.time_budget_s or None,
+            peak_host_bytes=peak_host_bytes(),
+            peak_device_bytes=peak_device_bytes(),
         )
         # Written when it is over, so the page that is made here does not count its own making; one made later does.
         with self._stage("report"):

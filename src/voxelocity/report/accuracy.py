@@ -1,0 +1,155 @@
+"""A comparison of accuracy in words and rows: whether it is the same within a margin, and what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from voxelocity.report.parity import Judgement, Measure, PairedDifference, Parity
+from voxelocity.report.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
+from voxelocity.report.views import Table, joined
+
+_FEW_CASES = 10
+_MAX_NAMED = 4
+_MEASURE_NAMES: dict[Measure, str] = {"dice": "Dice", "hd95_mm": "HD95 (mm)"}
+
+
+def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
+    """Whether the mean foreground Dice of `second` is that of `first` within the margin, and how sure that is.
+
+    "The same" is said where the whole interval lies within the margin, "different" where it lies beyond, and
+    "undecided" else: that no difference shows is not taken for equality.
+    """
+    row = parity.overall
+    if row.difference is None:
+        return f"Accuracy: undecided, as no case that {first} and {second} have in common was scored."
+    margin = f"{row.margin:.3g}"
+    if row.low is None:
+        return (
+            f"Accuracy: undecided. Mean foreground Dice differs by {signed_text(row.difference)}, but on "
+            f"{count_text(row.n, 'case')} alone, which gives no interval."
+        )
+    facts = f"{signed_text(row.difference)}, 95 % interval {interval_text(row)}, {count_text(row.n, 'paired case')}"
+    match row.judgement:
+        case "same":
+            return f"Accuracy: the same within {margin} mean foreground Dice ({facts}).{_small_but_there(row, second)}"
+        case "different":
+            than = "higher" if row.difference > 0.0 else "lower"
+            return f"Accuracy: different. {second} has a {than} mean foreground Dice by more than {margin} ({facts})."
+        case "undecided":
+            return (
+                f"Accuracy: undecided. The interval of the mean foreground Dice lies neither within {margin} nor "
+                f"beyond it ({facts}); more cases would narrow it."
+            )
+
+
+def structure_sentences(parity: Parity) -> str:
+    """Which structures are not the same, by Dice and by HD95; empty where there is one structure and no distance."""
+    dice, hd95 = ([row for row in parity.of(measure) if row.n] for measure in _MEASURE_NAMES)
+    # The Dice of a single structure is what the sentence on the mean has told.
+    texts = [_structures("Dice", dice, "") if len(dice) > 1 else "", _structures("HD95", hd95, " mm") if hd95 else ""]
+    return joined(texts, " ")
+
+
+def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> str:
+    margin = f"{rows[0].margin:.3g}{unit}"
+    num_same = sum(row.judgement == "same" for row in rows)
+    if num_same == len(rows):
+        what = "it is" if len(rows) == 1 else f"all {len(rows)} structures are"
+        return f"By {measure} {what} the same within {margin}."
+    judgements: tuple[Judgement, ...] = ("different", "undecided")
+    others = joined((_named(rows, judgement) for judgement in judgements), "; ")
+    count = f"{num_same} of {count_text(len(rows), 'structure')} {'is' if num_same == 1 else 'are'}"
+    return f"By {measure} {count} the same within {margin}; {others}."
+
+
+def worth_of_interval(parity: Parity, first: str, second: str) -> str:
+    """What the intervals rest on: which cases, how many, and what they do not tell."""
+    left_out = joined(
+        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged in {label} alone"
+        for number, label in ((parity.num_only_first, first), (parity.num_only_second, second))
+        if number
+    )
+    texts = [
+        f"{count_text(parity.num_cases, 'case')} of both are paired"
+        + (f"; {left_out} and left out." if left_out else "."),
+        f"{second} is better in {parity.num_better} of them and worse in {parity.num_worse}.",
+    ]
+    if parity.extreme is not None and parity.extreme[1] != 0.0:
+        texts.append(f"The largest difference is {signed_text(parity.extreme[1])}, in {parity.extreme[0]}.")
+    texts.append(
+        "Intervals are of the mean difference over cases (Student's t), 95 % each: they tell what other cases like "
+        "these would give, " + _of_seeds(parity.num_trainings)
+    )
+    if 1 < parity.overall.n < _FEW_CASES:
+        texts.append(
+            f"An interval of {parity.overall.n} cases is rough: it takes the differences to be distributed normally, "
+            "which so few cannot show, and a single case more can move it."
+        )
+    return " ".join(texts)
+
+
+def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
+    """Dice and HD95 of each structure side by side; a measure that no case has is left out."""
+    tables = []
+    for measure in _MEASURE_NAMES:
+        rows: Sequence[PairedDifference] = parity.of(measure)
+        if measure == "dice" and len(rows) > 1:
+            rows = [parity.overall, *rows]
+        if any(row.n for row in rows):
+            tables.append(
+                Table(
+                    caption=f"{_MEASURE_NAMES[measure]} by structure, paired by case",
+                    heads=["Structure", first, second, "Difference", "95 % interval", "Cases", judged_head(rows[0])],
+                    rows=[difference_cells(row) for row in rows],
+                    text_columns=frozenset({6}),
+                    marked_columns=frozenset({3}),
+                )
+            )
+    return tables
+
+
+def difference_cells(row: PairedDifference) -> list[str]:
+    """One row of a table: name, both means, difference, interval, cases and judgement."""
+    text = dice_text if row.measure == "dice" else mm_text
+    digits = 3 if row.measure == "dice" else 2
+    cases = str(row.n) if not row.num_unpaired else f"{row.n} of {row.n + row.num_unpaired}"
+    judgement = judgement_text(row.judgement) if row.n else NOT_AVAILABLE
+    return [row.name, text(row.first), text(row.second), signed_text(row.difference, digits=digits),
+            interval_text(row), cases, judgement]  # fmt: skip
+
+
+def interval_text(row: PairedDifference) -> str:
+    """Both ends with their signs: "-0.001 to +0.005"."""
+    if row.low is None or row.high is None:
+        return NOT_AVAILABLE
+    digits = 3 if row.measure == "dice" else 2
+    return f"{signed_text(row.low, digits=digits)} to {signed_text(row.high, digits=digits)}"
+
+
+def judged_head(row: PairedDifference) -> str:
+    """The head of the column of judgements, with the margin."""
+    return f"Within {row.margin:.3g}{'' if row.measure == 'dice' else ' mm'}"
+
+
+def judgement_text(judgement: Judgement) -> str:
+    """A judgement as an answer to the head of its column: "yes: same", "no: different", "undecided"."""
+    return {"same": "yes: same", "different": "no: different", "undecided": "undecided"}[judgement]
+
+
+def _small_but_there(row: PairedDifference, second: str) -> str:
+    if row.low is None or row.high is None or row.low <= 0.0 <= row.high:
+        return ""
+    return f" Within it, {second} is a little {'higher' if row.low > 0.0 else 'lower'}."
+
+
+def _of_seeds(num_trainings: int) -> str:
+    if num_trainings == 1:
+        return "not what another seed would, as there was one training each."
+    return f"for the mean of these {num_trainings} pairs of trainings, each of another seed."
+
+
+def _named(rows: Sequence[PairedDifference], judgement: Judgement) -> str:
+    names = [row.name for row in rows if row.judgement == judgement]
+    more = len(names) - _MAX_NAMED
+    listed = ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{judgement}: {listed}" if names else ""

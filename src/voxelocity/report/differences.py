@@ -1,0 +1,108 @@
+"""What two or more trainings were given that differs: settings with their reasons, machine, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.quantities import value_text
+from voxelocity.report.tables import machine_table
+from voxelocity.report.views import Table
+
+_MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
+_VERSION_KEYS = ("voxelocity", "commit", "torch", "monai", "numpy", "python")
+_COMMIT_LENGTH = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferentSetting:
+    """One setting that is not the same in all trainings.
+
+    Attributes:
+        key: dotted.
+        texts: its value in each.
+        reasons: why, each with the labels of the trainings that have this reason; none where nobody gave one.
+    """
+
+    key: str
+    texts: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def different_settings(runs: Sequence[LabelledRun]) -> tuple[tuple[DifferentSetting, ...], int]:
+    """The settings that differ, and how many are equal in all."""
+    differing, num_equal = differing_settings(runs)
+    found = tuple(
+        DifferentSetting(key=key, texts=tuple(value_text(value, key) for value in values), reasons=_reasons(runs, key))
+        for key, values in differing.items()
+    )
+    return found, num_equal
+
+
+def machines_table(runs: Sequence[LabelledRun]) -> Table:
+    """Machine and versions in one column where all are alike, else a column for each training."""
+    tables = [machine_table(run.machine) for run in runs]
+    if all(run.machine == runs[0].machine for run in runs):
+        return tables[0]
+    by_name = [{row[0]: row[1] for row in table.rows} for table in tables]
+    names = dict.fromkeys(name for values in by_name for name in values)
+    return Table(
+        caption=tables[0].caption,
+        heads=["What", *(run.label for run in runs)],
+        rows=[[name, *(values.get(name, "") for values in by_name)] for name in names],
+        text_columns=frozenset(range(1, len(runs) + 1)),
+    )
+
+
+def machine_notices(runs: Sequence[LabelledRun]) -> list[str]:
+    """A sentence for what makes times or results hard to compare: another machine, other versions."""
+    notices = []
+    machines = _differing(runs, _MACHINE_KEYS)
+    if machines:
+        notices.append(
+            f"The runs were made on different machines ({machines}); "
+            "their times do not compare as if they were made on one."
+        )
+    versions = _differing(runs, _VERSION_KEYS)
+    if versions:
+        notices.append(
+            f"The runs were made with different versions ({versions}); what differs may be their doing and not that "
+            "of the settings."
+        )
+    return notices
+
+
+def _differing(runs: Sequence[LabelledRun], keys: Sequence[str]) -> str:
+    texts = []
+    for key in keys:
+        values = [_text(run.machine, key) for run in runs if key in run.machine]
+        if len(set(values)) > 1:
+            texts.append(f"{key}: {', '.join(values)}")
+    return "; ".join(texts)
+
+
+def _text(machine: Mapping[str, object], key: str) -> str:
+    text = value_text(machine[key], key)
+    if key != "commit":
+        return text
+    commit, dirty, _ = text.partition("-dirty")
+    return commit[:_COMMIT_LENGTH] + dirty
+
+
+def _reasons(runs: Sequence[LabelledRun], key: str) -> tuple[str, ...]:
+    labels: dict[str, list[str]] = {}
+    for run in runs:
+        reason = _reason(run.reasons, key)
+        if reason:
+            labels.setdefault(reason, []).append(run.label)
+    if len(labels) == 1 and len(next(iter(labels.values()))) == len(runs):
+        return tuple(labels)
+    return tuple(f"{', '.join(names)}: {reason}" for reason, names in labels.items())
+
+
+def _reason(reasons: Mapping[str, str], key: str) -> str:
+    """The reason of the setting, or of the section that was chosen as one."""
+    while key not in reasons and "." in key:
+        key = key.rpartition(".")[0]
+    return reasons.get(key, "")

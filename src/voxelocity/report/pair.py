@@ -1,0 +1,186 @@
+"""Two runs made ready to be compared: whether they can be, by which target, and what a reader must be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.core.errors import InputError
+from voxelocity.report.labelled import LabelledRun, label_run
+from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_parity
+from voxelocity.report.quantities import count_text
+from voxelocity.report.records import RunFacts
+
+_TARGET_STEPS = 100
+"""A target that is chosen is a multiple of a hundredth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedRuns:
+    """Two runs, the one to compare with first.
+
+    Attributes:
+        runs: both, labelled.
+        target_dice: the Dice whose time is compared; None where they have none in common.
+        target_reason: where it comes from.
+        parity: accuracy on the cases that both were judged on; None where `notices` say why not.
+        notices: what keeps figures from comparing as they look.
+    """
+
+    runs: tuple[LabelledRun, LabelledRun]
+    target_dice: float | None
+    target_reason: str
+    parity: Parity | None
+    notices: tuple[str, ...]
+
+
+def pair_runs(
+    first: RunFacts,
+    second: RunFacts,
+    *,
+    target_dice: float | None = None,
+    margin_dice: float = MARGIN_DICE,
+    margin_mm: float = MARGIN_MM,
+) -> PairedRuns:
+    """Both runs labelled by their folders, with a target that both reached and their scores paired by case.
+
+    Args:
+        first: the run to compare with.
+        second: the other.
+        target_dice: the Dice to time; chosen where not given.
+        margin_dice: the largest difference of Dice that counts as none.
+        margin_mm: likewise of HD95.
+
+    Raises:
+        InputError: it is one run, or the runs were trained on different data sets; a target or margin is out of range.
+    """
+    _check_numbers(target_dice, margin_dice, margin_mm)
+    _check_comparable(first, second)
+    target, reason = _target(first, second, target_dice)
+    labels = labels_of([first.folder, second.folder])
+    parity, why_not = _parity(first, second, labels, margin_dice, margin_mm)
+    runs = tuple(label_run(run, label, target_dice=target) for run, label in zip((first, second), labels, strict=True))
+    return PairedRuns(
+        runs=(runs[0], runs[1]),
+        target_dice=target,
+        target_reason=reason,
+        parity=parity,
+        notices=(*_data_notices(first, second, labels), *_status_notices(first, second, labels), *why_not),
+    )
+
+
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart: folder names, with parents where these are alike."""
+    parts = [Path(folder).absolute().parts for folder in folders]
+    for length in range(1, max(map(len, parts))):
+        labels = ["/".join(part[-length:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return labels
+    return [str(folder) for folder in folders]
+
+
+def _check_numbers(target_dice: float | None, margin_dice: float, margin_mm: float) -> None:
+    if target_dice is not None and not 0.0 < target_dice <= 1.0:
+        raise InputError(f"report: the target {target_dice:g} is no Dice; give a number above 0 and up to 1")
+    if not 0.0 < margin_dice <= 1.0:
+        raise InputError(
+            f"report: the margin {margin_dice:g} is no difference of Dice; give a number above 0 and up to 1"
+        )
+    if not 0.0 < margin_mm < math.inf:
+        raise InputError(f"report: the margin {margin_mm:g} mm is no distance; give a number above 0")
+
+
+def _check_comparable(first: RunFacts, second: RunFacts) -> None:
+    if first.folder.resolve() == second.folder.resolve():
+        raise InputError(f"report: {first.folder} and {second.folder} are one run; name two to compare them")
+    differing = [
+        f"{name} {a} and {b}"
+        for name, a, b in (
+            ("classes", ", ".join(first.dataset.classes) or "none", ", ".join(second.dataset.classes) or "none"),
+            ("channels", ", ".join(first.dataset.channels) or "none", ", ".join(second.dataset.channels) or "none"),
+        )
+        if a != b
+    ]
+    if differing:
+        raise InputError(
+            f"report: {first.folder} was trained on {first.dataset.name} and {second.folder} on {second.dataset.name}: "
+            f"different data sets ({'; '.join(differing)}), whose figures do not compare; name two runs on one data set"
+        )
+
+
+def _target(first: RunFacts, second: RunFacts, given: float | None) -> tuple[float | None, str]:
+    if given is not None:
+        return given, "asked for"
+    own = {run.target_dice for run in (first, second)}
+    bests = [run.best_validation for run in (first, second)]
+    if len(own) == 1 and (target := own.pop()) is not None:
+        return target, "the target of both runs"
+    if bests[0] is None or bests[1] is None:
+        return None, ""
+    both = min(bests[0].mean_dice, bests[1].mean_dice)
+    # A little above, or 0.29 times 100 would be 28.
+    chosen = math.floor(both * _TARGET_STEPS + 1e-6) / _TARGET_STEPS
+    return (chosen, "the highest that both runs reached on the way, rounded down") if chosen > 0.0 else (None, "")
+
+
+def _parity(
+    first: RunFacts, second: RunFacts, labels: Sequence[str], margin_dice: float, margin_mm: float
+) -> tuple[Parity | None, list[str]]:
+    """The parity, or a notice that says why there is none."""
+    without = [label for run, label in zip((first, second), labels, strict=True) if not run.scores]
+    if without:
+        return None, [
+            f"Accuracy is not compared: {' and '.join(without)} {_has(without)} no scores of a final validation."
+        ]
+    if first.dataset.held_out != second.dataset.held_out:
+        seen = labels[0] if second.dataset.held_out else labels[1]
+        return None, [
+            f"Accuracy is not compared: {seen} was judged on cases that it was trained on, the other run on held-out "
+            "ones."
+        ]
+    parity = paired_parity(first.scores, second.scores, margin_dice=margin_dice, margin_mm=margin_mm)
+    if parity is None:
+        return None, [
+            f"Accuracy is not compared: the {count_text(len(first.scores), 'case')} of {labels[0]} (fold "
+            f"{first.dataset.fold}) and the {count_text(len(second.scores), 'case')} of {labels[1]} (fold "
+            f"{second.dataset.fold}) have none in common; train both with one fold held out."
+        ]
+    return parity, []
+
+
+def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
+    notices = []
+    one, other = first.dataset, second.dataset
+    if (one.name, one.path, one.num_cases) != (other.name, other.path, other.num_cases):
+        words = [f"{label}: {data.name}, {count_text(data.num_cases, 'case')}, {data.path or 'no folder stored'}"
+                 for label, data in zip(labels, (one, other), strict=True)]  # fmt: skip
+        notices.append(
+            f"The data sets have the same classes but are not one and the same ({'; '.join(words)}); only if their "
+            "scans are equal do the runs compare."
+        )
+    if (one.fold, one.num_training) != (other.fold, other.num_training):
+        notices.append(
+            f"The runs were trained on different cases: {labels[0]} on {one.num_training:,} (fold {one.fold}), "
+            f"{labels[1]} on {other.num_training:,} (fold {other.fold})."
+        )
+    if not one.held_out and not other.held_out:
+        notices.append(
+            "Both runs were judged on the cases that they were trained on; their scores do not tell which is better "
+            "on new scans."
+        )
+    return notices
+
+
+def _status_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
+    ends = {"unfinished": "has not finished", "interrupted": "was interrupted"}
+    return [
+        f"{label} {ends[run.status]}: its figures are of what it did until now, not of a whole training."
+        for run, label in zip((first, second), labels, strict=True)
+        if run.status in ends
+    ]
+
+
+def _has(labels: Sequence[str]) -> str:
+    return "has" if len(labels) == 1 else "have"

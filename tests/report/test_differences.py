@@ -1,0 +1,60 @@
+from voxelocity.report import LabelledRun
+from voxelocity.report.differences import different_settings, machine_notices, machines_table
+
+COMMIT = "8f14e45fceea167a5a36dedd4bea2543d0c3f1a2"
+
+
+def run(label, **changes):
+    return LabelledRun(
+        label=label,
+        settings={"data": {"patch": {"shape_voxel": [1, 2, 3]}}, "seed": 0, **changes.pop("settings", {})},
+        reasons=changes.pop("reasons", {}),
+        machine={"cpu": "EPYC", "torch": "2.13.0", "commit": COMMIT, **changes.pop("machine", {})},
+    )
+
+
+def test_each_setting_that_differs_comes_with_the_reasons_of_both():
+    found, num_equal = different_settings(
+        [
+            run("A", settings={"precision": {"compute": "float32"}}, reasons={"precision.compute": "no units"}),
+            run("B", settings={"precision": {"compute": "bfloat16"}}, reasons={"precision.compute": "set by you"}),
+        ]
+    )
+    (setting,) = found
+    assert (setting.key, setting.texts) == ("precision.compute", ("float32", "bfloat16"))
+    assert setting.reasons == ("A: no units", "B: set by you")
+    assert num_equal == 2
+
+
+def test_a_reason_of_both_is_told_once_and_one_of_a_section_holds_for_its_keys():
+    reasons = {"data.patch": "as large as fits"}
+    (setting,), _ = different_settings(
+        [run("A", reasons=reasons), run("B", reasons=reasons, settings={"data": {"patch": {"shape_voxel": [4, 4, 4]}}})]
+    )
+    assert setting.reasons == ("as large as fits",)
+    (setting,), _ = different_settings([run("A"), run("B", settings={"seed": 1})])
+    assert setting.reasons == ()
+
+
+def test_machines_that_are_alike_take_one_column():
+    table = machines_table([run("A"), run("B")])
+    assert table.heads == ("What", "Value")
+    assert ("Processor", "EPYC") in table.rows
+
+
+def test_machines_that_differ_stand_side_by_side():
+    table = machines_table([run("A"), run("B", machine={"cpu": "Xeon", "gpu": "H100"})])
+    assert table.heads == ["What", "A", "B"]
+    assert ["Processor", "EPYC", "Xeon"] in table.rows
+    assert ["GPU", "", "H100"] in table.rows
+
+
+def test_other_machines_and_other_versions_are_told_each_for_what_it_spoils():
+    assert machine_notices([run("A"), run("B")]) == []
+    other = run("B", machine={"cpu": "Xeon", "torch": "2.12.1", "commit": f"{COMMIT}-dirty"})
+    assert machine_notices([run("A"), other]) == [
+        "The runs were made on different machines (cpu: EPYC, Xeon); their times do not compare as if they were made "
+        "on one.",
+        "The runs were made with different versions (commit: 8f14e45fceea, 8f14e45fceea-dirty; torch: 2.13.0, 2.12.1); "
+        "what differs may be their doing and not that of the settings.",
+    ]

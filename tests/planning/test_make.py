@@ -116,3 +116,11 @@ def test_the_seed_of_the_configuration_holds_where_none_is_asked_for(tiny_msd):
     assert make_plan(cases, device="cpu", overrides={"seed": 3}, seed=3).plan.seed == 3
     assert make_plan(cases, device="cpu", seed=2**60 + 1).plan.seed == 2**60 + 1
     assert make_plan(cases, device="cpu").plan.seed == 0
+
+
+def test_a_plan_that_this_machine_cannot_compile_is_refused_before_anything_runs(tiny_msd, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"step: precision.compile=default makes C\+\+ .* 'no-such-compiler' here"):
+        make_plan(voxelocity.open(tiny_msd), device="cpu", overrides={"precision.compile": "default"})
+    planned = make_plan(voxelocity.open(tiny_msd), device="cpu")
+    assert planned.plan.precision.compile == "none", "without it nothing is asked of the machine"

@@ -114,6 +114,13 @@ def test_a_crop_is_made_where_it_saves_something():
     assert chosen(settled(fingerprint(crop_share=0.95)), "data.prepare.crop").value == "none"
 
 
+def test_compiling_is_left_out_with_the_reason_and_the_flag_that_turns_it_on():
+    for device in ("cpu", "cuda"):
+        choice = chosen(settled(on=machine(device)), "precision.compile")
+        assert (choice.value, choice.changes_results) == ("none", True)
+        assert "--set precision.compile=default turns it on" in choice.reason
+
+
 def test_precision_follows_the_hardware():
     assert chosen(settled(), "precision.compute").value == "bfloat16"
     assert chosen(settled(on=machine(fast_bfloat16=False)), "precision.compute").value == "float32"

@@ -18,12 +18,12 @@ from voxelocity.step import (
 NETWORK = NetworkConfig.parse({"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]})
 
 
-def training(compute="float32", average_decay=0.9, name="sgd"):
+def training(compute="float32", average_decay=0.9, name="sgd", compile="none"):
     return TrainingStep(
         build_network(NETWORK, num_channels=1, num_classes=2, seed=0),
         build_loss(LossConfig()),
         optimizer=OptimizerConfig(name=name, learning_rate=0.05, average_decay=average_decay, momentum=0.9),
-        precision=PrecisionConfig(compute=compute, channels_last=compute != "float32"),
+        precision=PrecisionConfig(compute=compute, channels_last=compute != "float32", compile=compile),
         device=torch.device("cpu"),
     )
 
@@ -79,3 +79,25 @@ def test_the_parts_of_a_step_are_spans_in_their_order():
     with SpanRecorder() as recorder:
         training(average_decay=0.0)(batch(), 0.05)
     assert [record.name for record in recorder.take()] == names[:-1]
+
+
+# torch warns about parts of its own that compiling touches.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
+def test_a_compiled_step_trains_the_same_weights_and_saves_them_under_the_same_names(monkeypatch):
+    compile_with = torch.compile
+    # The whole way but for the C++ compiler, which would take half a minute.
+    monkeypatch.setattr(
+        torch, "compile", lambda network, **_: compile_with(network, backend="aot_eager", dynamic=False)
+    )
+    plain, fast = training(), training(compile="default")
+    for i in range(3):
+        losses = [float(step(batch(i), 0.05)) for step in (plain, fast)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert fast._forward is not fast.network, "otherwise nothing was compiled"
+    a, b = plain.network.state_dict(), fast.network.state_dict()
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(b[name], a[name], rtol=1e-3, atol=1e-4)
+    resumed = training()
+    resumed.load_state(fast.state())
+    assert all(torch.equal(weight, b[name]) for name, weight in resumed.network.state_dict().items())

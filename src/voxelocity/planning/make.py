@@ -19,6 +19,7 @@ from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.rules import RULES
+from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
 
@@ -108,6 +109,9 @@ def make_plan(
             facts.choices.append(Choice(key=key, value=value, reason="set by you"))
             set_value(facts.settled, key, value)
     plan = Plan.parse(facts.settled, where="plan")
+    if plan.precision.compile != "none":
+        # Here, and not when the cache is filled and the first step fails.
+        check_compiler(plan.precision.compile, machine.torch_device)
     return Planned(
         plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
     )

@@ -205,7 +205,20 @@ def settle_precision(facts: Facts) -> None:
         compute, why = "float32", "this CPU has no bfloat16 units"
     facts.settle("precision.compute", compute, why)
     facts.settle("precision.channels_last", compute != "float32", "faster with half precision convolutions")
+    facts.settle("precision.compile", "none", _compile_reason(machine.device))
     facts.settle("seed", facts.request.seed, "the default, or --seed")
+
+
+def _compile_reason(device: str) -> str:
+    if device == "cpu":
+        return (
+            "compiling takes 25 to 60 s before the first step, and steps then took as long as before on two cores "
+            "(`voxelocity bench compile` measures it here); --set precision.compile=default turns it on"
+        )
+    return (
+        "not measured on a GPU by us; compiling takes a minute before the first step. `voxelocity bench compile` "
+        "measures it here, --set precision.compile=default turns it on"
+    )
 
 
 def settle_length(facts: Facts) -> None:

@@ -1,13 +1,15 @@
 """One training step: network, precision, loss, optimiser, schedule."""
 
+from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
 from voxelocity.step.network import NetworkConfig, build_network
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
-from voxelocity.step.precision import PrecisionConfig, autocast
+from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast
 from voxelocity.step.schedule import ScheduleConfig, learning_rate_at
 from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
+    "CompileMode",
     "LossConfig",
     "NetworkConfig",
     "OptimizerConfig",
@@ -18,5 +20,6 @@ __all__ = [
     "build_loss",
     "build_network",
     "build_optimizer",
+    "check_compiler",
     "learning_rate_at",
 ]

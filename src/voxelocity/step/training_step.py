@@ -8,6 +8,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.observe import span
+from voxelocity.step.compiled import compiled
 from voxelocity.step.loss import Loss
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
 from voxelocity.step.precision import PrecisionConfig, autocast
@@ -32,6 +33,8 @@ class TrainingStep:
     ) -> None:
         self.device = device
         self.network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
+        # Beside the network and not in its place: states and averages must not depend on who makes its code.
+        self._forward = compiled(self.network, precision.compile, device)
         self._loss = loss
         self._precision = precision
         self._config = optimizer
@@ -56,7 +59,7 @@ class TrainingStep:
             image = batch.image.to(memory_format=self._precision.memory_format)
         with autocast(self._precision, self.device):
             with span("forward", color="green"):
-                logits = self.network(image)
+                logits = self._forward(image)
             with span("loss", color="lightgreen"):
                 # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain ones give (b, k, x, y, z).
                 loss = self._loss(logits, batch.label)

@@ -78,7 +78,8 @@ class Run:
             labels=dict(self.planned.cases.labels),
             prepare=self.plan.data.prepare,
             window=self.plan.window,
-            precision=self.plan.precision,
+            # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
+            precision=self.plan.precision.model_copy(update={"compile": "none"}),
         )
         self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
 

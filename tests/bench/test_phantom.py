@@ -3,8 +3,9 @@ import zlib
 import numpy as np
 import pytest
 
-from voxelocity.bench.phantom import PhantomSet, default_folder, draw, make_phantoms
+from voxelocity.bench.phantom import PhantomSet, default_folder, draw, make_phantoms, phantom_table
 from voxelocity.data.decode import read_case
+from voxelocity.data.source import open_cases
 
 CT = PhantomSet(kind="ct", shape=(96, 96, 40), num_cases=2, spacing_mm=(1.5, 1.5, 3.0), packed=True)
 MR = PhantomSet(kind="mr", shape=(64, 60, 56), num_cases=1)
@@ -67,3 +68,13 @@ def test_packed_and_plain_phantoms_do_not_lie_side_by_side(tmp_path):
         for packed in (False, True)
     )
     assert plain[0].images[0].parent != packed[0].images[0].parent
+
+
+def test_a_table_holds_out_the_last_cases(tmp_path):
+    phantoms = PhantomSet(kind="ct", shape=(20, 20, 16), num_cases=5)
+    table = phantom_table(phantoms, tmp_path / "work", tmp_path / "cases.csv", num_held_out=2)
+    split = open_cases(table).split(0)
+    assert [ref.case_id for ref in split.validation] == ["case_003", "case_004"]
+    assert len(split.training) == 3
+    plain = phantom_table(phantoms, tmp_path / "work", tmp_path / "plain.csv")
+    assert plain.read_text().splitlines()[0] == "case,image,label"

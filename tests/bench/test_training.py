@@ -33,11 +33,6 @@ def test_waiting_is_counted_from_the_first_stretch_on():
     assert waiting_percent(facts(stretch(1, 3.0, wait_s=1.0), stretch(9, 7.0))) == pytest.approx(10.0)
 
 
-def test_a_program_that_fails_is_told_with_its_last_lines():
-    with pytest.raises(RuntimeError, match=r"bench: '-c .*' ended with status 3:\nwhy$"):
-        training._python("-c", "import sys; print('why', file=sys.stderr); sys.exit(3)")
-
-
 def test_the_demo_is_run_once_and_then_its_fast_side_alone_beside_what_its_plain_side_waited(tmp_path, monkeypatch):
     calls = []
 
@@ -50,7 +45,7 @@ def test_the_demo_is_run_once_and_then_its_fast_side_alone_beside_what_its_plain
             (place / "demo.json").write_text(json.dumps({"runs": runs}))
         return "20.0\n"
 
-    monkeypatch.setattr(training, "_python", python)
+    monkeypatch.setattr(training, "python_says", python)
     monkeypatch.setattr(training, "read_run", lambda folder: facts(stretch(1, 1.0), stretch(40, 1.0, wait_s=0.02)))
     scenario = RealTrainings(repeats=3, resident_s=2.5)
     step, waiting = training.run(scenario, Places(work=tmp_path))

@@ -40,5 +40,5 @@ def test_a_cuda_device_needs_triton_and_no_compiler_of_ours(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "triton" else None)
     check_compiler("default", CUDA)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="precision.compile=default needs Triton on a CUDA device, which is not"):
+    with pytest.raises(ConfigError, match=r"precision\.compile=default needs Triton on a CUDA device, which is not"):
         check_compiler("default", CUDA)

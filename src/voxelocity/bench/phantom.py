@@ -6,6 +6,7 @@ classes, and bytes that are neither zeros nor pure noise.
 
 from __future__ import annotations
 
+import csv
 import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -87,6 +88,28 @@ def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
     place.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
         return tuple(pool.map(lambda index: _case(phantoms, index, place), range(phantoms.num_cases)))
+
+
+def phantom_table(phantoms: PhantomSet, work: Path, table: Path, *, num_held_out: int = 0) -> Path:
+    """The table, which now lists these phantoms as `voxelocity train` takes them.
+
+    Args:
+        phantoms: made below `work` where they are not there yet.
+        work: folder that keeps them.
+        table: .csv file to write.
+        num_held_out: how many, the last ones, make up fold 0, the others fold 1; 0 leaves the folds to the reader.
+
+    Raises:
+        OutputError: a folder cannot be written.
+    """
+    refs = make_phantoms(phantoms, work)
+    with table.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(("case", "image", "label", *(("fold",) if num_held_out else ())))
+        for index, ref in enumerate(refs):
+            fold = (int(index < len(refs) - num_held_out),) if num_held_out else ()
+            rows.writerow((ref.case_id, ref.images[0], ref.label, *fold))
+    return table
 
 
 def draw(phantoms: PhantomSet, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:

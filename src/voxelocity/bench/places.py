@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source import open_cases
 
@@ -57,3 +57,18 @@ def real_data(given: Path | None) -> Path | None:
             "out to measure phantoms only"
         )
     return named
+
+
+def made(folder: Path) -> Path:
+    """The folder, which is there now.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
+        ) from None
+    return folder

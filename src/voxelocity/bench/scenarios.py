@@ -23,8 +23,9 @@ from voxelocity.bench.patches import Patches
 from voxelocity.bench.patches import run as run_patches
 from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import PhantomSet, default_folder
-from voxelocity.bench.places import Places, real_data
+from voxelocity.bench.places import Places, made, real_data
 from voxelocity.bench.record import Record
+from voxelocity.bench.switches import SWITCHES
 from voxelocity.bench.training import RealTrainings
 from voxelocity.bench.training import run as run_training
 from voxelocity.bench.transforms import Transforms
@@ -32,7 +33,7 @@ from voxelocity.bench.transforms import run as run_transforms
 from voxelocity.bench.waiting import Training
 from voxelocity.bench.windows import Windows
 from voxelocity.bench.windows import run as run_windows
-from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.errors import InputError
 from voxelocity.observe import environment
 
 if TYPE_CHECKING:
@@ -156,12 +157,13 @@ def run_scenario(
         OutputError: the work folder cannot be written.
     """
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.5)
+        known = (*NAMES, *SWITCHES)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"bench: unknown scenario '{name}'{hint}; choose one of {', '.join(NAMES)}")
+        raise InputError(f"bench: unknown scenario '{name}'{hint}; choose one of {', '.join(known)}")
     full, run = _FULL[name]
     scenario = _QUICK[name] if quick else full()
-    places = Places(work=_made(work or default_folder()), data=None if quick else real_data(data))
+    places = Places(work=made(work or default_folder()), data=None if quick else real_data(data))
     comparisons = []
     for comparison in run(scenario, places):
         on_comparison(comparison)
@@ -174,13 +176,3 @@ def run_scenario(
         settings=scenario,
         comparisons=tuple(comparisons),
     )
-
-
-def _made(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(
-            f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
-        ) from None
-    return folder

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxelocity.bench.fresh import python_says
 from voxelocity.bench.paired import Comparison, Figure, Side, compare
-from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.bench.phantom import PhantomSet, phantom_table
 from voxelocity.bench.places import Places
 from voxelocity.report import RunFacts, read_run
 
@@ -65,7 +62,7 @@ def _jobs(scenario: RealTrainings, places: Places, place: Path) -> Iterator[_Job
         train = _training(places.data / "hippocampus", place / "hippocampus", options)
         yield _Job(words=f"{num_cases} cases of MSD's hippocampus, a budget of {scenario.time_budget}", train=train)
     if scenario.cases is not None:
-        table = _listed(scenario.cases, places.work, place)
+        table = phantom_table(scenario.cases, places.work, place / "phantoms.csv")
         train = _training(table, place / "phantoms", scenario.options)
         yield _Job(words=scenario.cases.words, train=train)
     if scenario.with_demo:
@@ -85,7 +82,7 @@ def _step_and_waiting(scenario: RealTrainings, job: _Job) -> Iterator[Comparison
     def resident() -> float:
         # No side begins before ours has run: the first round is begun by the first side.
         words = ["-c", "from voxelocity.bench.resident import main; main()", folders[0], scenario.resident_s]
-        return float(_python(*words).splitlines()[-1])
+        return float(python_says(*words).splitlines()[-1])
 
     yield compare(
         f"training step, {job.words}",
@@ -123,7 +120,7 @@ def _training(dataset: Path, place: Path, options: Sequence[str]) -> Callable[[]
     def train() -> Path:
         shutil.rmtree(place / "run", ignore_errors=True)
         cache = f"data.cache.folder={place / 'cache'}"
-        _python("-m", "voxelocity", "train", dataset, "-o", place / "run", "--set", cache, *options)
+        python_says("-m", "voxelocity", "train", dataset, "-o", place / "run", "--set", cache, *options)
         return place / "run"
 
     return train
@@ -131,7 +128,7 @@ def _training(dataset: Path, place: Path, options: Sequence[str]) -> Callable[[]
 
 def _demo(place: Path) -> _Job:
     """The demo as it is the first time, then its fast side alone, with the demo's own plan and cache."""
-    _python("-m", "voxelocity", "demo", "-o", place)
+    python_says("-m", "voxelocity", "demo", "-o", place)
     plain = json.loads((place / "demo.json").read_text())["runs"][0]
     runs = iter([place / "fast"])
 
@@ -139,38 +136,10 @@ def _demo(place: Path) -> _Job:
         if (first := next(runs, None)) is not None:
             return first
         options = ("--fold", "0", "--config", place / "fast.yaml", "--overwrite")
-        _python("-m", "voxelocity", "train", place / "phantoms", "-o", place / "fast", *options)
+        python_says("-m", "voxelocity", "train", place / "phantoms", "-o", place / "fast", *options)
         return place / "fast"
 
     peer = Figure(
         name=plain["label"], note="the demo's other side, run once", values=(100.0 * float(plain["wait_share"]),)
     )
     return _Job(words="the demo", train=train, peer=peer)
-
-
-def _listed(phantoms: PhantomSet, work: Path, place: Path) -> Path:
-    """A table of these phantoms, as `voxelocity train` takes it."""
-    table = place / "phantoms.csv"
-    with table.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(("case", "image", "label"))
-        rows.writerows((ref.case_id, ref.images[0], ref.label) for ref in make_phantoms(phantoms, work))
-    return table
-
-
-def _python(*words: object) -> str:
-    """What a fresh Python says on stdout.
-
-    Raises:
-        RuntimeError: it failed; its last lines are in the text.
-    """
-    source = str(Path(__file__).resolve().parents[2])
-    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
-    # As the command line sets it before it imports torch.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": paths}
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
-        raise RuntimeError(f"bench: '{' '.join(map(str, words[:3]))} ...' ended with status {done.returncode}:\n{last}")
-    return done.stdout

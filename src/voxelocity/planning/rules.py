@@ -210,15 +210,13 @@ def settle_precision(facts: Facts) -> None:
 
 
 def _compile_reason(device: str) -> str:
+    turned_on = "(`voxelocity bench compile` measures it here); --set precision.compile=default turns it on"
     if device == "cpu":
         return (
-            "compiling takes 25 to 60 s before the first step, and steps then took as long as before on two cores "
-            "(`voxelocity bench compile` measures it here); --set precision.compile=default turns it on"
+            "compiling takes half a minute to one and a half before the first step, and steps then took as long as "
+            f"before on two cores {turned_on}"
         )
-    return (
-        "not measured on a GPU by us; compiling takes a minute before the first step. `voxelocity bench compile` "
-        "measures it here, --set precision.compile=default turns it on"
-    )
+    return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"
 
 
 def settle_length(facts: Facts) -> None:

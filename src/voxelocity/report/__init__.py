@@ -6,7 +6,7 @@ from voxelocity.report.facts import read_run
 from voxelocity.report.folder_kind import FolderKind, folder_kind
 from voxelocity.report.labelled import LabelledRun, label_run, seconds_to_reach
 from voxelocity.report.page import render_page
-from voxelocity.report.pair import PairedRuns, pair_runs
+from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, mean_scores, paired_parity
 from voxelocity.report.progress import render_progress_png
 from voxelocity.report.quantities import bytes_text, duration_text, share_text
@@ -19,6 +19,7 @@ from voxelocity.report.terminal import (
     factor_table,
     plan_table,
     score_table,
+    view_table,
 )
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "duration_text",
     "factor_table",
     "folder_kind",
+    "highest_common_target",
     "label_run",
     "mean_scores",
     "pair_runs",
@@ -57,4 +59,5 @@ __all__ = [
     "seconds_to_reach",
     "share_text",
     "verdict",
+    "view_table",
 ]

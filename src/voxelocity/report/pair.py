@@ -11,7 +11,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.report.labelled import LabelledRun, label_run
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_parity
 from voxelocity.report.quantities import count_text
-from voxelocity.report.records import RunFacts
+from voxelocity.report.records import RunFacts, ValidationRecord
 
 _TARGET_STEPS = 100
 """A target that is chosen is a multiple of a hundredth."""
@@ -71,6 +71,18 @@ def pair_runs(
     )
 
 
+def highest_common_target(bests: Sequence[ValidationRecord | None]) -> float | None:
+    """The highest Dice that all runs reached on the way, rounded down to a hundredth; None where it is none.
+
+    Args:
+        bests: the best validation of each run.
+    """
+    reached = [0.0 if best is None else best.mean_dice for best in bests]
+    # A little above, or 0.29 times 100 would be 28.
+    chosen = math.floor(min(reached, default=0.0) * _TARGET_STEPS + 1e-6) / _TARGET_STEPS
+    return chosen if chosen > 0.0 else None
+
+
 def labels_of(folders: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell them apart: folder names, with parents where these are alike."""
     parts = [Path(folder).absolute().parts for folder in folders]
@@ -114,15 +126,10 @@ def _target(first: RunFacts, second: RunFacts, given: float | None) -> tuple[flo
     if given is not None:
         return given, "asked for"
     own = {run.target_dice for run in (first, second)}
-    bests = [run.best_validation for run in (first, second)]
     if len(own) == 1 and (target := own.pop()) is not None:
         return target, "the target of both runs"
-    if bests[0] is None or bests[1] is None:
-        return None, ""
-    both = min(bests[0].mean_dice, bests[1].mean_dice)
-    # A little above, or 0.29 times 100 would be 28.
-    chosen = math.floor(both * _TARGET_STEPS + 1e-6) / _TARGET_STEPS
-    return (chosen, "the highest that both runs reached on the way, rounded down") if chosen > 0.0 else (None, "")
+    chosen = highest_common_target([run.best_validation for run in (first, second)])
+    return chosen, "" if chosen is None else "the highest that both runs reached on the way, rounded down"
 
 
 def _parity(

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from voxelocity.core.records import CaseScore, Choice
+from voxelocity.report import views
 from voxelocity.report.accuracy import difference_cells, interval_text, judged_head
 from voxelocity.report.comparison import comparison_verdict
 from voxelocity.report.differences import machine_notices
@@ -114,6 +115,17 @@ def accuracy_table(parity: Parity) -> RenderableType:
             table.add_row(*(Text(cell) for cell in (row.name, cells[3], interval_text(row), cells[5], row.judgement)))
         tables += ["", table] if tables else [table]
     return Group(*tables)
+
+
+def view_table(view: views.Table) -> RenderableType:
+    """A table of a page, for a terminal."""
+    table = _table()
+    for column, head in enumerate(view.heads):
+        is_text = column == 0 or column in view.text_columns
+        table.add_column(Text(head), justify="left" if is_text else "right", overflow="fold")
+    for row in view.rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return Group(Text(view.caption, style="bold"), table)
 
 
 def comparison_summary(pair: PairedRuns) -> RenderableType:

@@ -19,7 +19,7 @@ def compiled(
     """The network's forward pass, compiled at its first call; the network itself for the mode "none".
 
     The weights stay the network's own, so that what is saved, averaged and validated is the network as before. The
-    first call takes some 25 to 60 s on two cores, and so does the first call with tensors of another shape.
+    first call takes half a minute to one and a half on two cores, and so does the first one with another shape.
 
     Raises:
         ConfigError: this machine lacks the compiler that the device's code needs.

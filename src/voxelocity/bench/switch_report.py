@@ -1,0 +1,242 @@
+"""What turning one setting off and on came to: tables, a comparison page and plain data. Measures nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from voxelocity.bench.paired import Comparison, Figure
+from voxelocity.bench.switched import (
+    Switched,
+    Trainings,
+    figures_of,
+    loss_edges,
+    losses_by_stretch,
+    median_or_none,
+    warm_up_s,
+)
+from voxelocity.report import (
+    LabelledRun,
+    PairedRuns,
+    Parity,
+    RunFacts,
+    bytes_text,
+    comparison_to_json,
+    duration_text,
+    highest_common_target,
+    label_run,
+    mean_scores,
+    paired_parity,
+    render_comparison,
+)
+from voxelocity.report.atomic import write_whole
+from voxelocity.report.quantities import dice_text, rate_text, signed_text
+from voxelocity.report.views import Section, Table
+
+_MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
+    ("More time for the first steps", "s", warm_up_s),
+    ("Whole training", "s", lambda run: run.seconds),
+    ("Peak main memory", "bytes", lambda run: run.finish.peak_host_bytes if run.finish else None),
+    ("Peak device memory", "bytes", lambda run: run.finish.peak_device_bytes if run.finish else None),
+)
+_QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
+_TEXTS: dict[str, Callable[[float | None], str]] = {"images/s": rate_text, "s": duration_text, "bytes": bytes_text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchReport:
+    """One setting, off and on, ready to be shown.
+
+    Attributes:
+        switched: the runs.
+        trainings: what was trained.
+        device: where, in words.
+        command: that repeats it.
+        date: on which it was run, YYYY-MM-DD.
+        environment: versions and machine.
+        is_quick: only to see that it runs; the figures mean nothing.
+    """
+
+    switched: Switched
+    trainings: Trainings
+    device: str
+    command: str
+    date: str
+    environment: Mapping[str, Any]
+    is_quick: bool = False
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Speed, and what else all runs know."""
+        found = [self.switched.speed, *(figures_of(self.switched, *measure) for measure in _MEASURES)]
+        return tuple(comparison for comparison in found if comparison is not None)
+
+    @cached_property
+    def pair(self) -> PairedRuns:
+        """Both sides, each as one run: medians over the rounds, and the curves and settings of the first round."""
+        off, on = self.switched.off, self.switched.on
+        target = highest_common_target([run.best_validation for run in (*off, *on)])
+        switch = self.switched.switch
+        runs = tuple(
+            _median_run([label_run(run, label, target_dice=target) for run in runs])
+            for runs, label in ((off, switch.off_label), (on, switch.on_label))
+        )
+        return PairedRuns(
+            runs=(runs[0], runs[1]),
+            target_dice=target,
+            target_reason="the highest that all runs reached on the way, rounded down",
+            parity=self._parity(),
+            notices=(_QUICK_NOTICE,) if self.is_quick else (),
+        )
+
+    @property
+    def title(self) -> str:
+        title = self.switched.switch.title
+        return title[:1].upper() + title[1:]
+
+    @property
+    def summary(self) -> str:
+        """What was trained where, in sentences."""
+        cases, held_out = self.trainings.cases, self.trainings.num_held_out
+        return (
+            f"The same {self.trainings.steps} steps of the planned network on {cases.words}, {held_out} of them held "
+            f"out, on {self.device}; {len(self.switched.on)} rounds, each with one seed for both sides and a fresh "
+            "process for each. Figures are medians over the rounds, curves those of the first round."
+        )
+
+    def tables(self) -> list[Table]:
+        """Figures of all rounds, and the losses side by side."""
+        return [self._figures(), self._losses()]
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Writes `bench_<name>.html` and `bench_<name>.json` into the folder and returns their paths.
+
+        Raises:
+            OutputError: one cannot be written.
+        """
+        name = self.switched.switch.name.replace("-", "_")
+        page = render_comparison(
+            self.pair.runs,
+            folder / f"bench_{name}.html",
+            self.title,
+            target_dice=self.pair.target_dice,
+            target_reason=self.pair.target_reason,
+            parity=self.pair.parity,
+            notices=self.pair.notices,
+            sections=self.sections(),
+            summary=self.summary,
+            command=self.command,
+        )
+        content = json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n"
+        return page, write_whole(folder / f"bench_{name}.json", content.encode())
+
+    def sections(self) -> list[Section]:
+        """The tables for the page, with what has been published elsewhere."""
+        return [
+            Section(
+                title="Round by round",
+                tables=self.tables(),
+                text=self.switched.switch.published,
+                hint=(
+                    "The median of the rounds, with the least and the most. The last column is the median of the "
+                    "ratios within each round; above 1 the setting is better. Losses are means over the rounds."
+                ),
+            )
+        ]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        pair, switch = self.pair, self.switched.switch
+        return {
+            "benchmark": switch.name,
+            "command": self.command,
+            "date": self.date,
+            "environment": dict(self.environment),
+            "settings": asdict(self.trainings) | {"off": dict(switch.off), "on": dict(switch.on)},
+            "comparisons": [comparison.to_plain() for comparison in self.comparisons],
+            "losses": {"off": _losses(self.switched.off), "on": _losses(self.switched.on)},
+            "final_dice": {"off": _final_dice(self.switched.off), "on": _final_dice(self.switched.on)},
+            "comparison": comparison_to_json(
+                pair.runs, title=self.title, target_dice=pair.target_dice, parity=pair.parity, notices=pair.notices
+            ),
+        }
+
+    def _parity(self) -> Parity | None:
+        off, on = ([run.scores for run in runs] for runs in (self.switched.off, self.switched.on))
+        return paired_parity(mean_scores(off), mean_scores(on), num_trainings=len(off))
+
+    def _figures(self) -> Table:
+        rows = []
+        for comparison in self.comparisons:
+            on, off = comparison.figures
+            name = "Images per second" if comparison.unit == "images/s" else comparison.title
+            text = _TEXTS[comparison.unit]
+            rows.append([name, _spread(off.values, text), _spread(on.values, text), _ratio_text(comparison, off)])
+        off_dice, on_dice = _final_dice(self.switched.off), _final_dice(self.switched.on)
+        changes = [on - off for off, on in zip(off_dice, on_dice, strict=True)]
+        rows.append(
+            ["Final Dice", _spread(off_dice, dice_text), _spread(on_dice, dice_text), _spread(changes, signed_text)]
+        )
+        switch = self.switched.switch
+        return Table(
+            caption=f"{len(changes)} rounds",
+            heads=["Measure", switch.off_label, switch.on_label, "Better by"],
+            rows=rows,
+            marked_columns=frozenset({3}),
+        )
+
+    def _losses(self) -> Table:
+        off, on = _losses(self.switched.off), _losses(self.switched.on)
+        rows = [
+            [f"{begin + 1} to {end}", f"{a:.4f}", f"{b:.4f}", signed_text(b - a, digits=4)]
+            for (begin, end), a, b in zip(itertools.pairwise(loss_edges(self.trainings.steps)), off, on, strict=True)
+        ]
+        switch = self.switched.switch
+        heads = ["Steps", switch.off_label, switch.on_label, "Difference"]
+        return Table(caption="Mean loss", heads=heads, rows=rows)
+
+
+def _median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
+    """The first run with the medians of all in place of its figures, and the mean of their final Dice."""
+    dice = [run.final_dice for run in runs if run.final_dice is not None]
+    return replace(
+        runs[0],
+        seconds_to_target=median_or_none([run.seconds_to_target for run in runs]),
+        seconds_per_epoch=median_or_none([run.seconds_per_epoch for run in runs]),
+        images_per_s=median_or_none([run.images_per_s for run in runs]),
+        wall_s=median_or_none([run.wall_s for run in runs]),
+        wait_share=median_or_none([run.wait_share for run in runs]),
+        peak_host_bytes=median_or_none([run.peak_host_bytes for run in runs]),
+        peak_device_bytes=median_or_none([run.peak_device_bytes for run in runs]),
+        final_dice=statistics.fmean(dice) if dice else None,
+    )
+
+
+def _losses(runs: Sequence[RunFacts]) -> list[float]:
+    """The mean over the runs of each stretch's loss."""
+    return [statistics.fmean(values) for values in zip(*(losses_by_stretch(run) for run in runs), strict=True)]
+
+
+def _final_dice(runs: Sequence[RunFacts]) -> list[float]:
+    return [statistics.fmean(score.mean_dice for score in run.scores if score.dice) for run in runs]
+
+
+def _spread(values: Sequence[float], text: Callable[[float | None], str]) -> str:
+    middle = text(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({text(min(values))} to {text(max(values))})"
+
+
+def _ratio_text(comparison: Comparison, off: Figure) -> str:
+    ratios = [ratio for ratio in comparison.ratios(off) if ratio not in (0.0, float("inf"))]
+    # What takes no time on one side is better by no factor.
+    return _spread(ratios, _two_digits) if len(ratios) == len(off.values) else ""
+
+
+def _two_digits(ratio: float | None) -> str:
+    return f"{ratio:.2f}×"

@@ -16,3 +16,44 @@ def test_a_scenario_shows_its_tables_and_writes_its_record(voxelocity, tmp_path)
     assert "one file to voxels" in told.out
     assert "see" in told.out
     assert json.loads((tmp_path / "results" / "bench_build.json").read_text())["benchmark"] == "build"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tiny_plan")  # for the one thread of torch that it sets
+def test_a_setting_is_trained_off_and_on_and_shown_with_its_page(voxelocity, tmp_path, monkeypatch):
+    import io
+
+    from rich.console import Console
+
+    from voxelocity import open as open_cases
+    from voxelocity.training import train
+
+    def train_here(*words, environ):
+        assert not environ
+        # In this process: a fresh one for each training would take a minute.
+        dataset, out, config = words[3], words[5], words[9]
+        train(open_cases(dataset), out, overrides=json.loads(config.read_text()), console=Console(file=io.StringIO()))
+
+    monkeypatch.setattr("voxelocity.bench.switched.python_says", train_here)
+    told = voxelocity("bench", "amp", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results")
+    assert told.status == 0, told.err
+    for phrase in ("float32: trained in", "Mixed precision", "95 % interval", "Mean loss", "1.11 times as fast"):
+        assert phrase in told.out
+    assert (tmp_path / "results" / "bench_amp.html").is_file()
+    assert json.loads((tmp_path / "results" / "bench_amp.json").read_text())["benchmark"] == "amp"
+
+
+def test_a_setting_of_gpus_is_refused_where_there_is_none(voxelocity):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    told = voxelocity("bench", "tf32")
+    assert told.status == 2
+    assert "bench: 'tf32' needs a CUDA device (TF32 is a format of its matrix units)" in told.err
+
+
+def test_real_scans_are_refused_where_phantoms_are_trained_on(voxelocity, tmp_path):
+    told = voxelocity("bench", "compile", "--data", tmp_path)
+    assert told.status == 2
+    assert "bench: 'compile' trains on phantoms and has no use for --data; leave it out" in told.err

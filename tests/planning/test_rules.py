@@ -121,6 +121,14 @@ def test_compiling_is_left_out_with_the_reason_and_the_flag_that_turns_it_on():
         assert "--set precision.compile=default turns it on" in choice.reason
 
 
+def test_switches_of_cuda_libraries_are_chosen_on_a_gpu_alone():
+    keys = ["backend.tf32", "backend.cudnn_benchmark"]
+    on_gpu, on_cpu = settled(on=machine("cuda")), settled()
+    assert [chosen(on_gpu, key).value for key in keys] == [True, False]
+    assert all("voxelocity bench" in chosen(on_gpu, key).reason for key in keys)
+    assert not {choice.key for choice in on_cpu.choices} & set(keys)
+
+
 def test_precision_follows_the_hardware():
     assert chosen(settled(), "precision.compute").value == "bfloat16"
     assert chosen(settled(on=machine(fast_bfloat16=False)), "precision.compute").value == "float32"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from voxelocity.core.errors import VoxelocityError
@@ -12,11 +13,12 @@ from voxelocity.core.errors import VoxelocityError
 _NUM_LINES_SHOWN = 10
 
 
-def python_says(*words: object) -> str:
+def python_says(*words: object, environ: Mapping[str, str] | None = None) -> str:
     """What a fresh Python, which finds this package, says on stdout.
 
     Args:
         words: its arguments.
+        environ: variables to add to those of this process.
 
     Raises:
         VoxelocityError: it failed; its last lines are in the text.
@@ -24,7 +26,7 @@ def python_says(*words: object) -> str:
     source = str(Path(__file__).resolve().parents[2])
     paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
     # As the command line sets it before it imports torch.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": paths}
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": paths, **(environ or {})}
     command = [sys.executable, *map(str, words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

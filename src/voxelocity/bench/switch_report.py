@@ -158,7 +158,9 @@ class SwitchReport:
             "command": self.command,
             "date": self.date,
             "environment": dict(self.environment),
-            "settings": asdict(self.trainings) | {"off": dict(switch.off), "on": dict(switch.on)},
+            "settings": asdict(self.trainings)
+            | {"off": dict(switch.off), "on": dict(switch.on)}
+            | {"on_environ": dict(switch.on_environ)},
             "comparisons": [comparison.to_plain() for comparison in self.comparisons],
             "losses": {"off": _losses(self.switched.off), "on": _losses(self.switched.on)},
             "final_dice": {"off": _final_dice(self.switched.off), "on": _final_dice(self.switched.on)},

@@ -19,8 +19,8 @@ from voxelocity.bench.phantom import PhantomSet, phantom_table
 from voxelocity.bench.switches import Switch
 from voxelocity.report import RunFacts, read_run
 
-TrainOnce = Callable[[Path, Path, Mapping[str, Any]], None]
-"""Trains on a data set into a folder with these keys of the plan."""
+TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
+"""Trains on a data set into a folder with these keys of the plan and these variables of its process."""
 
 _BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 _NUM_STRETCHES = 8
@@ -33,7 +33,10 @@ class Trainings:
     cases: PhantomSet = _BODIES
     # The interval of the accuracy is over these.
     num_held_out: int = 12
-    steps: int = 200
+    steps: int = 160
+    # Few and on few cases: they are for the curve and for the time to a target, and take training's time.
+    num_validations: int = 4
+    num_cases_on_the_way: int = 4
     rounds: int = 3
     seed: int = 0
     # Further keys of the plan.
@@ -43,7 +46,8 @@ class Trainings:
         """Keys of the plan that hold in all trainings."""
         return {
             "train.steps": self.steps,
-            "train.validate_every_steps": max(1, self.steps // _NUM_STRETCHES),
+            "train.validate_every_steps": max(1, self.steps // self.num_validations),
+            "train.validation_cases": self.num_cases_on_the_way,
             # The kidneys of these bodies are mirror images, which flipped patches could not tell apart.
             "data.augment.flip_probability": [0.0, 0.0, 0.0],
             **self.plan,
@@ -66,7 +70,7 @@ class Switched:
     speed: Comparison
 
 
-def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any]) -> None:
+def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     """Trains in a process of its own, as a person does.
 
     Raises:
@@ -75,7 +79,7 @@ def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any]) -> None:
     config = out.with_suffix(".yaml")
     # JSON is YAML.
     config.write_text(json.dumps(dict(keys)))
-    python_says("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config)
+    python_says("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
 
 
 def run_switched(
@@ -105,9 +109,9 @@ def run_switched(
         # Each training prepares its cases itself, in a second or two: a cache on disk would be filled by one for all.
         common = {**trainings.keys(), "data.cache.tier": "memory"}
 
-        def once(side: str, keys: Mapping[str, Any]) -> float:
+        def once(side: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
             out = place / f"{side}-{len(runs[side])}"
-            train(dataset, out, {**common, **keys, "seed": trainings.seed + len(runs[side])})
+            train(dataset, out, {**common, **keys, "seed": trainings.seed + len(runs[side])}, environ)
             run = read_run(out)
             shutil.rmtree(out)
             runs[side].append(run)
@@ -119,8 +123,8 @@ def run_switched(
             "images/s",
             "larger",
             [
-                Side(name=switch.on_label, once=partial(once, "on", switch.on)),
-                Side(name=switch.off_label, once=partial(once, "off", switch.off)),
+                Side(name=switch.on_label, once=partial(once, "on", switch.on, switch.on_environ)),
+                Side(name=switch.off_label, once=partial(once, "off", switch.off, {})),
             ],
             repeats=trainings.rounds,
             warmup=0,

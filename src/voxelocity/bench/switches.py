@@ -18,6 +18,7 @@ class Switch:
         title: what is compared, in words.
         off_label: of the training without it. `on_label` likewise.
         off: keys of the plan without it. `on` likewise.
+        on_environ: variables of the process that trains with it.
         published: what others have published of it, and where; empty where nothing is known to us.
     """
 
@@ -25,8 +26,9 @@ class Switch:
     title: str
     off_label: str
     on_label: str
-    off: Mapping[str, Any]
+    off: Mapping[str, Any] = field(default_factory=dict)
     on: Mapping[str, Any] = field(default_factory=dict)
+    on_environ: Mapping[str, str] = field(default_factory=dict)
     published: str = ""
 
 
@@ -53,8 +55,8 @@ def make_switch(name: str, device: Device) -> Switch:
     """
     if device.kind != "cuda" and name in NEED_CUDA:
         raise InputError(
-            f"bench: '{name}' needs a CUDA device, and torch sees none here; {NEED_CUDA[name]} mean nothing on a CPU. "
-            f"Choose one of {', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
+            f"bench: '{name}' needs a CUDA device ({NEED_CUDA[name]}), and torch sees none here; choose one of "
+            f"{', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
         )
     return SWITCHES[name](device)
 
@@ -98,13 +100,53 @@ def _memory_format(device: Device) -> Switch:
     )
 
 
+def _tf32(device: Device) -> Switch:
+    # In float32, or there would be little for TF32 to do.
+    return Switch(
+        name="tf32",
+        title="TF32 against float32 in full",
+        off_label="float32",
+        on_label="TF32",
+        off={"precision.compute": "float32", "backend.tf32": False},
+        on={"precision.compute": "float32", "backend.tf32": True},
+    )
+
+
+def _cudnn_benchmark(device: Device) -> Switch:
+    return Switch(
+        name="cudnn-benchmark",
+        title="cuDNN's algorithms tried against its own guess",
+        off_label="guessed",
+        on_label="tried",
+        off={"backend.cudnn_benchmark": False},
+        on={"backend.cudnn_benchmark": True},
+    )
+
+
+def _allocator(device: Device) -> Switch:
+    return Switch(
+        name="allocator",
+        title="torch's allocator with segments that grow against segments of fixed size",
+        off_label="fixed",
+        on_label="expandable",
+        on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
+    )
+
+
 SWITCHES: dict[str, Callable[[Device], Switch]] = {
     "amp": _amp,
     "compile": _compile,
     "memory-format": _memory_format,
+    "tf32": _tf32,
+    "cudnn-benchmark": _cudnn_benchmark,
+    "allocator": _allocator,
 }
-NEED_CUDA: dict[str, str] = {}
-"""Switches that only a GPU gives a meaning to, and what they are."""
+NEED_CUDA = {
+    "tf32": "TF32 is a format of its matrix units",
+    "cudnn-benchmark": "cuDNN is its library",
+    "allocator": "the setting is of its memory",
+}
+"""Switches that only a GPU gives a meaning to, and why."""
 
 
 def this_device() -> Device:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from voxelocity.core.config import Config
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
-from voxelocity.step import LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
+from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
 
 
 class TrainConfig(Config):
@@ -49,7 +49,9 @@ class Plan(Config):
     network: NetworkConfig
     """What is trained."""
     precision: PrecisionConfig
-    """Number formats of a step."""
+    """Number formats, memory format and compilation of a step."""
+    backend: BackendConfig = BackendConfig()
+    """Switches of CUDA's libraries."""
     loss: LossConfig = LossConfig()
     """What a step minimises."""
     optimizer: OptimizerConfig

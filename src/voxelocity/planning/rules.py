@@ -205,8 +205,26 @@ def settle_precision(facts: Facts) -> None:
         compute, why = "float32", "this CPU has no bfloat16 units"
     facts.settle("precision.compute", compute, why)
     facts.settle("precision.channels_last", compute != "float32", "faster with half precision convolutions")
+    if machine.device == "cuda":
+        settle_backend(facts)
     facts.settle("precision.compile", "none", _compile_reason(machine.device))
     facts.settle("seed", facts.request.seed, "the default, or --seed")
+
+
+def settle_backend(facts: Facts) -> None:
+    """Switches of CUDA's libraries: as torch has them, as we have not measured others."""
+    facts.settle(
+        "backend.tf32",
+        True,
+        "torch's own choice for convolutions, here for what half precision leaves in float32; "
+        "`voxelocity bench tf32` measures it here, --set backend.tf32=false turns it off",
+    )
+    facts.settle(
+        "backend.cudnn_benchmark",
+        False,
+        "torch's own choice; patches have one shape, so trying every algorithm once may pay: "
+        "`voxelocity bench cudnn-benchmark` measures it here, --set backend.cudnn_benchmark=true turns it on",
+    )
 
 
 def _compile_reason(device: str) -> str:

@@ -1,5 +1,6 @@
 """One training step: network, precision, loss, optimiser, schedule."""
 
+from voxelocity.step.backend import BackendConfig, set_backend
 from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
 from voxelocity.step.network import NetworkConfig, build_network
@@ -9,6 +10,7 @@ from voxelocity.step.schedule import ScheduleConfig, learning_rate_at
 from voxelocity.step.training_step import TrainingStep
 
 __all__ = [
+    "BackendConfig",
     "CompileMode",
     "LossConfig",
     "NetworkConfig",
@@ -22,4 +24,5 @@ __all__ = [
     "build_optimizer",
     "check_compiler",
     "learning_rate_at",
+    "set_backend",
 ]

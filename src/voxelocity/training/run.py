@@ -18,7 +18,7 @@ from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog, peak_device_bytes, peak_host_bytes
 from voxelocity.planning import Plan, Planned
 from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
-from voxelocity.step import TrainingStep, build_loss, build_network
+from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot
 from voxelocity.training.cache_progress import CacheProgress
 from voxelocity.training.checkpoint import Checkpoints
@@ -162,6 +162,7 @@ class Run:
         )
 
     def _restore(self) -> tuple[TrainingStep, LoopState]:
+        set_backend(self.plan.backend, self.device)
         network = build_network(
             self.plan.network,
             num_channels=len(self.spec.channels),

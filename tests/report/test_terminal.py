@@ -15,7 +15,9 @@ from voxelocity.report import (
     paired_parity,
     plan_table,
     score_table,
+    view_table,
 )
+from voxelocity.report.views import Table
 
 CHOICES = [
     Choice(
@@ -162,3 +164,16 @@ def test_one_structure_is_not_repeated_as_the_mean_of_all():
     text = shown(accuracy_table(paired_parity(alone, alone)), width=80)
     assert "all structures" not in text
     assert "HD95" not in text
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_a_table_of_a_page_stands_in_a_terminal_with_its_caption(width):
+    rows = [("1", "18.2", "[b]"), ("2", "9", "")]
+    heads = ("Round", "images/s", "[why]")
+    table = Table(caption="By round [x]", heads=heads, rows=rows, text_columns=frozenset({2}))
+    lines = shown(view_table(table), width=width).splitlines()
+    assert lines[0].rstrip() == "By round [x]"
+    assert lines[1].split() == ["Round", "images/s", "[why]"]
+    assert lines[3].split() == ["1", "18.2", "[b]"]
+    assert lines[3].index("18.2") > lines[4].index("2"), "numbers end below each other"
+    assert lines[4].index("9") == lines[3].index("18.2") + 3

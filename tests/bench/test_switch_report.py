@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -36,12 +37,14 @@ def test_accuracy_is_paired_over_the_means_of_all_rounds(report):
 def test_the_tables_show_both_sides_with_their_spread_and_the_ratio_within_rounds(report):
     figures, losses = report.tables()
     assert figures.caption == "2 rounds"
-    assert figures.heads == ["Measure", "float32", "bfloat16", "Better by"]
+    spread = "Least to most"
+    assert figures.heads == ["Measure", "float32", spread, "bfloat16", spread, "Better by", spread]
     rows = {row[0]: row[1:] for row in figures.rows}
-    assert rows["Images per second"] == ["1.00 (1.00 to 1.00)", "2.00 (2.00 to 2.00)", "2.00× (2.00× to 2.00×)"]
-    assert rows["Peak main memory"][2] == "1.50× (1.50× to 1.50×)"
-    assert rows["More time for the first steps"][0] == "8.0 s (8.0 s to 8.0 s)"
-    assert rows["Final Dice"] == ["0.810 (0.805 to 0.815)", "0.812 (0.807 to 0.817)", "+0.002 (+0.002 to +0.002)"]
+    assert rows["Images per second"] == ["1.00", "1.00 to 1.00", "2.00", "2.00 to 2.00", "2.00×", "2.00× to 2.00×"]
+    assert rows["Peak main memory"][4:] == ["1.50×", "1.50× to 1.50×"]
+    assert rows["More time for the first steps"][:2] == ["8.0 s", "8.0 s to 8.0 s"]
+    dice = ["0.810", "0.805 to 0.815", "0.812", "0.807 to 0.817", "+0.002", "+0.002 to +0.002"]
+    assert rows["Final Dice"] == dice
     assert "Peak device memory" not in rows, "no run had a device"
     assert losses.rows[0] == ["1 to 1", "1.0000", "1.0000", "±0.0000"]
     assert len(losses.rows) == 6
@@ -55,7 +58,7 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
         "Mixed precision: bfloat16 against float32",
         "on EPYC; 2 rounds, each with one seed for both sides",
         "Published for mixed precision on a GPU: 1.11 times as fast",
-        "Images per second 1.00 (1.00 to 1.00) 2.00 (2.00 to 2.00) 2.00×",
+        "Images per second 1.00 1.00 to 1.00 2.00 2.00 to 2.00 2.00×",
         "for the mean of these 2 pairs of trainings, each of another seed.",
         "voxelocity bench amp --quick",
         "their figures mean nothing",
@@ -69,3 +72,17 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
     assert plain["final_dice"]["off"] == pytest.approx([0.805, 0.815])
     assert plain["comparison"]["accuracy"]["overall"]["judgement"] == "same"
     assert plain["environment"]["num_cpus"] >= 1
+
+
+def test_a_single_round_has_no_spread_and_what_takes_no_time_no_factor(report):
+    switched = report.switched
+    at_once = [
+        replace(run, steps=(replace(run.steps[0], seconds=run.steps[1].seconds), *run.steps[1:]))
+        for run in (switched.off[0], switched.on[0])
+    ]
+    speed = switched.speed
+    speed = replace(speed, figures=tuple(replace(figure, values=figure.values[:1]) for figure in speed.figures))
+    alone = replace(switched, off=(at_once[0],), on=(at_once[1],), speed=speed)
+    rows = {row[0]: row[1:] for row in replace(report, switched=alone).tables()[0].rows}
+    assert rows["Images per second"] == ["1.00", "", "2.00", "", "2.00×", ""]
+    assert rows["More time for the first steps"] == ["0 s", "", "0 s", "", "", ""]

@@ -179,18 +179,16 @@ class SwitchReport:
             on, off = comparison.figures
             name = "Images per second" if comparison.unit == "images/s" else comparison.title
             text = _TEXTS[comparison.unit]
-            rows.append([name, _spread(off.values, text), _spread(on.values, text), _ratio_text(comparison, off)])
+            rows.append([name, *_spread(off.values, text), *_spread(on.values, text), *_ratio(comparison, off)])
         off_dice, on_dice = _final_dice(self.switched.off), _final_dice(self.switched.on)
         changes = [on - off for off, on in zip(off_dice, on_dice, strict=True)]
-        rows.append(
-            ["Final Dice", _spread(off_dice, dice_text), _spread(on_dice, dice_text), _spread(changes, signed_text)]
-        )
+        dice = (*_spread(off_dice, dice_text), *_spread(on_dice, dice_text), *_spread(changes, signed_text))
         switch = self.switched.switch
         return Table(
             caption=f"{len(changes)} rounds",
-            heads=["Measure", switch.off_label, switch.on_label, "Better by"],
-            rows=rows,
-            marked_columns=frozenset({3}),
+            heads=["Measure", *_with_spread(switch.off_label, switch.on_label, "Better by")],
+            rows=[*rows, ["Final Dice", *dice]],
+            marked_columns=frozenset({5}),
         )
 
     def _losses(self) -> Table:
@@ -229,15 +227,20 @@ def _final_dice(runs: Sequence[RunFacts]) -> list[float]:
     return [statistics.fmean(score.mean_dice for score in run.scores if score.dice) for run in runs]
 
 
-def _spread(values: Sequence[float], text: Callable[[float | None], str]) -> str:
-    middle = text(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({text(min(values))} to {text(max(values))})"
+def _with_spread(*heads: str) -> list[str]:
+    return [text for head in heads for text in (head, "Least to most")]
 
 
-def _ratio_text(comparison: Comparison, off: Figure) -> str:
+def _spread(values: Sequence[float], text: Callable[[float | None], str]) -> tuple[str, str]:
+    """The median, and the least and the most where there is more than one value."""
+    both = f"{text(min(values))} to {text(max(values))}" if len(values) > 1 else ""
+    return text(statistics.median(values)), both
+
+
+def _ratio(comparison: Comparison, off: Figure) -> tuple[str, str]:
     ratios = [ratio for ratio in comparison.ratios(off) if ratio not in (0.0, float("inf"))]
     # What takes no time on one side is better by no factor.
-    return _spread(ratios, _two_digits) if len(ratios) == len(off.values) else ""
+    return _spread(ratios, _two_digits) if len(ratios) == len(off.values) else ("", "")
 
 
 def _two_digits(ratio: float | None) -> str:

@@ -48,7 +48,14 @@ def test_no_significant_difference_is_not_called_equal():
     text = accuracy_sentence(parity_of([0.2, -0.2, 0.1, -0.1]), "A", "B")
     assert text == (
         "Accuracy: undecided. The interval of the mean foreground Dice lies neither within 0.01 nor beyond it (±0.000, "
-        "95 % interval -0.291 to +0.291, 4 paired cases); more cases would narrow it."
+        "95 % interval -0.291 to +0.291, 4 paired cases); more cases would tell."
+    )
+
+
+def test_a_direction_that_is_sure_is_told_where_the_margin_leaves_it_open():
+    text = accuracy_sentence(parity_of([-0.011, -0.012, -0.009, -0.01]), "A", "B")
+    assert text.startswith(
+        "Accuracy: undecided. B has a lower mean foreground Dice, but whether by more than 0.01 is open (-0.011, 95 % "
     )
 
 

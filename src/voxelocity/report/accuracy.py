@@ -36,10 +36,7 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
             than = "higher" if row.difference > 0.0 else "lower"
             return f"Accuracy: different. {second} has a {than} mean foreground Dice by more than {margin} ({facts})."
         case "undecided":
-            return (
-                f"Accuracy: undecided. The interval of the mean foreground Dice lies neither within {margin} nor "
-                f"beyond it ({facts}); more cases would narrow it."
-            )
+            return f"Accuracy: undecided. {_undecided(row, second, margin)} ({facts}); more cases would tell."
 
 
 def structure_sentences(parity: Parity) -> str:
@@ -136,10 +133,23 @@ def judgement_text(judgement: Judgement) -> str:
     return {"same": "yes: same", "different": "no: different", "undecided": "undecided"}[judgement]
 
 
-def _small_but_there(row: PairedDifference, second: str) -> str:
+def _direction(row: PairedDifference) -> str:
+    """ "higher" or "lower" where the interval lies on one side of no difference; else empty."""
     if row.low is None or row.high is None or row.low <= 0.0 <= row.high:
         return ""
-    return f" Within it, {second} is a little {'higher' if row.low > 0.0 else 'lower'}."
+    return "higher" if row.low > 0.0 else "lower"
+
+
+def _small_but_there(row: PairedDifference, second: str) -> str:
+    direction = _direction(row)
+    return f" Within it, {second} is a little {direction}." if direction else ""
+
+
+def _undecided(row: PairedDifference, second: str, margin: str) -> str:
+    direction = _direction(row)
+    if direction:
+        return f"{second} has a {direction} mean foreground Dice, but whether by more than {margin} is open"
+    return f"The interval of the mean foreground Dice lies neither within {margin} nor beyond it"
 
 
 def _of_seeds(num_trainings: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture
 def two(finished_run, tmp_path):
-    """Two folders of one finished run, with a validation on the way that does not depend on how busy the machine was."""
+    """Two folders of one finished run, with a validation on the way however busy the machine was."""
     folders = [shutil.copytree(finished_run, tmp_path / name) for name in ("before", "after")]
     validation = {"event": "validation", "time_s": 1.5, "step": 40, "seconds": 0.1, "mean_dice": 0.9, "dice": {}}
     for folder in folders:

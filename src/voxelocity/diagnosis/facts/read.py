@@ -36,6 +36,14 @@ from voxelocity.diagnosis.facts.records import (
 
 T = TypeVar("T")
 
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Event `unseen`: something that could not be seen, and why, in words."""
+
+    text: str
+
+
 ERRORS_FILE = "errors.txt"
 """Of the recording's folder: what the recorder itself could not do."""
 
@@ -61,6 +69,7 @@ _RECORDS: Mapping[str, Any] = {
     "experiment": ExperimentFacts,
     "cost": OwnCost,
     "end": Ending,
+    "unseen": _Unseen,
 }
 """The record of each event, field by field."""
 
@@ -116,7 +125,8 @@ def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
         )
     main = min(processes, key=_rank_as_main)
     workers = [p for p in processes if p.facts.role == "worker" and _is_of(p, main, processes)]
-    return _merged(main, workers, command, [*_not_measured(main, processes), *errors])
+    unseen = dict.fromkeys(told.text for process in (main, *workers) for told in process.all("unseen"))
+    return _merged(main, workers, command, [*_not_measured(main, processes), *unseen, *errors])
 
 
 def _rank_as_main(process: _Process) -> tuple[bool, bool, int, bool, int, float]:

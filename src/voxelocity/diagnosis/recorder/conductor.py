@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from .agreement import Plan, ahead, announce, announced
-from .extras import find_module
 from .loaders import Entry, Loaders
+from .profile import CaptureRange, Profiler
 from .resident import Resident, wait_until_idle
 from .settings import Settings
 from .steps import Steps
@@ -36,6 +36,7 @@ class Conductor:
     Args:
         rank: of this process, and of how many; the first one leads.
         begin_counting: called when the first counted step begins.
+        new_profiler: makes what profiles or captures the steps after the counted ones.
         conclude: called after the last step, with why there were no steps on resident batches ("" if there were); it
             raises where the program is to end.
     """
@@ -48,6 +49,7 @@ class Conductor:
         *,
         ranks: Callable[[], tuple[int, int]],
         begin_counting: Callable[[], None],
+        new_profiler: Callable[[], Profiler | CaptureRange],
         conclude: Callable[[str], None],
     ) -> None:
         self.resident = Resident(settings.kept_bytes)
@@ -56,10 +58,11 @@ class Conductor:
         self._loaders = loaders
         self._ranks = ranks
         self._begin_counting = begin_counting
+        self._new_profiler = new_profiler
         self._conclude = conclude
         self._has_begun = False
         self._plan: Plan | None = None
-        self._profiler: Any = None
+        self._profiler: Profiler | CaptureRange | None = None
         self._resident_since = (0, 0.0)
         loaders.keep = self._keep
         loaders.replay = self.resident.replay
@@ -117,15 +120,22 @@ class Conductor:
         self._steps.phase = "profiled"
         self._plan = self._plan or Plan(0, self._steps.num_steps + _PROFILED_STEPS, _NEVER)
         self.resident.is_keeping = self._settings.experiments
-        module = find_module("profile") if self._settings.profile else None
-        if module is not None:
-            try:
-                self._profiler = module.Profiler(self._settings.folder)
-                self._profiler.start()
-            except Exception:
-                self._profiler = None
-                note_failure(self._settings.folder, "the profiler could not be started")
+        if self._settings.profile:
+            self._start_profiler()
         self._steps.restart()
+
+    def _start_profiler(self) -> None:
+        try:
+            profiler = self._new_profiler()
+            why_not = profiler.start()
+        except Exception:
+            note_failure(self._settings.folder, "the profiler could not be started")
+            return
+        if why_not:
+            self._steps.tell_unseen(f"kernels and operators: {why_not}")
+            return
+        self._profiler = profiler
+        self._steps.ledger.on_move = profiler.part
 
     def _after_profiled(self) -> None:
         assert self._plan is not None
@@ -133,6 +143,7 @@ class Conductor:
             self._tell_profiler("step")
             return
         self._tell_profiler("step")
+        self._steps.ledger.on_move = None
         self._tell_profiler("stop")
         self._profiler = None
         reason = self._why_not_resident()

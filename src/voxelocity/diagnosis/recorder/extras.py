@@ -1,44 +1,103 @@
-"""What is seen beside the steps, each by a module of its own with `start(writer, current_part)` and `stop()`."""
+"""What is seen beside the steps of one process: stacks, waits for the device, transforms, files."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import Any, Callable
+import time
+from typing import Any
 
+from . import steps
+from .files import Files
+from .lines import OwnCode
+from .stacks import Stacks
+from .syncs import Syncs
+from .transforms import Transforms
 from .writer import Writer, note_failure
 
-EXTRAS = ("stacks", "syncs", "transforms", "files")
-"""Modules of this package, in the order in which they are started."""
+LIBRARIES = (
+    "monai.transforms",
+    "torchio",
+    "torchvision.transforms.transforms",
+    "batchgenerators.transforms.abstract_transforms",
+    "batchgeneratorsv2.transforms.base.basic_transform",
+    "SimpleITK",
+    "h5py",
+)
+"""Modules whose transforms and readers are taken in when the program imports them."""
+
+_REPORT_EVERY_S = 2.0
 
 
-def start_extras(writer: Writer, current_part: Callable[[], str], names: tuple[str, ...] = EXTRAS) -> list[Any]:
-    """Starts those that are there; one that fails is told of in the recording and left out."""
-    started = []
-    for name in names:
-        module = find_module(name)
-        if module is None:
-            continue
+class Extras:
+    """Starts and stops all of them, and writes what they have seen every two seconds and at the end.
+
+    One that fails is told of in the recording and left out; the others go on.
+
+    Args:
+        writer: of this process. What is seen is written before it writes to its file.
+        is_worker: whether the process only makes batches: it has no device to wait for.
+    """
+
+    def __init__(self, writer: Writer, *, is_worker: bool = False) -> None:
+        own_code = OwnCode()
+        # In a worker the thread that starts this makes the batches.
+        thread = None if is_worker else steps.training_thread()
+        self.syncs = None if is_worker else Syncs(steps, own_code, thread=thread)
+        self.stacks = Stacks(steps, own_code, thread=thread)
+        self._writer = writer
+        self._all: list[Any] = [
+            *([self.syncs] if self.syncs is not None else []),
+            Transforms(steps),
+            Files(steps, ignore=(writer.folder,)),
+            self.stacks,
+        ]
+        self._is_running = False
+        self._reported_s = 0.0
+
+    def start(self) -> None:
+        """Begins to look."""
+        self._is_running = True
+        for extra in list(self._all):
+            self._call(extra, "start")
+        self._writer.before_flush(self._report_now_and_then)
+
+    def take_in(self, module: Any) -> None:
+        """Looks for transforms and readers again, as the program has imported this library of them."""
+        for extra in list(self._all):
+            if self._is_running and isinstance(extra, (Transforms, Files)):
+                self._call(extra, "start")
+
+    def follow(self, thread: int) -> None:
+        """From now on this thread is taken for the one that trains."""
+        self.stacks.thread = thread
+        if self.syncs is not None:
+            self.syncs.thread = thread
+
+    def stop(self, *, tells: bool = True) -> None:
+        """Puts everything back, and writes what was seen unless it is another process's. A second call does nothing."""
+        if not self._is_running:
+            return
+        self._is_running = False
+        for extra in reversed(self._all):
+            self._call(extra, "stop")
+        if tells:
+            self._report()
+            if self.stacks.failure:
+                self._writer.write("unseen", text=self.stacks.failure)
+
+    def _report_now_and_then(self) -> None:
+        now_s = time.monotonic()
+        if self._is_running and now_s - self._reported_s >= _REPORT_EVERY_S:
+            self._reported_s = now_s
+            self._report()
+
+    def _report(self) -> None:
+        for extra in self._all:
+            extra.report(self._writer)
+
+    def _call(self, extra: Any, what: str) -> None:
         try:
-            module.start(writer, current_part)
+            getattr(extra, what)()
         except Exception:
-            note_failure(writer.folder, f"{name} could not be started")
-        else:
-            started.append(module)
-    return started
-
-
-def stop_extras(started: list[Any], folder: str) -> None:
-    """Stops them, last one first, and empties the list."""
-    while started:
-        module = started.pop()
-        try:
-            module.stop()
-        except Exception:
-            note_failure(folder, f"{module.__name__} could not be stopped")
-
-
-def find_module(name: str) -> Any:
-    """A module of this package, None where there is none of this name."""
-    full_name = f"{__package__}.{name}"
-    return importlib.import_module(full_name) if importlib.util.find_spec(full_name) is not None else None
+            note_failure(self._writer.folder, f"{type(extra).__name__} failed in {what}")
+            if what == "start":
+                self._all.remove(extra)

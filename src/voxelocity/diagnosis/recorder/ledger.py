@@ -25,6 +25,7 @@ class Ledger:
         device: takes stamps where the network runs on one.
         open: stretches that are in no step and no pass yet; the last one is running.
         num_moves: changes of part, for the recorder's own cost.
+        on_move: told the part that begins, while steps are profiled.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -36,6 +37,7 @@ class Ledger:
         self.device: Device | None = None
         self.open: list[Stretch] = []
         self.num_moves = 0
+        self.on_move: Callable[[str], None] | None = None
 
     @property
     def running(self) -> Stretch:
@@ -59,6 +61,8 @@ class Ledger:
         self.part = part
         self.num_moves += 1
         self.open[-1].add((self.clock(), part, self._stamp()), self.device)
+        if self.on_move is not None:
+            self.on_move(part)
 
     def begin(self, part: str) -> None:
         """Goes over to a part that owns all that happens in it."""

@@ -10,12 +10,13 @@ from typing import Any, Callable
 
 from .conductor import Enough
 from .describe import describe_versions
-from .extras import start_extras, stop_extras
+from .extras import LIBRARIES, Extras
 from .fetches import Fetches
 from .imports import Imports
 from .process import file_name, process_age_s, rank_and_world_size
+from .profile import CaptureRange, Profiler
 from .settings import Settings
-from .steps import current_part, watch
+from .steps import watch
 from .training import Training
 from .writer import Writer, note_failure
 
@@ -41,7 +42,7 @@ class Recording:
         self._age_offset_s = process_age_s() - time.perf_counter()
         self._writer = self._new_writer()
         self._imports = self._new_imports()
-        self._extras: list[Any] = []
+        self._extras: Extras | None = None
         self._fetches: Fetches | None = None
 
     def start(self) -> None:
@@ -68,7 +69,7 @@ class Recording:
     def become_worker(self, worker_id: int) -> None:
         """From now on this process is a loader's worker: only the making of batches is seen."""
         self._role = "worker"
-        stop_extras(self._extras, self.settings.folder)
+        self._drop_extras()
         if self.training is not None:
             self.training.unhook()
             self.training = None
@@ -79,7 +80,7 @@ class Recording:
         self._writer.before_flush(self._fetches.write)
         self._writer.start()
         watch(None, is_worker=True)
-        self._extras = start_extras(self._writer, current_part)
+        self._look_beside()
 
     def after_fork(self, at_end: Callable[[], None]) -> None:
         """In a child that was forked: it has a file of its own, made once there is something to tell.
@@ -89,7 +90,7 @@ class Recording:
         """
         self._writer.forget()
         self._writer = self._new_writer()
-        self._extras.clear()
+        self._drop_extras()
         before, self.training = self.training, None
         if before is None:
             return
@@ -100,6 +101,7 @@ class Recording:
 
         def first_step() -> None:
             self._writer.start()
+            self._look_beside()
             at_end()
 
         self._watch(before.torch, first_step=first_step, is_child=True)
@@ -111,19 +113,46 @@ class Recording:
             self._writer,
             self._imports,
             start_age_s=self._age_offset_s,
-            first_step=first_step,
+            first_step=lambda: self._begin(first_step),
+            new_profiler=self._new_profiler,
             conclude=self._conclude,
         )
         self.training.hook()
         if not is_child:
             self._writer.start()
-            self._extras = start_extras(self._writer, current_part)
+            self._look_beside()
+
+    def _begin(self, first_step: Callable[[], None]) -> None:
+        """The program trains; by now its libraries and transforms are there, and it is known which thread it is."""
+        first_step()
+        if self._extras is not None:
+            self._extras.follow(threading.get_ident())
+            self._extras.take_in(None)
+
+    def _look_beside(self) -> None:
+        self._extras = Extras(self._writer, is_worker=self._role == "worker")
+        self._extras.start()
+        for library in LIBRARIES:
+            self._imports.when_imported(library, self._extras.take_in)
+
+    def _drop_extras(self) -> None:
+        """In a process that came by a fork: what was seen before is its parent's to tell."""
+        if self._extras is not None:
+            self._extras.stop(tells=False)
+            self._extras = None
+
+    def _new_profiler(self) -> Profiler | CaptureRange:
+        if self.settings.nsys:
+            return CaptureRange()
+        return Profiler(self.settings.folder, syncs=None if self._extras is None else self._extras.syncs)
 
     def _conclude(self, why_not_resident: str) -> None:
         """Enough was seen. Raises `Enough`, unless the whole program was asked for, which then runs on unwatched."""
         training = self.training
         assert training is not None
         self._unhook()
+        # The experiments read from the file which files the program has read.
+        self._writer.flush()
         steps = training.steps.num_counted
         training.write_sums()
         is_whole = self.settings.whole
@@ -142,7 +171,8 @@ class Recording:
     def _unhook(self) -> None:
         self._is_over = True
         self._imports.stop()
-        stop_extras(self._extras, self.settings.folder)
+        if self._extras is not None:
+            self._extras.stop()
         if self.training is not None:
             self.training.unhook()
         if self._fetches is not None:

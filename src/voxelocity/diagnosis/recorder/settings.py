@@ -26,6 +26,7 @@ class Settings:
         experiments: runs steps on resident batches, then the loader alone, before the program is ended.
         experiment_seconds: that one experiment takes, about.
         profile: has three steps profiled.
+        nsys: the program runs under Nsight Systems, which captures the profiled steps in place of torch.profiler.
         kept_bytes: most that batches kept for the experiment may take.
     """
 
@@ -40,6 +41,7 @@ class Settings:
     experiments: bool = True
     experiment_seconds: float = 3.0
     profile: bool = True
+    nsys: bool = False
     kept_bytes: int = 1 << 30
 
     def to_json(self) -> str:

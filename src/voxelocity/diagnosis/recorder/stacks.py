@@ -54,7 +54,7 @@ class Stacks:
         self._own_code = own_code
         self._reader = StackReader(own_code)
         self._places: dict[tuple[str, int], Place] = {}
-        self._watched = threading.get_ident() if thread is None else thread
+        self.thread = threading.get_ident() if thread is None else thread
         self._period_s = period_s
         self._seconds: dict[_Key, float] = {}
         self._lock = threading.Lock()
@@ -120,7 +120,7 @@ class Stacks:
         frames = sys._current_frames()
         try:
             for thread, frame in frames.items():
-                if thread == self._watched:
+                if thread == self.thread:
                     self._count(frame, part, seconds)
                 elif thread != here and _makes_items(frame):
                     self._count(frame, "worker", seconds)

@@ -164,6 +164,10 @@ class Steps:
         self._wait_for_device()
         self._write_settled(is_last=True)
 
+    def tell_unseen(self, text: str) -> None:
+        """Writes what could not be seen, and why."""
+        self._writer.write("unseen", text=text)
+
     def write_open(self) -> None:
         """Event `open pass`: a validation that has gone on for a while, so that it is known if the program is killed.
 

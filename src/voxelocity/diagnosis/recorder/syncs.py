@@ -64,7 +64,7 @@ class Syncs:
     def __init__(self, moment: Moment, own_code: OwnCode, *, thread: int | None = None) -> None:
         self.moment = moment
         self.own_code = own_code
-        self._thread = threading.get_ident() if thread is None else thread
+        self.thread = threading.get_ident() if thread is None else thread
         self._counts: dict[_Key, _Count] = {}
         self._undo: list[Callable[[], None]] = []
         self._is_inside = False
@@ -117,7 +117,7 @@ class Syncs:
         """Whether a call made now counts: outermost, in the training thread, in a counted step."""
         return (
             not self._is_inside
-            and threading.get_ident() == self._thread
+            and threading.get_ident() == self.thread
             and self.moment.is_counting()
             and self.moment.current_part() != ""
         )

@@ -27,6 +27,7 @@ from .ledger import Ledger
 from .loaders import Loaders, hook_known_loaders
 from .networks import Networks
 from .process import rank_and_world_size
+from .profile import CaptureRange, Profiler
 from .settings import Settings
 from .steps import Steps, watch
 from .torch_hooks import TorchHooks
@@ -41,6 +42,7 @@ class Training:
         torch: the module, imported by the program.
         start_age_s: what is added to the clock to give seconds since the process began.
         first_step: called once, when the first step was closed.
+        new_profiler: makes what profiles or captures a few steps.
         conclude: called in the training thread when enough was seen, with why there were no steps on resident batches
             ("" if there were); it may raise to end the program.
     """
@@ -54,6 +56,7 @@ class Training:
         *,
         start_age_s: float,
         first_step: Callable[[], None],
+        new_profiler: Callable[[], Profiler | CaptureRange],
         conclude: Callable[[str], None],
     ) -> None:
         self.torch = torch
@@ -74,6 +77,7 @@ class Training:
             self.loaders,
             ranks=rank_and_world_size,
             begin_counting=self._begin_counting,
+            new_profiler=new_profiler,
             conclude=conclude,
         )
         self._network: dict[str, Any] = {}

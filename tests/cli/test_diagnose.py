@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from voxelocity.core.errors import InputError, OutputError
+from voxelocity.diagnosis import session, watching
 from voxelocity.diagnosis.facts import Ending
 from voxelocity.diagnosis.stored import diagnosis_to_plain, read_diagnosis, write_diagnosis
 from voxelocity.observe.samples import HostSample, Sample
@@ -31,18 +32,21 @@ class Play:
         self.said = ""
         self.calls = {}
 
-    def modules(self):
-        prefix = "voxelocity."
+    def names(self):
+        """By module, what each function is replaced by."""
         return {
-            prefix + "observe.command": {"run_command": self.run_command},
-            prefix + "observe.sampling": {"Sampler": self.sampler},
-            prefix + "diagnosis.attach": {"recording_environment": self.recording_environment},
-            prefix + "diagnosis.facts.read": {"read_facts": self.read_facts},
-            prefix + "diagnosis.trace": {"profile_facts": self.profile_facts},
-            prefix + "diagnosis.timeline": {"write_timeline": lambda facts, path: path.write_text("[]")},
-            prefix + "diagnosis.judge": {"diagnose": self.judge},
-            prefix + "diagnosis.own_run": {"facts_of_run": self.facts_of_run},
-            prefix + "diagnosis.nsys": {"wrap_command": lambda command, folder: (["nsys", *command], "nsys is here")},
+            watching: {
+                "run_command": self.run_command,
+                "Sampler": self.sampler,
+                "recording_environment": self.recording_environment,
+            },
+            session: {
+                "read_facts": self.read_facts,
+                "profile_facts": self.profile_facts,
+                "write_timeline": lambda facts, path: path.write_text("[]"),
+                "diagnose": self.judge,
+                "facts_of_run": self.facts_of_run,
+            },
         }
 
     def recording_environment(self, folder, **limits):
@@ -97,10 +101,9 @@ class Play:
 def play(example_diagnosis, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     actor = Play(example_diagnosis("data-bound"))
-    for name, members in actor.modules().items():
-        module = types.ModuleType(name)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, name, module)
+    for module, members in actor.names().items():
+        for name, member in members.items():
+            monkeypatch.setattr(module, name, member)
     return actor
 
 
@@ -108,7 +111,7 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     shown = voxelocity("diagnose", "--", "python", "train.py", "--json", "-o", "x", "--", "y")
     assert shown.status == 0, shown.err
     assert play.calls["command"] == ["python", "train.py", "--json", "-o", "x", "--", "y"], "its arguments are its own"
-    assert play.calls["limits"] == {"seconds": 120.0, "whole": False, "experiments": True}
+    assert play.calls["limits"] == {"seconds": 120.0, "whole": False, "experiments": True, "nsys": False}
     assert play.calls["sampling"] == [4711, "start", "stop"]
     assert "1. Batches are made in the training's own thread [VX101]" in shown.out
     assert "Page     diagnosis/diagnosis.html" in shown.out
@@ -125,13 +128,14 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert "of the training time the network waits" in (tmp_path / "diagnosis" / "diagnosis.html").read_text()
 
 
-def test_limits_and_wishes_reach_the_recorder(voxelocity, play):
+def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
     options = ["--seconds", "5", "--whole", "--no-experiments", "--nsys", "-o", "out"]
     shown = voxelocity("diagnose", *options, "python", "train.py", "--whole")
     assert shown.status == 0
-    assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False}
-    assert play.calls["command"] == ["nsys", "python", "train.py", "--whole"]
-    assert "voxelocity: nsys is here" in shown.err
+    assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False, "nsys": False}
+    assert play.calls["command"] == ["python", "train.py", "--whole"]
+    assert "voxelocity: nsys is not on PATH: get Nsight Systems from https://" in shown.err
     assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err
 
 

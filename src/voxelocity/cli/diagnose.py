@@ -16,7 +16,7 @@ from voxelocity.cli import interrupt, options
 from voxelocity.core.errors import InputError
 
 if TYPE_CHECKING:
-    from voxelocity.diagnosis.session import Limits
+    from voxelocity.diagnosis.watching import Limits
 
 # What stands behind the first word is the watched program's, its options above all.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -49,8 +49,9 @@ def diagnose(
     given = words or []
     folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
     _refuse(context, given, folder)
-    from voxelocity.diagnosis.session import Limits, diagnose_command, diagnose_folder
+    from voxelocity.diagnosis.session import diagnose_command, diagnose_folder
     from voxelocity.diagnosis.stored import json_text
+    from voxelocity.diagnosis.watching import Limits
 
     if folder is not None:
         session = diagnose_folder(folder, out)

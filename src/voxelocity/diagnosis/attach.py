@@ -22,6 +22,7 @@ def recording_environment(
     whole: bool = False,
     experiments: bool = True,
     profile: bool = True,
+    nsys: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment in which every Python program, and every one that it starts, is recorded.
@@ -32,13 +33,14 @@ def recording_environment(
         whole: lets the program run to its own end, without experiments.
         experiments: runs the step on resident batches and the loader alone, after the counted steps.
         profile: has three steps profiled, after the counted ones.
+        nsys: the program runs under Nsight Systems, which captures these steps instead.
         environment: to start from; this process's own by default.
 
     Raises:
         ConfigError: `seconds` is not above 0.
         OutputError: the folder cannot be made.
     """
-    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile)
+    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, nsys=nsys)
     chosen = dict(os.environ if environment is None else environment)
     chosen[VARIABLE] = settings.to_json()
     own = [path for path in chosen.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from voxelocity.core.errors import InputError, OutputError
-from voxelocity.diagnosis.facts import Facts, ProfileFacts
+from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
+from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.host import host_facts, watched_stretch_s
+from voxelocity.diagnosis.judge import diagnose
+from voxelocity.diagnosis.kernel_groups import write_kernels
+from voxelocity.diagnosis.own_run import facts_of_run
 from voxelocity.diagnosis.page import render_diagnosis_page
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.screen import Places
 from voxelocity.diagnosis.stored import FILE_NAME, read_diagnosis, write_diagnosis
+from voxelocity.diagnosis.timeline import write_timeline
+from voxelocity.diagnosis.trace import profile_facts
 from voxelocity.diagnosis.watchable import nothing_recorded_text, refuse_unwatchable
+from voxelocity.diagnosis.watching import Limits, watch_command
 from voxelocity.observe import environment
 from voxelocity.observe.samples import Sample
 
@@ -24,25 +30,7 @@ RECORDING_NAME = "recording"
 KERNELS_NAME = "kernels.json"
 _TIMELINE_NAME = "timeline.json"
 _TRACES = ("*trace*.json", "*trace*.json.gz")
-_SAMPLE_PERIOD_S = 0.5
 _VERSIONS = ("python", "torch", "monai", "numpy")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How long and how closely a command is watched.
-
-    Attributes:
-        seconds: of counted steps, at most; then the program is ended.
-        is_whole: the program runs to its own end instead, unchanged and without experiments.
-        has_experiments: whether single stages are tried alone after the counted steps.
-        has_nsys: whether Nsight Systems records it too, where it is installed.
-    """
-
-    seconds: float = 120.0
-    is_whole: bool = False
-    has_experiments: bool = True
-    has_nsys: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,23 +76,21 @@ def diagnose_command(
     place = _made(folder or _free_folder())
     if on_start is not None:
         on_start()
-    status, samples, notes = _run(command, place, limits or Limits())
     recording = place / RECORDING_NAME
+    watched = watch_command(command, recording, limits or Limits())
+    status, notes = watched.status, watched.notes
     if not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
         return Session(diagnosis=None, places=Places(), status=status or 2, problem=problem, notes=notes)
-    from voxelocity.diagnosis.facts.read import read_facts
-    from voxelocity.diagnosis.judge import diagnose
-
     try:
         facts = read_facts(recording)
     except InputError as error:
         return Session(diagnosis=None, places=Places(), status=status or 2, problem=str(error), notes=notes)
-    facts = _completed(facts, command=command, status=status, samples=samples, folder=place)
+    facts = _completed(facts, command=command, status=status, samples=watched.samples, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
-    places, problem = _written(diagnosis, place)
+    places, problem = _written(diagnosis, place, groups=watched.kernel_groups)
     status = 0 if was_ended_by_us else status
     notes = (*notes, *([problem] if problem else []))
     return Session(diagnosis=diagnosis, places=places, status=status or (1 if problem else 0), notes=notes)
@@ -129,20 +115,19 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
             f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "
             "give a command: voxelocity diagnose -- python train.py"
         )
-    from voxelocity.diagnosis.judge import diagnose
-    from voxelocity.diagnosis.own_run import facts_of_run
-
     diagnosis = diagnose(facts_of_run(folder))
     return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder / "diagnosis"))
 
 
-def _written(diagnosis: Diagnosis, folder: Path) -> tuple[Places, str]:
+def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[Places, str]:
     """Where it now lies; on a full disk nowhere, and why: minutes of watching must not be lost for a file."""
+    profile = diagnosis.facts.profile
+    groups = groups or (profile.groups if profile is not None else {})
     try:
-        if diagnosis.facts.profile is None and diagnosis.facts.steps:
-            from voxelocity.diagnosis.timeline import write_timeline
-
+        if profile is None and diagnosis.facts.steps:
             write_timeline(diagnosis.facts, folder / _TIMELINE_NAME)
+        if groups:
+            write_kernels(groups, folder / KERNELS_NAME)
         return write_all(diagnosis, folder), ""
     except (OutputError, OSError) as error:
         return Places(), f"{error}; what stands on standard output is all there is of this diagnosis"
@@ -167,52 +152,6 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
     )
 
 
-def _run(command: Sequence[str], folder: Path, limits: Limits) -> tuple[int, Sequence[Sample], tuple[str, ...]]:
-    """The command's status, the samples of the machine meanwhile, and what a person should know."""
-    from voxelocity.diagnosis.attach import recording_environment
-    from voxelocity.observe.command import run_command
-
-    notes: list[str] = []
-    wrapped = command
-    if limits.has_nsys:
-        from voxelocity.diagnosis.nsys import wrap_command
-
-        wrapped, note = wrap_command(command, folder)
-        notes += [note] if note else []
-    # The program may change its folder.
-    recording = (folder / RECORDING_NAME).absolute()
-    variables = recording_environment(
-        recording, seconds=limits.seconds, whole=limits.is_whole, experiments=limits.has_experiments
-    )
-    watch = _HostWatch()
-    try:
-        status = run_command(wrapped, environment=variables, on_start=watch.start)
-    finally:
-        samples = watch.stop()
-    return status, samples, tuple(notes)
-
-
-class _HostWatch:
-    """Samples the machine from the command's start to its end; one use."""
-
-    def __init__(self) -> None:
-        self._sampler: Any = None
-
-    def start(self, pid: int) -> None:
-        """Begins to sample; called by whoever has started the command."""
-        from voxelocity.observe.sampling import Sampler
-
-        self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
-        self._sampler.start()
-
-    def stop(self) -> Sequence[Sample]:
-        """The samples; none where the command never started."""
-        if self._sampler is None:
-            return ()
-        self._sampler.stop()
-        return tuple(self._sampler.samples)
-
-
 def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Sequence[Sample], folder: Path) -> Facts:
     """The facts with what only this side knows: command, status, machine and profile."""
     profile, problem = _profile(folder / RECORDING_NAME)
@@ -233,8 +172,6 @@ def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:
     trace = _first(sorted(path for pattern in _TRACES for path in recording.glob(pattern)))
     if trace is None:
         return None, ""
-    from voxelocity.diagnosis.trace import profile_facts
-
     try:
         return profile_facts(trace), ""
     except (InputError, OSError) as error:

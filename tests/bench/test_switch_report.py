@@ -27,9 +27,9 @@ def test_both_sides_stand_as_one_run_with_the_medians_of_all_rounds(report):
     assert (off.seconds_to_target, on.seconds_to_target) == (20.0, 15.0)
 
 
-def test_accuracy_is_paired_over_the_means_of_all_rounds(report):
+def test_accuracy_is_paired_over_the_trainings_of_all_rounds(report):
     parity = report.pair.parity
-    assert (parity.num_cases, parity.num_trainings) == (3, 2)
+    assert (parity.unit, parity.num_cases, parity.overall.n) == ("training", 3, 2)
     assert parity.overall.difference == pytest.approx(0.002)
     assert parity.overall.judgement == "same"
 
@@ -59,7 +59,7 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
         "on EPYC; 2 rounds, each with one seed for both sides",
         "Published for mixed precision on a GPU: 1.11 times as fast",
         "Images per second 1.00 1.00 to 1.00 2.00 2.00 to 2.00 2.00×",
-        "for the mean of these 2 pairs of trainings, each of another seed.",
+        "Each of the 2 pairs of trainings has one seed and is judged on 3 cases.",
         "voxelocity bench amp --quick",
         "their figures mean nothing",
     ):

@@ -1,7 +1,7 @@
 import numpy as np
 
 from voxelocity.core.records import CaseScore
-from voxelocity.report import paired_parity
+from voxelocity.report import paired_parity, paired_trainings
 from voxelocity.report.accuracy import (
     accuracy_sentence,
     accuracy_tables,
@@ -98,11 +98,23 @@ def test_the_worth_of_an_interval_names_cases_the_seed_and_how_rough_few_cases_a
     assert "An interval of 4 cases is rough" in text
 
 
-def test_many_cases_and_several_trainings_are_not_called_rough():
-    changes = list(np.linspace(-0.01, 0.01, 12))
-    text = worth_of_interval(parity_of(changes, num_trainings=3), "A", "B")
-    assert "rough" not in text
-    assert "for the mean of these 3 pairs of trainings, each of another seed." in text
+def test_many_cases_are_not_called_rough():
+    assert "rough" not in worth_of_interval(parity_of(list(np.linspace(-0.01, 0.01, 12))), "A", "B")
+
+
+def test_several_trainings_are_told_as_such():
+    trainings = [scores([change] * 4) for change in (0.0, 0.02, -0.02)]
+    parity = paired_trainings([scores([0.0] * 4)] * 3, trainings)
+    sentence = accuracy_sentence(parity, "A", "B")
+    assert "3 pairs of trainings); more trainings would tell." in sentence
+    text = worth_of_interval(parity, "A", "B")
+    assert text.startswith("Each of the 3 pairs of trainings has one seed and is judged on 4 cases.")
+    assert "B is better in 1 of them and worse in 1." in text
+    assert "they tell what other seeds would give on these cases." in text
+    assert "An interval of 3 pairs of trainings is rough" in text
+    table = accuracy_tables(parity, "A", "B")[0]
+    assert table.caption == "Dice by structure, paired by training"
+    assert table.heads[5] == "Trainings"
 
 
 def test_the_tables_have_a_row_for_each_structure_and_the_mean_of_all():

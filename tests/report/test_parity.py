@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.records import CaseScore
-from voxelocity.report import mean_scores, paired_parity
+from voxelocity.report import paired_parity, paired_trainings
 from voxelocity.report.parity import FOREGROUND, PairedDifference, interval_of_mean
 
 
@@ -93,8 +93,37 @@ def test_turning_the_trainings_round_turns_the_difference_round(pairs):
     assert one.judgement == other.judgement
 
 
-def test_trainings_are_averaged_case_by_case_and_a_figure_that_one_lacks_is_left_out():
-    one = [score("a", 0.4, liver=2.0), score("b", 0.6, liver=1.0), score("c", 1.0)]
-    other = [score("b", 0.8, liver=None), score("a", 0.6, liver=4.0)]
-    assert mean_scores([one, other]) == (score("a", 0.5, liver=3.0), score("b", 0.7))
-    assert mean_scores([one]) == tuple(one)
+def trained(*dice, hd95_mm=2.0):
+    return [score(str(i), value, liver=hd95_mm) for i, value in enumerate(dice)]
+
+
+def test_several_trainings_are_compared_over_trainings_and_not_over_their_cases():
+    first = [trained(0.5, 0.7), trained(0.6, 0.8), trained(0.7, 0.9)]
+    second = [trained(0.5, 0.7), trained(0.61, 0.81), trained(0.73, 0.93)]
+    parity = paired_trainings(first, second)
+    assert (parity.unit, parity.num_cases, parity.overall.n) == ("training", 2, 3)
+    assert parity.overall.difference == pytest.approx((0.0 + 0.01 + 0.03) / 3)
+    assert (parity.overall.low, parity.overall.high) == pytest.approx(interval_of_mean([0.0, 0.01, 0.03]))
+    assert (parity.num_better, parity.num_worse, parity.extreme) == (2, 0, None)
+    assert [(row.name, row.measure, row.n) for row in parity.structures] == [
+        ("liver", "dice", 3),
+        ("liver", "hd95_mm", 3),
+    ]
+
+
+def test_seeds_that_differ_are_not_taken_for_sure_because_their_cases_agree():
+    first = [trained(0.5, 0.5, 0.5), trained(0.5, 0.5, 0.5)]
+    second = [trained(0.46, 0.46, 0.46), trained(0.53, 0.53, 0.53)]
+    assert [paired_parity(a, b).overall.judgement for a, b in zip(first, second, strict=True)] == ["different"] * 2
+    assert paired_trainings(first, second).overall.judgement == "undecided"
+
+
+def test_a_training_that_lacks_a_distance_makes_no_pair_of_it():
+    parity = paired_trainings([trained(0.5), trained(0.5, hd95_mm=None)], [trained(0.5), trained(0.5)])
+    (row,) = parity.of("hd95_mm")
+    assert (row.n, row.num_unpaired) == (1, 1)
+
+
+def test_a_single_pair_of_trainings_is_compared_over_its_cases_and_none_without_common_cases_at_all():
+    assert paired_trainings([trained(0.5, 0.6)], [trained(0.5, 0.7)]).unit == "case"
+    assert paired_trainings([trained(0.5), trained(0.5)], [trained(0.5), []]) is None

@@ -31,8 +31,7 @@ from voxelocity.report import (
     duration_text,
     highest_common_target,
     label_run,
-    mean_scores,
-    paired_parity,
+    paired_trainings,
     render_comparison,
 )
 from voxelocity.report.atomic import write_whole
@@ -171,7 +170,7 @@ class SwitchReport:
 
     def _parity(self) -> Parity | None:
         off, on = ([run.scores for run in runs] for runs in (self.switched.off, self.switched.on))
-        return paired_parity(mean_scores(off), mean_scores(on), num_trainings=len(off))
+        return paired_trainings(off, on)
 
     def _figures(self) -> Table:
         rows = []

@@ -7,7 +7,7 @@ from voxelocity.report.folder_kind import FolderKind, folder_kind
 from voxelocity.report.labelled import LabelledRun, label_run, seconds_to_reach
 from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
-from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, mean_scores, paired_parity
+from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, paired_parity, paired_trainings
 from voxelocity.report.progress import render_progress_png
 from voxelocity.report.quantities import bytes_text, duration_text, share_text
 from voxelocity.report.records import RunFacts, SliceFigure, StageRecord, StepRecord, ValidationRecord
@@ -46,9 +46,9 @@ __all__ = [
     "folder_kind",
     "highest_common_target",
     "label_run",
-    "mean_scores",
     "pair_runs",
     "paired_parity",
+    "paired_trainings",
     "plan_table",
     "read_run",
     "render_comparison",

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voxelocity.report.parity import Judgement, Measure, PairedDifference, Parity
+from voxelocity.report.parity import Judgement, Measure, PairedDifference, Parity, Unit
 from voxelocity.report.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
 from voxelocity.report.views import Table, joined
 
-_FEW_CASES = 10
+_FEW = 10
 _MAX_NAMED = 4
 _MEASURE_NAMES: dict[Measure, str] = {"dice": "Dice", "hd95_mm": "HD95 (mm)"}
+
+_MEANING: dict[Unit, str] = {
+    "case": (
+        "Intervals are of the mean difference over cases (Student's t), 95 % each: they tell what other cases like "
+        "these would give, not what another seed would, as there was one training each."
+    ),
+    "training": (
+        "Intervals are of the mean difference over pairs of trainings (Student's t), 95 % each: they tell what other "
+        "seeds would give on these cases."
+    ),
+}
 
 
 def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
@@ -26,9 +37,9 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
     if row.low is None:
         return (
             f"Accuracy: undecided. Mean foreground Dice differs by {signed_text(row.difference)}, but on "
-            f"{count_text(row.n, 'case')} alone, which gives no interval."
+            f"{_units(row.n, parity)} alone, which gives no interval."
         )
-    facts = f"{signed_text(row.difference)}, 95 % interval {interval_text(row)}, {count_text(row.n, 'paired case')}"
+    facts = f"{signed_text(row.difference)}, 95 % interval {interval_text(row)}, {_pairs(row.n, parity)}"
     match row.judgement:
         case "same":
             return f"Accuracy: the same within {margin} mean foreground Dice ({facts}).{_small_but_there(row, second)}"
@@ -36,7 +47,7 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
             than = "higher" if row.difference > 0.0 else "lower"
             return f"Accuracy: different. {second} has a {than} mean foreground Dice by more than {margin} ({facts})."
         case "undecided":
-            return f"Accuracy: undecided. {_undecided(row, second, margin)} ({facts}); more cases would tell."
+            return f"Accuracy: undecided. {_undecided(row, second, margin)} ({facts}); more {parity.unit}s would tell."
 
 
 def structure_sentences(parity: Parity) -> str:
@@ -60,27 +71,26 @@ def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> st
 
 
 def worth_of_interval(parity: Parity, first: str, second: str) -> str:
-    """What the intervals rest on: which cases, how many, and what they do not tell."""
+    """What the intervals rest on: which cases or trainings, how many, and what they do not tell."""
     left_out = joined(
         f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged in {label} alone"
         for number, label in ((parity.num_only_first, first), (parity.num_only_second, second))
         if number
     )
+    cases = f"{count_text(parity.num_cases, 'case')} of both are paired"
+    if parity.unit == "training":
+        cases = f"Each of the {_pairs(parity.overall.n, parity)} has one seed and is judged on {parity.num_cases} cases"
     texts = [
-        f"{count_text(parity.num_cases, 'case')} of both are paired"
-        + (f"; {left_out} and left out." if left_out else "."),
+        f"{cases}; {left_out} and left out." if left_out else f"{cases}.",
         f"{second} is better in {parity.num_better} of them and worse in {parity.num_worse}.",
     ]
     if parity.extreme is not None and parity.extreme[1] != 0.0:
         texts.append(f"The largest difference is {signed_text(parity.extreme[1])}, in {parity.extreme[0]}.")
-    texts.append(
-        "Intervals are of the mean difference over cases (Student's t), 95 % each: they tell what other cases like "
-        "these would give, " + _of_seeds(parity.num_trainings)
-    )
-    if 1 < parity.overall.n < _FEW_CASES:
+    texts.append(_MEANING[parity.unit])
+    if 1 < parity.overall.n < _FEW:
         texts.append(
-            f"An interval of {parity.overall.n} cases is rough: it takes the differences to be distributed normally, "
-            "which so few cannot show, and a single case more can move it."
+            f"An interval of {_units(parity.overall.n, parity)} is rough: it takes the differences to be distributed "
+            "normally, which so few cannot show, and a single one more can move it."
         )
     return " ".join(texts)
 
@@ -95,8 +105,16 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
         if any(row.n for row in rows):
             tables.append(
                 Table(
-                    caption=f"{_MEASURE_NAMES[measure]} by structure, paired by case",
-                    heads=["Structure", first, second, "Difference", "95 % interval", "Cases", judged_head(rows[0])],
+                    caption=f"{_MEASURE_NAMES[measure]} by structure, paired by {parity.unit}",
+                    heads=[
+                        "Structure",
+                        first,
+                        second,
+                        "Difference",
+                        "95 % interval",
+                        unit_head(parity),
+                        judged_head(rows[0]),
+                    ],
                     rows=[difference_cells(row) for row in rows],
                     text_columns=frozenset({6}),
                     marked_columns=frozenset({3}),
@@ -121,6 +139,11 @@ def interval_text(row: PairedDifference) -> str:
         return NOT_AVAILABLE
     digits = 3 if row.measure == "dice" else 2
     return f"{signed_text(row.low, digits=digits)} to {signed_text(row.high, digits=digits)}"
+
+
+def unit_head(parity: Parity) -> str:
+    """The head of the column that counts the units."""
+    return {"case": "Cases", "training": "Trainings"}[parity.unit]
 
 
 def judged_head(row: PairedDifference) -> str:
@@ -152,10 +175,14 @@ def _undecided(row: PairedDifference, second: str, margin: str) -> str:
     return f"The interval of the mean foreground Dice lies neither within {margin} nor beyond it"
 
 
-def _of_seeds(num_trainings: int) -> str:
-    if num_trainings == 1:
-        return "not what another seed would, as there was one training each."
-    return f"for the mean of these {num_trainings} pairs of trainings, each of another seed."
+def _units(count: int, parity: Parity) -> str:
+    return count_text(count, "case") if parity.unit == "case" else _pairs(count, parity)
+
+
+def _pairs(count: int, parity: Parity) -> str:
+    if parity.unit == "case":
+        return count_text(count, "paired case")
+    return count_text(count, "pair of trainings", "pairs of trainings")
 
 
 def _named(rows: Sequence[PairedDifference], judgement: Judgement) -> str:

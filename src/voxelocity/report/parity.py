@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from voxelocity.core.records import CaseScore
 
 Judgement = Literal["same", "different", "undecided"]
 Measure = Literal["dice", "hd95_mm"]
+Unit = Literal["case", "training"]
 
 FOREGROUND = "all structures"
 """The name of the mean over all structures of a case."""
@@ -22,14 +23,14 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, kw_only=True)
 class PairedDifference:
-    """One structure in one measure, over the cases in which both trainings have it.
+    """One structure in one measure, over the units (cases, or trainings) in which both sides have it.
 
     Attributes:
         name: of the structure, or `FOREGROUND`.
         measure: "dice" (larger is better) or "hd95_mm" (smaller is better).
-        n: cases that make a pair.
-        num_unpaired: common cases in which one training or both have no such figure, as HD95 of a structure that was
-            not found.
+        n: units that make a pair.
+        num_unpaired: common units in which one side or both have no such figure, as HD95 of a structure that was not
+            found.
         first: mean of the first training over the pairs; None where n is 0. `second` likewise.
         difference: mean of second less first.
         low: begin of the 95 % interval of the mean difference, by Student's t; None where n is below 2.
@@ -60,17 +61,17 @@ class PairedDifference:
 
 @dataclass(frozen=True, kw_only=True)
 class Parity:
-    """How two trainings compare on the cases that both were judged on.
+    """How two trainings, or two ways to train, compare on the cases that both were judged on.
 
     Attributes:
         num_cases: of both.
         num_only_first: judged in the first training alone. `num_only_second` likewise.
         overall: Dice, mean over the structures of each case.
         structures: Dice of each structure, then HD95 of each.
-        num_better: cases in which the second has the higher mean Dice.
-        num_worse: cases in which it has the lower one.
+        num_better: units in which the second has the higher mean Dice.
+        num_worse: units in which it has the lower one.
         extreme: the case whose mean Dice differs most, and by how much; None where there is none.
-        num_trainings: pairs of trainings whose scores were averaged case by case before.
+        unit: what makes a pair: a case of two trainings, or two trainings of one seed.
     """
 
     num_cases: int
@@ -81,7 +82,7 @@ class Parity:
     num_better: int
     num_worse: int
     extreme: tuple[str, float] | None
-    num_trainings: int = 1
+    unit: Unit = "case"
 
     def of(self, measure: Measure) -> tuple[PairedDifference, ...]:
         """The structures in one measure."""
@@ -94,7 +95,6 @@ def paired_parity(
     *,
     margin_dice: float = MARGIN_DICE,
     margin_mm: float = MARGIN_MM,
-    num_trainings: int = 1,
 ) -> Parity | None:
     """The comparison over the cases that both have; None where they have none in common.
 
@@ -103,7 +103,6 @@ def paired_parity(
         second: scores of the other.
         margin_dice: the largest difference of Dice that counts as none.
         margin_mm: likewise of HD95.
-        num_trainings: how many pairs of trainings `mean_scores` has put together into these.
     """
     firsts, seconds = ({score.case_id: score for score in scores} for scores in (first, second))
     common = [case_id for case_id in firsts if case_id in seconds]
@@ -131,28 +130,52 @@ def paired_parity(
         num_better=sum(change > 0.0 for change in changes.values()),
         num_worse=sum(change < 0.0 for change in changes.values()),
         extreme=max(changes.items(), key=lambda change: abs(change[1]), default=None),
-        num_trainings=num_trainings,
     )
 
 
-def mean_scores(trainings: Sequence[Sequence[CaseScore]]) -> tuple[CaseScore, ...]:
-    """Scores of several trainings on the same cases, averaged case by case.
+def paired_trainings(
+    first: Sequence[Sequence[CaseScore]],
+    second: Sequence[Sequence[CaseScore]],
+    *,
+    margin_dice: float = MARGIN_DICE,
+    margin_mm: float = MARGIN_MM,
+) -> Parity | None:
+    """The comparison of two ways to train over several pairs of trainings, each pair of one seed; None without a case.
 
-    A figure that one of the trainings does not have for a case is left out of that case: what is not there in one is
-    no distance in the others.
+    With two pairs or more the unit is the pair, and its figure the mean over its cases: seeds may differ more than
+    cases do, and an interval over cases would not know. A single pair is compared over its cases.
+
+    Args:
+        first: scores of each training of the way to compare with.
+        second: scores of the other way, in the same order.
+        margin_dice: the largest difference of Dice that counts as none.
+        margin_mm: likewise of HD95.
     """
-    by_case: dict[str, list[CaseScore]] = {}
-    for scores in trainings:
-        for score in scores:
-            by_case.setdefault(score.case_id, []).append(score)
-    return tuple(
-        CaseScore(
-            case_id=case_id,
-            dice=_means([score.dice for score in scores]),
-            hd95_mm=_means([score.hd95_mm for score in scores]),
-        )
-        for case_id, scores in by_case.items()
-        if len(scores) == len(trainings)
+    found = [
+        paired_parity(a, b, margin_dice=margin_dice, margin_mm=margin_mm) for a, b in zip(first, second, strict=True)
+    ]
+    pairs = [parity for parity in found if parity is not None]
+    if not pairs or len(pairs) < len(found):
+        return None
+    if len(pairs) == 1:
+        return pairs[0]
+    keys = dict.fromkeys((row.name, row.measure) for parity in pairs for row in parity.structures)
+    rows = [{(row.name, row.measure): row for row in parity.structures} for parity in pairs]
+    margins: dict[Measure, float] = {"dice": margin_dice, "hd95_mm": margin_mm}
+    changes = [parity.overall.difference for parity in pairs if parity.overall.difference is not None]
+    return Parity(
+        num_cases=pairs[0].num_cases,
+        num_only_first=pairs[0].num_only_first,
+        num_only_second=pairs[0].num_only_second,
+        overall=_difference(FOREGROUND, "dice", [_means(parity.overall) for parity in pairs], margin_dice),
+        structures=tuple(
+            _difference(name, measure, [_means(row.get((name, measure))) for row in rows], margins[measure])
+            for name, measure in keys
+        ),
+        num_better=sum(change > 0.0 for change in changes),
+        num_worse=sum(change < 0.0 for change in changes),
+        extreme=None,
+        unit="training",
     )
 
 
@@ -200,8 +223,5 @@ def _mean_dice(score: CaseScore) -> float | None:
     return score.mean_dice if score.dice else None
 
 
-def _means(all_values: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    names = [name for name in all_values[0] if all(values.get(name) is not None for values in all_values)]
-    return {
-        name: statistics.fmean(value for values in all_values if (value := values[name]) is not None) for name in names
-    }
+def _means(row: PairedDifference | None) -> tuple[float, float] | None:
+    return None if row is None else _both(row.first, row.second)

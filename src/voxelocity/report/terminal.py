@@ -18,7 +18,7 @@ from rich.text import Text
 
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report import views
-from voxelocity.report.accuracy import difference_cells, interval_text, judged_head
+from voxelocity.report.accuracy import difference_cells, interval_text, judged_head, unit_head
 from voxelocity.report.comparison import comparison_verdict
 from voxelocity.report.differences import machine_notices
 from voxelocity.report.factors import factor_cells, factor_header
@@ -107,7 +107,7 @@ def accuracy_table(parity: Parity) -> RenderableType:
             continue
         table = _table()
         table.add_column(head, overflow="fold")
-        for name in ("difference", "95 % interval", "cases"):
+        for name in ("difference", "95 % interval", unit_head(parity).lower()):
             table.add_column(name, justify="right", overflow="fold")
         table.add_column(judged_head(shown[0]).lower(), overflow="fold")
         for row in shown:

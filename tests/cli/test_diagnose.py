@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import signal
-import sys
 import types
 from pathlib import Path
 
@@ -65,7 +64,6 @@ class Play:
             (recording / "events-1.jsonl").write_text("{}\n")
         if self.trace:
             (recording / "trace.json.gz").write_text("")
-            (recording / "kernels.json").write_text("{}")
         return self.status
 
     def sampler(self, *, period_s, pid):
@@ -149,7 +147,7 @@ def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxeloc
         handlers.append(signal.getsignal(signal.SIGINT))
         return run(command, environment=environment, on_start=lambda pid: None)
 
-    sys.modules["voxelocity.observe.command"].run_command = run_command
+    monkeypatch.setattr(watching, "run_command", run_command)
     play.diagnosis = dataclasses.replace(
         play.diagnosis, facts=dataclasses.replace(play.diagnosis.facts, ended=Ending(reason="program", time_s=1.0))
     )
@@ -240,7 +238,8 @@ def test_a_profile_is_taken_in_and_its_files_are_named(voxelocity, play, example
     play.calls["profile"] = example_diagnosis("on a GPU").facts.profile
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert "Trace    diagnosis/recording/trace.json.gz" in shown.out
-    assert "Kernels  diagnosis/recording/kernels.json" in shown.out
+    assert "Kernels  diagnosis/kernels.json" in shown.out
+    assert "Tensor-core kernels" in json.loads(Path("diagnosis/kernels.json").read_text())
     assert read_diagnosis(Path("diagnosis")).facts.profile.num_steps == 3
     page = Path("diagnosis/diagnosis.html")
     assert "<code>recording/trace.json.gz</code>" in page.read_text()

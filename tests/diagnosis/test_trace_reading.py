@@ -45,7 +45,7 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path):
         (b'{"traceEvents": [{"ph": "X", "na', "ends or breaks within an event"),
         (b'{"traceEvents": [{"ph": "X"}', "ends or breaks within an event .*; record it again"),
         (
-            gzip.compress(b'{"traceEvents": [{"ph": "X"}, {}]}')[:-20],
+            gzip.compress(b'{"traceEvents": [{"ph": "X"}, {}]}', mtime=0)[:-20],
             "cannot read .*; record it again, or name a trace",
         ),
     ],

@@ -97,10 +97,10 @@ def _settings(folder: Path | str, *, seconds: float, **others: bool | float) -> 
         raise OutputError(
             f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
         ) from None
-    unknown = others.keys() - Settings.__dataclass_fields__.keys()
+    unknown = others.keys() - set(Settings._fields)
     if unknown:
         raise ConfigError(
             f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; "
-            f"there are {', '.join(sorted(Settings.__dataclass_fields__.keys() - {'folder'}))}"
+            f"there are {', '.join(sorted(set(Settings._fields) - {'folder'}))}"
         )
     return Settings(folder=str(Path(folder).resolve()), seconds=seconds, **others)  # type: ignore[arg-type]

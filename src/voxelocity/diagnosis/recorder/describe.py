@@ -33,34 +33,6 @@ _VARIABLES = (
 _MAX_SHAPES = 64
 _MAX_CHANNELS = 64
 _MAX_REASONS = 16
-_PACKAGES = (
-    "torch",
-    "monai",
-    "numpy",
-    "nibabel",
-    "lightning",
-    "pytorch_lightning",
-    "ignite",
-    "torchio",
-    "torchvision",
-    "batchgenerators",
-    "batchgeneratorsv2",
-    "nnunetv2",
-    "SimpleITK",
-    "scipy",
-    "skimage",
-    "voxelocity",
-)
-
-
-def describe_versions() -> dict[str, str]:
-    """Versions of Python and of what the program has imported of the packages that matter."""
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in _PACKAGES:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            versions[name] = str(version)
-    return versions
 
 
 def describe_settings(torch: Any, device: Any) -> dict[str, Any]:

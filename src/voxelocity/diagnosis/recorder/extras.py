@@ -50,6 +50,7 @@ class Extras:
             Files(steps, ignore=(writer.folder,)),
             self.stacks,
         ]
+        self._is_worker = is_worker
         self._is_running = False
         self._reported_s = 0.0
 
@@ -91,6 +92,8 @@ class Extras:
             self._report()
 
     def _report(self) -> None:
+        if not self._is_worker and not steps.counted_steps():
+            return
         for extra in self._all:
             extra.report(self._writer)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import Any, Callable
 
 Callback = Callable[[Any], None]
 
 
-class Imports(MetaPathFinder):
+class Imports:
     """A finder that finds nothing by itself: it lets the others find, and calls back when the module is there.
 
     An import of any other module costs one look into a dictionary, about 0.1 microseconds.
@@ -51,7 +50,8 @@ class Imports(MetaPathFinder):
                 spec = find(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Calling(spec.loader, self)
+                    loader: Any = _Calling(spec.loader, self)
+                    spec.loader = loader
                 return spec
         return None
 
@@ -67,7 +67,7 @@ class Imports(MetaPathFinder):
             self._on_error(f"{name} could not be watched")
 
 
-class _Calling(Loader):
+class _Calling:
     """The module's own loader, which tells when it is done and then takes its own place again."""
 
     def __init__(self, loader: Any, imports: Imports) -> None:

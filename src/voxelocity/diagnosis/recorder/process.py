@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import time
 from typing import Any
+
+_PACKAGES = (
+    "torch",
+    "monai",
+    "numpy",
+    "nibabel",
+    "lightning",
+    "pytorch_lightning",
+    "ignite",
+    "torchio",
+    "torchvision",
+    "batchgenerators",
+    "batchgeneratorsv2",
+    "nnunetv2",
+    "SimpleITK",
+    "scipy",
+    "skimage",
+    "voxelocity",
+)
 
 
 def process_age_s() -> float:
@@ -22,7 +40,7 @@ def process_age_s() -> float:
 
 def file_name() -> str:
     """Name of this process's file, without its suffix; no other process has it."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def rank_and_world_size() -> tuple[int, int]:
@@ -34,3 +52,13 @@ def rank_and_world_size() -> tuple[int, int]:
         return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     except ValueError:
         return 0, 1
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of Python and of what the program has imported of the packages that matter."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            versions[name] = str(version)
+    return versions

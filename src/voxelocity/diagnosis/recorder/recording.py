@@ -1,4 +1,8 @@
-"""The recording of one process, from its start to its end, and what becomes of it in a worker or a forked child."""
+"""The recording of one process, from its start to its end, and what becomes of it in a worker or a forked child.
+
+What watches the training is imported only when the program imports torch: every Python that the program starts, for
+whatever purpose, comes through here.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,18 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
-from .conductor import Enough
-from .describe import describe_versions
-from .extras import LIBRARIES, Extras
-from .fetches import Fetches
 from .imports import Imports
-from .process import file_name, process_age_s, rank_and_world_size
-from .profile import CaptureRange, Profiler
+from .process import describe_versions, file_name, process_age_s, rank_and_world_size
 from .settings import Settings
-from .steps import watch
-from .training import Training
 from .writer import Writer, note_failure
+
+if TYPE_CHECKING:
+    from .extras import Extras
+    from .fetches import Fetches
+    from .profile import CaptureRange, Profiler
+    from .training import Training
 
 _PATIENCE_S = 60.0
 """For a program that was told to end, to clean up; then it is ended."""
@@ -68,6 +71,9 @@ class Recording:
 
     def become_worker(self, worker_id: int) -> None:
         """From now on this process is a loader's worker: only the making of batches is seen."""
+        from .fetches import Fetches
+        from .steps import watch
+
         self._role = "worker"
         self._drop_extras()
         if self.training is not None:
@@ -107,6 +113,8 @@ class Recording:
         self._watch(before.torch, first_step=first_step, is_child=True)
 
     def _watch(self, torch: Any, *, first_step: Callable[[], None], is_child: bool = False) -> None:
+        from .training import Training
+
         self.training = Training(
             torch,
             self.settings,
@@ -130,6 +138,8 @@ class Recording:
             self._extras.take_in(None)
 
     def _look_beside(self) -> None:
+        from .extras import LIBRARIES, Extras
+
         self._extras = Extras(self._writer, is_worker=self._role == "worker")
         self._extras.start()
         for library in LIBRARIES:
@@ -142,12 +152,16 @@ class Recording:
             self._extras = None
 
     def _new_profiler(self) -> Profiler | CaptureRange:
+        from .profile import CaptureRange, Profiler
+
         if self.settings.nsys:
             return CaptureRange()
         return Profiler(self.settings.folder, syncs=None if self._extras is None else self._extras.syncs)
 
     def _conclude(self, why_not_resident: str) -> None:
         """Enough was seen. Raises `Enough`, unless the whole program was asked for, which then runs on unwatched."""
+        from .conductor import Enough
+
         training = self.training
         assert training is not None
         self._unhook()
@@ -171,6 +185,10 @@ class Recording:
     def _unhook(self) -> None:
         self._is_over = True
         self._imports.stop()
+        if self.training is None and self._fetches is None:
+            return
+        from .steps import watch
+
         if self._extras is not None:
             self._extras.stop()
         if self.training is not None:

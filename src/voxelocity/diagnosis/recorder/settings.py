@@ -4,14 +4,13 @@ environment; the recorder reads it and nothing else."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from typing import NamedTuple
 
 VARIABLE = "VOXELOCITY_RECORD"
 """Holds the settings as JSON. Without it nothing of the recorder runs."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Limits and switches of a recording.
 
     Attributes:
@@ -45,7 +44,7 @@ class Settings:
     kept_bytes: int = 1 << 30
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self._asdict(), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -59,5 +58,4 @@ class Settings:
             raise ValueError(
                 f"recorder: {VARIABLE}={text!r} names no folder; start the program by `voxelocity diagnose`"
             )
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in found.items() if name in known})
+        return cls(**{name: value for name, value in found.items() if name in cls._fields})

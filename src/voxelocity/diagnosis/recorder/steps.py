@@ -11,7 +11,6 @@ The first steps are warm-up: `warmup_steps` at least, then until three in a row 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from typing import Any, Callable
@@ -204,7 +203,7 @@ class Steps:
         self._recent.append(seconds)
         if self.num_steps < self._settings.warmup_steps:
             return
-        middle = statistics.median(self._recent)
+        middle = sorted(self._recent)[len(self._recent) // 2]
         has_settled = len(self._recent) == 3 and max(abs(s - middle) for s in self._recent) <= _SETTLED * middle
         assert self._first_s is not None
         if has_settled or self.ledger.clock() - self._first_s >= self._settings.warmup_seconds:

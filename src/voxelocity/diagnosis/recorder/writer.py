@@ -7,7 +7,6 @@ import json
 import os
 import threading
 import time
-import traceback
 from typing import Any, Callable
 
 PERIOD_S = 0.5
@@ -128,6 +127,8 @@ def note_failure(folder: str, what: str) -> None:
     _num_failures += 1
     if _num_failures > _MAX_ERRORS:
         return
+    import traceback
+
     try:
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, "errors.txt"), "a", encoding="utf-8") as file:

@@ -128,7 +128,9 @@ def test_thread_loader_of_monai_is_waited_for_and_timed(
 
 def test_buffer_around_a_loader_is_the_one_that_is_waited_for(recorded: Recorded, train: Any) -> None:
     facts = recorded(train(ThreadBuffer(DataLoader(SlowItems(), batch_size=4))))
-    assert [loader.kind for loader in facts.loaders if loader.is_for_training] == ["ThreadBuffer"]
+    (loader,) = facts.loaders
+    assert (loader.kind, loader.is_for_training) == ("ThreadBuffer", True)
+    assert [(fetch.key, fetch.num_items) for fetch in facts.fetches] == [(loader.key, 16)]
     assert len(facts.steps) == 4
 
 

@@ -88,7 +88,7 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
             repeats.append((time.perf_counter() - started_s) / max(1, workers))
     except StopIteration:
         if not repeats:
-            return not_done("loader", "batch", "the epoch ended, and the program has let go of its loader")
+            return not_done("loader", "batch", "the epoch ended, and no further one gave a batch")
     except Exception as error:
         return not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
     return {"name": "loader", "unit": "batch", "seconds": _rounded(repeats), "note": ""}

@@ -95,6 +95,7 @@ class Loaders:
         self._patches = Patches()
         self._by_loader: dict[int, Entry] = {}
         self._written: dict[int, tuple[int, bool]] = {}
+        self._outer: Entry | None = None
 
     def hook_torch(self, module: Any) -> None:
         """Exchanges what `torch.utils.data.dataloader` waits in."""
@@ -123,7 +124,8 @@ class Loaders:
         """Event `loader` of each one of which there is something new."""
         for entry in list(self.entries):
             state = (entry.num_epochs, entry.key in self._steps.training_keys)
-            if entry.described and state != self._written.get(entry.key):
+            # One that was only iterated within another loader is a part of that one.
+            if entry.where and state != self._written.get(entry.key):
                 self._written[entry.key] = state
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
@@ -131,6 +133,7 @@ class Loaders:
     def fetch(self, entry: Entry, produce: Callable[[], Any]) -> Any:
         """A batch, with the waiting for it written down. In the training thread, outside of any part."""
         self._steps.settle()
+        self._outer = entry
         ledger = self._ledger
         is_first = entry.is_opening and entry.works_ahead
         kept = self.replay(entry)
@@ -172,7 +175,7 @@ class Loaders:
         def hooked_iter(self_: Any) -> Any:
             if ledger.depth or get_ident() != ledger.thread:
                 return original(self_)
-            entry = entry_of(self_)
+            entry = self._outer = entry_of(self_)
             self._steps.settle()
             ledger.cut("iter", key=entry.key, where=place())
             ledger.depth = 1
@@ -192,7 +195,7 @@ class Loaders:
 
     def _iterator_init(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def hooked_init(self_: Any, loader: Any) -> None:
-            entry = self._entry_of_torch(loader)
+            entry = self._owner_of(loader)
             self_._voxelocity_entry = entry
             making_for(entry.key)
             original(self_, loader)
@@ -201,7 +204,7 @@ class Loaders:
 
     def _worker_init(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def hooked_init(self_: Any, loader: Any) -> None:
-            entry = self._entry_of_torch(loader)
+            entry = self._owner_of(loader)
             before = loader.worker_init_fn
             # Workers start within; each is told which loader it works for, whatever way it is started.
             loader.worker_init_fn = self._worker_start.for_loader(entry.key, before)
@@ -227,6 +230,14 @@ class Loaders:
             self.entries.append(entry)
         self._by_loader[id(loader)] = entry
         return entry
+
+    def _owner_of(self, loader: Any) -> Entry:
+        """Itself, or the loader within which it is iterated, by the thread of a buffer say."""
+        entry = self._by_loader.get(id(loader))
+        if entry is not None and entry.loader is loader:
+            return entry
+        is_within = self._ledger.depth or get_ident() != self._ledger.thread
+        return self._outer if is_within and self._outer is not None else self._entry_of_torch(loader)
 
     def _entry_of_torch(self, loader: Any) -> Entry:
         return self._entry_of(loader, works_ahead=False)

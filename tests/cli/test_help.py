@@ -29,12 +29,12 @@ def test_help_comes_without_loading_torch_or_monai():
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    commands = ("demo", "plan", "train", "predict", "report", "diagnose", "cache", "bench", "monitor", "explain")
+    commands = ("demo", "plan", "train", "predict", "report", "diagnose", "cache", "bench", "monitor", "explain", "doctor")
     assert all(command in ended.stdout for command in commands)
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain"]
+    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor"]
 )
 def test_each_command_tells_what_it_does(voxelocity, command):
     told = voxelocity(command, "--help")
@@ -43,7 +43,9 @@ def test_each_command_tells_what_it_does(voxelocity, command):
     assert voxelocity(command, "-h").out == told.out
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
+@pytest.mark.parametrize(
+    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor"]
+)
 def test_each_command_of_the_cache_tells_what_it_does(voxelocity, command):
     told = voxelocity("cache", command, "-h")
     assert told.status == 0

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from voxelocity.cli import bench, cache, demo, diagnose, explain, interrupt, monitor, plan, predict, report, train
+from voxelocity.cli import bench, cache, demo, diagnose, doctor, explain, interrupt, monitor, plan, predict, report, train
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.command("monitor", context_settings={"allow_interspersed_args": False})(moni
 
 # They start a person's own program, whose variables must be the person's own.
 _STARTS_A_PROGRAM = {"monitor", "diagnose"}
+app.command("doctor")(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)

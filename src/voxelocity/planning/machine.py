@@ -12,22 +12,9 @@ import torch
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.cache import shared_room_bytes
 from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, free_disk_bytes
+from voxelocity.observe.file_systems import is_on_network
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-_OF_NETWORKS = (
-    "nfs",
-    "nfs4",
-    "cifs",
-    "smb3",
-    "lustre",
-    "beegfs",
-    "gpfs",
-    "ceph",
-    "glusterfs",
-    "9p",
-    "afs",
-    "fuse.sshfs",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +80,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
 
 
 def _has_lmdb(cache_folder: Path) -> bool:
-    is_local = file_system_of(cache_folder) not in _OF_NETWORKS
+    is_local = not is_on_network(file_system_of(cache_folder))
     return is_local and importlib.util.find_spec("lmdb") is not None
 
 

@@ -1,0 +1,103 @@
+"""The disk below the cache: its room, its kind, and what its speed means for a case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from voxelocity.diagnosis.doctor.amounts import rate_text, size_text, time_text
+from voxelocity.diagnosis.doctor.check import Check
+from voxelocity.diagnosis.doctor.seen import Disk
+from voxelocity.observe.file_systems import is_in_memory, is_on_network
+
+_check = partial(Check, section="disk")
+
+_GIB = 2**30
+_LITTLE_BYTES = 10 * _GIB
+# A CT of 512 x 512 x 256 voxels in two bytes, with its label in one.
+_CASE_BYTES = 512 * 512 * 256 * 3
+_SLOW_BYTES_PER_S = 100e6
+_ROTATING_BYTES_PER_S = 300e6
+_ELSEWHERE = "keep the cache on a disk of this machine: --set data.cache.folder=/local/folder"
+
+
+def judge_disk(disk: Disk) -> Iterator[Check]:
+    """Room, kind and speed."""
+    yield _judge_room(disk)
+    yield _judge_kind(disk)
+    if disk.read_bytes_per_s is None or disk.write_bytes_per_s is None:
+        yield _check(
+            name="speed",
+            level="note",
+            found=f"not measured: {disk.not_measured}",
+            costs="how long cases would take is not known",
+            cure="name a folder with room: voxelocity doctor --folder FOLDER",
+        )
+        return
+    yield _judge_speed(disk, disk.read_bytes_per_s, disk.write_bytes_per_s)
+
+
+def _judge_room(disk: Disk) -> Check:
+    found = f"{size_text(disk.free_bytes)} free below {disk.folder}"
+    if disk.free_bytes >= _LITTLE_BYTES:
+        return _check(name="room", level="ok", found=found)
+    return _check(
+        name="room",
+        level="warning",
+        found=found,
+        costs=f"about {disk.free_bytes // _CASE_BYTES} prepared CTs of 512 x 512 x 256 voxels fit; what does not fit "
+        "is prepared again in each run, and checkpoints need room too",
+        cure="voxelocity cache clear --older-than 30d, or another folder: --set data.cache.folder=...",
+    )
+
+
+def _judge_kind(disk: Disk) -> Check:
+    if is_on_network(disk.file_system):
+        return _check(
+            name="kind",
+            level="warning",
+            found=f"{disk.file_system}: on the network",
+            costs="each patch that memory does not hold comes over the network, at the speed that others leave; the "
+            "LMDB cache, which maps its file, is not used there",
+            cure=_ELSEWHERE,
+        )
+    if is_in_memory(disk.file_system):
+        return _check(
+            name="kind",
+            level="note",
+            found=f"{disk.file_system}: it is memory, not a disk",
+            costs="what is kept there is taken from the programs' memory, and is gone after a restart",
+            cure=_ELSEWHERE,
+        )
+    # Disks of virtual machines call themselves rotating whatever they are; their speed tells.
+    is_slow = disk.read_bytes_per_s is not None and disk.read_bytes_per_s < _ROTATING_BYTES_PER_S
+    if disk.device == "rotating" and is_slow:
+        return _check(
+            name="kind",
+            level="note",
+            found=f"{disk.file_system or 'a file system without a name'} on a rotating disk",
+            costs="patches lie here and there, and each waits about 10 ms for the disk to turn",
+            cure=_ELSEWHERE + " (an SSD)",
+        )
+    return _check(name="kind", level="ok", found=disk.file_system or "not told by the system")
+
+
+def _judge_speed(disk: Disk, read: float, write: float) -> Check:
+    found = f"reads {rate_text(read)}, writes {rate_text(write)}"
+    if not disk.past_page_cache:
+        return _check(
+            name="speed",
+            level="note",
+            found=f"{found}, through the page cache",
+            costs="the disk itself is slower than that: this file system lets nobody past it",
+        )
+    if is_in_memory(disk.file_system) or (read >= _SLOW_BYTES_PER_S and write >= _SLOW_BYTES_PER_S):
+        return _check(name="speed", level="ok", found=found)
+    return _check(
+        name="speed",
+        level="warning",
+        found=found,
+        costs=f"a prepared CT of {size_text(_CASE_BYTES)} takes {time_text(_CASE_BYTES / read)} to read and "
+        f"{time_text(_CASE_BYTES / write)} to write; where memory does not hold all cases, training waits for it",
+        cure=_ELSEWHERE,
+    )

@@ -1,0 +1,177 @@
+"""The GPUs themselves: what they can do, and what of them is missing. Whether torch can use them is judged beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from voxelocity.diagnosis.doctor.amounts import count_text, size_text
+from voxelocity.diagnosis.doctor.check import Check
+from voxelocity.diagnosis.doctor.seen import Driver, Gpu
+
+_check = partial(Check, section="GPU")
+
+_PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/overview.html"
+# Of a GPU's memory: other programs' share from which on it is worth saying.
+_USED_SHARE = 0.1
+# By compute capability, NVIDIA's tables of what its units compute.
+_TENSOR_CORES, _AMPERE, _ADA = (7, 0), (8, 0), (8, 9)
+
+
+def judge_gpus(driver: Driver) -> Iterator[Check]:
+    """Driver, then each GPU."""
+    yield _judge_driver(driver)
+    for gpu in driver.gpus:
+        yield from _judge_gpu(gpu, is_only_one=len(driver.gpus) == 1)
+
+
+def _judge_driver(driver: Driver) -> Check:
+    if driver.gpus:
+        cuda = f", CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver.cuda else ""
+        found = f"NVIDIA {driver.version or '(version not told)'}{cuda}; {count_text(len(driver.gpus), 'GPU')}"
+        return _check(name="driver", level="ok", found=found)
+    if driver.num_cards:
+        why = driver.silence or "it answers, and shows no GPU"
+        return _check(
+            name="driver",
+            level="problem",
+            found=f"{count_text(driver.num_cards, 'NVIDIA card')} on the bus, but no driver for it: {why}",
+            costs="training runs on the CPU, many times slower than on the GPU that is there",
+            cure="see what `nvidia-smi` says; in a container start it with --gpus all, after an update of the driver "
+            "restart the machine",
+        )
+    return _check(
+        name="driver",
+        level="note",
+        found=f"no NVIDIA GPU ({driver.silence or 'the driver shows none'})",
+        costs="training runs on the CPU, many times slower than on a GPU",
+        cure="where there should be one: `nvidia-smi`; in a container, docker run --gpus all",
+    )
+
+
+def _judge_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
+    name = f"GPU {gpu.index}"
+    yield _check(name=name, level="ok", found=_description(gpu))
+    if gpu.capability is not None:
+        yield _judge_precision(name, gpu.capability)
+    if gpu.compute_mode in ("exclusive", "prohibited"):
+        yield _judge_mode(name, gpu, is_only_one=is_only_one)
+    if gpu.has_mig:
+        yield _judge_mig(name, gpu)
+    used = gpu.memory_used_bytes
+    if used is not None and gpu.memory_bytes and used > _USED_SHARE * gpu.memory_bytes:
+        yield _check(
+            name=name,
+            level="warning",
+            found=f"{size_text(used)} of {size_text(gpu.memory_bytes)} are taken by other programs",
+            costs="batches must be smaller, and its time is shared with them",
+            cure="see whose they are: nvidia-smi; name another GPU, where there is one, in CUDA_VISIBLE_DEVICES",
+        )
+    yield from _judge_link(name, gpu)
+    yield from _judge_state(name, gpu)
+
+
+def _description(gpu: Gpu) -> str:
+    parts = [gpu.name or "a GPU whose name the driver does not tell"]
+    if gpu.memory_bytes is not None:
+        parts.append(size_text(gpu.memory_bytes))
+    if gpu.capability is not None:
+        parts.append(f"compute capability {gpu.capability[0]}.{gpu.capability[1]}")
+    if gpu.pcie_width is not None and gpu.pcie_generation is not None:
+        parts.append(f"PCIe {gpu.pcie_generation}.0 x{gpu.pcie_width}")
+    if gpu.has_ecc is not None:
+        parts.append(f"ECC {'on' if gpu.has_ecc else 'off'}")
+    return ", ".join(parts)
+
+
+def _judge_precision(name: str, capability: tuple[int, int]) -> Check:
+    can = {"fp16": _TENSOR_CORES, "bf16": _AMPERE, "TF32": _AMPERE, "fp8": _ADA}
+    has = [kind for kind, since in can.items() if capability >= since]
+    if capability >= _AMPERE:
+        return _check(name=f"{name} formats", level="ok", found=f"tensor cores take {', '.join(has)}")
+    if has:
+        return _check(
+            name=f"{name} formats",
+            level="note",
+            found="tensor cores take fp16, and neither bf16 nor TF32",
+            costs="mixed precision needs fp16 with a gradient scaler; in float32 its tensor cores stand idle",
+            cure="torch.autocast('cuda', torch.float16) with torch.amp.GradScaler()",
+        )
+    return _check(
+        name=f"{name} formats",
+        level="note",
+        found="no tensor cores",
+        costs="mixed precision saves memory here, and little time",
+    )
+
+
+def _judge_mode(name: str, gpu: Gpu, *, is_only_one: bool) -> Check:
+    if gpu.compute_mode == "prohibited":
+        return _check(
+            name=name,
+            level="problem",
+            found="compute mode is 'prohibited': no program may compute on it",
+            costs="training on it fails at its first operation",
+            cure=f"as administrator: nvidia-smi -i {gpu.index} -c DEFAULT; until then: --device cpu",
+            stops_training=is_only_one,
+        )
+    return _check(
+        name=name,
+        level="note",
+        found="compute mode is 'exclusive': one program at a time",
+        costs="a second program on it, a monitor of CUDA included, fails",
+        cure=f"where that is not wanted, as administrator: nvidia-smi -i {gpu.index} -c DEFAULT",
+    )
+
+
+def _judge_mig(name: str, gpu: Gpu) -> Check:
+    if gpu.num_slices == 0:
+        return _check(
+            name=name,
+            level="problem",
+            found="it is set to be sliced (MIG), and no slice exists",
+            costs="CUDA sees no device, and training runs on the CPU",
+            cure=f"as administrator make slices (nvidia-smi mig -cgi ... -C) or turn it off: "
+            f"nvidia-smi -i {gpu.index} -mig 0",
+        )
+    slices = "slices that were not told" if gpu.num_slices is None else count_text(gpu.num_slices, "slice")
+    return _check(
+        name=name,
+        level="note",
+        found=f"it is cut into {slices} (MIG)",
+        costs="a process sees one slice, with its part of the cores and the memory",
+        cure="choose one: CUDA_VISIBLE_DEVICES=MIG-... (nvidia-smi -L lists them)",
+    )
+
+
+def _judge_link(name: str, gpu: Gpu) -> Iterator[Check]:
+    # Not the generation: a link at rest slows down, and speeds up with the first copy.
+    width, most = gpu.pcie_width, gpu.pcie_width_max
+    if width is not None and most is not None and width < most:
+        yield _check(
+            name=f"{name} link",
+            level="warning",
+            found=f"PCIe x{width} of x{most}",
+            costs=f"batches reach the GPU at {width / most:.0%} of what it could take",
+            cure="seat the card anew or use a slot with all lanes; in a virtual machine this may be all there is",
+        )
+
+
+def _judge_state(name: str, gpu: Gpu) -> Iterator[Check]:
+    if gpu.num_uncorrected:
+        yield _check(
+            name=f"{name} memory",
+            level="warning",
+            found=f"{count_text(gpu.num_uncorrected, 'error')} that ECC could not correct since the driver was loaded",
+            costs="programs were ended by them, and it may happen again",
+            cure=f"reset it when it is idle (nvidia-smi -i {gpu.index} -r); if they come back, have it exchanged",
+        )
+    if gpu.is_persistent is False:
+        yield _check(
+            name=name,
+            level="note",
+            found="persistence mode is off",
+            costs="where nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
+            cure="as administrator: nvidia-smi -pm 1, or the service nvidia-persistenced",
+            source=_PERSISTENCE,
+        )

@@ -1,0 +1,111 @@
+"""The host: cores, memory and limits of a process, read from Linux's own files. What cannot be read is left open."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from voxelocity.diagnosis.doctor.seen import Limits, Memory, Processor
+from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, total_memory_bytes
+from voxelocity.observe.file_systems import is_in_memory
+
+_ROOT = Path("/")
+_SHM = Path("/dev/shm")
+
+
+def see_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> Processor:
+    """Cores of the machine and of this process.
+
+    Args:
+        environ: where SLURM's grant is looked up.
+        root: of the file system with `proc` and `sys`, for tests.
+    """
+    affine = os.sched_getaffinity(0)
+    info = _text(root / "proc/cpuinfo")
+    load = _text(root / "proc/loadavg").split()
+    return Processor(
+        name=_field(info, "model name"),
+        flags=frozenset(_field(info, "flags").split()),
+        num_cores=os.cpu_count() or len(affine),
+        num_affine=len(affine),
+        num_granted=_number(environ.get("SLURM_CPUS_PER_TASK", "")),
+        num_budget=cpu_budget(num_local_ranks=1, environ=environ, root=root),
+        num_nodes=_num_nodes(root / "sys/devices/system/node", affine),
+        load=float(load[0]) if load else None,
+    )
+
+
+def see_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
+    """Main memory, swap and /dev/shm."""
+    try:
+        swap = psutil.swap_memory()
+        swap_bytes, swap_used_bytes = int(swap.total), int(swap.used)
+    except (OSError, ValueError, RuntimeError):  # without /proc/vmstat
+        swap_bytes = swap_used_bytes = 0
+    shm_bytes = shm_free_bytes = None
+    if shm.is_dir() and is_in_memory(file_system_of(shm)):
+        room = os.statvfs(shm)
+        shm_bytes, shm_free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    return Memory(
+        machine_bytes=int(psutil.virtual_memory().total),
+        total_bytes=total_memory_bytes(root=root),
+        available_bytes=available_memory_bytes(root=root),
+        swap_bytes=swap_bytes,
+        swap_used_bytes=swap_used_bytes,
+        shm_bytes=shm_bytes,
+        shm_free_bytes=shm_free_bytes,
+        overcommit=_number(_text(root / "proc/sys/vm/overcommit_memory")),
+    )
+
+
+def see_limits(*, root: Path = _ROOT) -> Limits:
+    """Limits of this process, which those it starts inherit."""
+    files, files_hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
+    groups = (root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max")
+    return Limits(
+        open_files=files,
+        open_files_hard=files_hard,
+        processes=_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0]),
+        group_processes=next((count for file in groups if (count := _number(_text(file))) is not None), None),
+        locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+        has_rdma=any((root / "sys/class/infiniband").glob("*")),
+    )
+
+
+def _num_nodes(folder: Path, affine: set[int]) -> int | None:
+    nodes = [_cores(_text(node / "cpulist")) for node in folder.glob("node[0-9]*")]
+    return sum(bool(cores & affine) for cores in nodes) or None
+
+
+def _cores(text: str) -> set[int]:
+    """Of Linux's lists of cores: "0-3,8" is 0, 1, 2, 3 and 8."""
+    cores: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cores |= set(range(int(first), int(last or first) + 1))
+    return cores
+
+
+def _field(info: str, name: str) -> str:
+    lines = (line.partition(":") for line in info.splitlines())
+    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
+
+
+def _limit(value: int) -> int | None:
+    return None if value == resource.RLIM_INFINITY else value
+
+
+def _number(text: str) -> int | None:
+    stripped = text.strip()
+    return int(stripped) if stripped.isascii() and stripped.isdigit() else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,227 @@
+"""What the doctor's probes saw, as plain records. None and "" stand for what could not be asked. Judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One NVIDIA GPU as its driver describes it.
+
+    Attributes:
+        capability: compute capability, (9, 0) for Hopper.
+        has_mig: whether it is cut into slices (MIG).
+        num_slices: how many of them exist.
+        is_persistent: whether the driver keeps it awake between programs.
+        num_uncorrected: memory errors that could not be corrected, since the driver was loaded.
+        pcie_width, pcie_generation: of its link now; `_max`: the most that GPU and slot can do together.
+        compute_mode: "default", "exclusive" (one program at a time) or "prohibited" (none).
+    """
+
+    index: int
+    name: str = ""
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    capability: tuple[int, int] | None = None
+    has_mig: bool | None = None
+    num_slices: int | None = None
+    is_persistent: bool | None = None
+    has_ecc: bool | None = None
+    num_uncorrected: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    compute_mode: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The NVIDIA driver.
+
+    Attributes:
+        version: "580.65.06"; "" where it does not answer.
+        cuda: the newest CUDA it knows, (13, 0).
+        silence: why it does not answer; "" where it does.
+        num_cards: NVIDIA graphics cards on the PCI bus, whether the driver answers or not.
+    """
+
+    version: str = ""
+    cuda: tuple[int, int] | None = None
+    gpus: tuple[Gpu, ...] = ()
+    silence: str = ""
+    num_cards: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torch:
+    """torch as a fresh process finds it.
+
+    Attributes:
+        error: why it cannot be imported; "" where it can.
+        cuda: CUDA it was built with, "12.8"; "" for a CPU build.
+        hip: ROCm it was built with; "" else.
+        architectures: what its kernels were compiled for: "sm_90", "compute_120".
+        cudnn: version of cuDNN that it loads, "9.10.2".
+        sees_cuda: whether it can use a GPU.
+        warnings: what it said while it looked.
+        num_threads: of its operations on the CPU.
+        import_s, import_cpu_s: `import torch`, by the clock and in CPU time.
+    """
+
+    version: str = ""
+    error: str = ""
+    cuda: str = ""
+    hip: str = ""
+    architectures: tuple[str, ...] = ()
+    cudnn: str = ""
+    sees_cuda: bool = False
+    warnings: tuple[str, ...] = ()
+    num_threads: int | None = None
+    import_s: float | None = None
+    import_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """The cores, and how many of them are ours.
+
+    Attributes:
+        flags: of instruction sets, as Linux names them.
+        num_cores: of the machine.
+        num_affine: that this process may run on.
+        num_granted: that SLURM granted to this task; None outside of it.
+        num_budget: that may be kept busy: the least of affinity, quota of the control groups, and SLURM's grant.
+        num_nodes: NUMA nodes among which the affine cores lie.
+        load: programs that want to run, mean of the last minute.
+    """
+
+    name: str = ""
+    flags: frozenset[str] = frozenset()
+    num_cores: int = 1
+    num_affine: int = 1
+    num_granted: int | None = None
+    num_budget: int = 1
+    num_nodes: int | None = None
+    load: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Main memory.
+
+    Attributes:
+        machine_bytes: of the machine; `total_bytes` is less where a control group sets a limit.
+        shm_bytes, shm_free_bytes: of /dev/shm; None where there is none or it is not in memory.
+        overcommit: 0 (as it comes), 1 (always), 2 (never more than there is): vm.overcommit_memory.
+    """
+
+    machine_bytes: int
+    total_bytes: int
+    available_bytes: int
+    swap_bytes: int = 0
+    swap_used_bytes: int = 0
+    shm_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    overcommit: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """The disk below the cache.
+
+    Attributes:
+        folder: where it was measured.
+        file_system: as Linux names it.
+        device: "solid state", "rotating" or "".
+        write_bytes_per_s, read_bytes_per_s: None where they were not measured.
+        past_page_cache: whether the figures are of the disk itself.
+        not_measured: why they were not, in words.
+    """
+
+    folder: str
+    free_bytes: int
+    file_system: str = ""
+    device: str = ""
+    write_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    past_page_cache: bool = True
+    not_measured: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may take. None is no limit.
+
+    Attributes:
+        open_files, open_files_hard: soft limit, and up to where a person may raise it.
+        processes: processes and threads of this person.
+        group_processes: processes and threads of the control group (docker run --pids-limit).
+        locked_bytes: memory that may be pinned by mlock.
+        has_rdma: whether there is an InfiniBand or RoCE adapter.
+    """
+
+    open_files: int | None = None
+    open_files_hard: int | None = None
+    processes: int | None = None
+    group_processes: int | None = None
+    locked_bytes: int | None = None
+    has_rdma: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """One package that Voxelocity asks for.
+
+    Attributes:
+        name: of the package, as pip knows it.
+        versions: those that fit, ">=2.11"; "" is any.
+        extra: that brings it; "" where it is needed always.
+    """
+
+    name: str
+    versions: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """An installed package that asks for another version of a neighbour than is installed."""
+
+    name: str
+    version: str
+    wants: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """What is installed beside torch.
+
+    Attributes:
+        python: version.
+        versions: of installed packages by their normalised names.
+        wanted: by Voxelocity.
+        conflicts: among the packages that it uses.
+    """
+
+    python: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[Wanted, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All of it."""
+
+    driver: Driver
+    torch: Torch
+    processor: Processor
+    memory: Memory
+    disk: Disk
+    limits: Limits
+    packages: Packages
+    environ: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,59 @@
+"""The check-up for a terminal: readable at 60 columns, in a pipe, without colour and where only ASCII is shown."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from voxelocity.diagnosis.doctor.check import Check, CheckUp, Level
+
+_STYLES: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+# Longer lines are hard to read, however wide the terminal is.
+_MAX_COLUMNS = 110
+_HEAD_COLUMNS = 11
+
+
+def show(check_up: CheckUp, console: Console) -> None:
+    """Prints verdict and lines. Levels are words; colour only repeats them."""
+    # The last column stays free: some terminals break a full line.
+    columns = max(40, min(console.width - 1, _MAX_COLUMNS))
+    lines = [Text(line, style="bold") for line in textwrap.wrap(check_up.verdict, columns)]
+    for section, checks in groupby(check_up.checks, key=lambda check: check.section):
+        lines += [Text(), Text(section, style="bold")]
+        for check in checks:
+            lines += _check_lines(check, columns)
+    for line in lines:
+        line.plain = _shown(line.plain, console.encoding)
+        # A command that is longer than a line must not be broken, so that it can be copied.
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _check_lines(check: Check, columns: int) -> Iterator[Text]:
+    head = f"  {check.level:<{_HEAD_COLUMNS - 2}}"
+    told = check.found if check.found.startswith("=") else f": {check.found}"
+    first, *rest = _wrapped(f"{check.name}{told}", head, columns)
+    yield Text.assemble(head[:2], (check.level, _STYLES[check.level]), first[2 + len(check.level) :])
+    yield from map(Text, rest)
+    for label, words in (("costs: ", check.costs), ("do:    ", check.cure), ("see:   ", check.source)):
+        if words:
+            yield from map(Text, _wrapped(words, " " * _HEAD_COLUMNS + label, columns))
+
+
+def _wrapped(words: str, head: str, columns: int) -> list[str]:
+    return textwrap.wrap(
+        words,
+        columns,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _shown(text: str, encoding: str) -> str:
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text.encode(encoding or "ascii", errors="replace").decode(encoding or "ascii")

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+
+import pytest
+
+from voxelocity.diagnosis.doctor import visit
+from voxelocity.diagnosis.doctor.disk import see_disk
+from voxelocity.diagnosis.doctor.seen import Torch
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch):
+    """A torch that is not started, a disk that is hardly written to, a cache of its own."""
+    monkeypatch.setattr(visit, "see_torch", lambda: Torch(version="2.13.0+cpu", num_threads=1, import_s=1.5))
+    monkeypatch.setattr(visit, "see_disk", partial(see_disk, file_bytes=4 * 2**20))
+
+
+def test_it_tells_what_is_here_and_ends_well(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    told = voxelocity("doctor", "--folder", tmp_path)
+    assert (told.status, told.err) == (0, "")
+    assert told.out.startswith("Training runs on ")
+    assert f"free below {tmp_path}" in " ".join(told.out.split())
+    assert [line for line in told.out.splitlines() if line in ("GPU", "disk", "packages")] == [
+        "GPU",
+        "disk",
+        "packages",
+    ]
+
+
+def test_json_holds_the_same_and_status_1_says_that_nothing_can_be_trained(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.setattr(visit, "see_torch", lambda: Torch(error="ModuleNotFoundError: No module named 'torch'"))
+    told = voxelocity("doctor", "--json", "--folder", tmp_path)
+    facts = json.loads(told.out)
+    assert (told.status, facts["can_train"]) == (1, False)
+    assert facts["verdict"].startswith("Training cannot run here: torch, torch: it cannot be imported")
+    assert any(check["stops_training"] for check in facts["checks"])
+
+
+def test_the_disk_of_the_cache_is_looked_at_by_default(voxelocity, tmp_path, monkeypatch):
+    (tmp_path / "voxelocity").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    facts = json.loads(voxelocity("doctor", "--json").out)
+    room = next(check for check in facts["checks"] if (check["section"], check["name"]) == ("disk", "room"))
+    assert room["found"].endswith(f"free below {tmp_path / 'voxelocity'}")
+
+
+def test_a_broken_package_of_the_cache_does_not_end_it(voxelocity, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "voxelocity.data.cache", None)
+    told = voxelocity("doctor", "--json")
+    assert told.status == 0
+    assert f"free below {tmp_path}" in told.out
+
+
+def test_a_folder_that_is_none_is_refused(voxelocity, tmp_path):
+    told = voxelocity("doctor", "--folder", tmp_path / "typo")
+    assert told.status == 2
+    assert told.err == f"voxelocity: doctor: --folder {tmp_path / 'typo'} is no folder; name one that exists\n"

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from voxelocity.diagnosis.doctor.checks.processor import judge_processor
+
+
+def blamed(processor, *, num_gpus=1):
+    return [check for check in judge_processor(processor, num_gpus=num_gpus) if check.level != "ok"]
+
+
+def test_a_sound_processor_is_described(processor):
+    found = [check.found for check in judge_processor(processor, num_gpus=1)]
+    assert found == ["AMD EPYC 9454; 16 cores to use", "computed by AVX-512 BF16"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "cure"),
+    [
+        ({"num_granted": 1}, "by SLURM's grant", "#SBATCH --cpus-per-task=8"),
+        ({"num_affine": 1}, "by affinity", "taskset -cp $$"),
+        ({}, "by the quota of its control group", "docker run --cpus=8"),
+    ],
+)
+def test_what_holds_the_cores_back_is_named_with_its_cure(processor, changes, limit, cure):
+    (check,) = blamed(replace(processor, num_budget=1, **changes))
+    assert check.found.endswith(f"1 core to use of 16, {limit}")
+    assert cure in check.cure
+
+
+def test_few_cores_are_enough_without_a_gpu(processor):
+    two = replace(processor, num_cores=2, num_affine=2, num_budget=2)
+    assert blamed(two, num_gpus=0) == []
+    (check,) = blamed(two)
+    assert check.costs.startswith("batches are made on them: about 124 augmented patches")
+    assert "data.augment.engine=triton" in check.cure
+    (alone,) = blamed(replace(two, num_budget=1), num_gpus=0)
+    assert alone.costs == "batches and the network share one core"
+
+
+def test_a_cpu_without_bfloat16_is_a_note_where_it_trains(processor):
+    plain = replace(processor, flags=frozenset({"avx2"}))
+    assert blamed(plain, num_gpus=1) == []
+    (check,) = blamed(plain, num_gpus=0)
+    assert (check.level, check.costs) == ("note", "networks compute in float32 on this CPU")
+    assert blamed(replace(processor, flags=frozenset()), num_gpus=0) == []
+
+
+def test_amx_counts_as_bfloat16(processor):
+    has_both = replace(processor, flags=frozenset({"avx512_bf16", "amx_bf16"}))
+    assert "computed by AVX-512 BF16 and AMX" in [check.found for check in judge_processor(has_both, num_gpus=0)]
+
+
+def test_cores_in_several_nodes_are_told(processor):
+    (check,) = blamed(replace(processor, num_nodes=2))
+    assert check.found == "our cores lie in 2 nodes, each with memory of its own"
+    assert "numactl" in check.cure
+
+
+def test_a_busy_machine_is_told(processor):
+    (check,) = blamed(replace(processor, load=40.25))
+    assert check.found == "40.2 programs want to run, on 16 cores"

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from voxelocity.diagnosis.doctor import disk as disk_module
+from voxelocity.diagnosis.doctor.disk import see_disk
+
+SMALL = {"file_bytes": 8 * 2**20, "min_free_bytes": 0}
+
+
+def test_a_disk_is_measured_and_nothing_is_left(tmp_path):
+    disk = see_disk(tmp_path, **SMALL)
+    assert disk.folder == str(tmp_path)
+    assert disk.read_bytes_per_s > 0
+    assert disk.write_bytes_per_s > 0
+    assert disk.not_measured == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_does_not_exist_yet_is_measured_above_it_and_not_made(tmp_path):
+    assert see_disk(tmp_path / "not" / "yet", **SMALL).folder == str(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_written_is_read_again_whole(tmp_path, monkeypatch):
+    moved = {"pwrite": 0, "preadv": 0}
+    real = {name: getattr(os, name) for name in moved}
+    for name in moved:
+
+        def counted(*arguments, name=name):
+            done = real[name](*arguments)
+            moved[name] += done
+            return done
+
+        monkeypatch.setattr(os, name, counted)
+    see_disk(tmp_path, **SMALL)
+    assert moved == {"pwrite": 8 * 2**20, "preadv": 8 * 2**20}
+
+
+def test_a_slow_disk_is_measured_on_what_it_manages_in_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_module, "MAX_S", 0.0)
+    blocks = []
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda *arguments: blocks.append(1) or real(*arguments))
+    disk = see_disk(tmp_path, file_bytes=64 * 2**20, min_free_bytes=0)
+    assert len(blocks) == 1
+    assert disk.write_bytes_per_s > 0
+
+
+def test_where_space_is_short_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "open", lambda *arguments: pytest.fail("a file was made"))
+    disk = see_disk(tmp_path, min_free_bytes=2**62)
+    assert disk.not_measured == "too little of it is free to write a file for a test"
+    assert disk.read_bytes_per_s is None
+    assert disk.free_bytes > 0
+
+
+def test_a_file_system_without_direct_access_is_read_past_its_pages_by_advice(tmp_path, monkeypatch):
+    real_open, advice = os.open, []
+
+    def refusing(path, flags, mode=0o777):
+        descriptor = real_open(path, flags & ~os.O_DIRECT, mode)
+        if flags & os.O_DIRECT:
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", refusing)
+    monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advice.append(arguments[3]))
+    monkeypatch.setattr(disk_module, "file_system_of", lambda folder: "9p")
+    disk = see_disk(tmp_path, **SMALL)
+    assert advice == [os.POSIX_FADV_DONTNEED]
+    assert disk.read_bytes_per_s > 0
+    assert not disk.past_page_cache
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch, number):
+    def refusing(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert see_disk(tmp_path, **SMALL).not_measured == f"no file can be written there ({os.strerror(number)})"
+
+
+def test_a_disk_that_fills_meanwhile_is_told_and_left_clean(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    assert "No space left on device" in see_disk(tmp_path, **SMALL).not_measured
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("turns", "kind"), [("1", "rotating"), ("0", "solid state")])
+@pytest.mark.parametrize("is_partition", [False, True])
+def test_whether_the_disk_turns_is_read_from_its_queue(tmp_path, turns, kind, is_partition):
+    number = tmp_path.stat().st_dev
+    queue = tmp_path / "sys/devices/sda/queue"
+    queue.mkdir(parents=True)
+    (queue / "rotational").write_text(f"{turns}\n")
+    place = queue.parent / "sda1" if is_partition else queue.parent
+    place.mkdir(exist_ok=True)
+    link = tmp_path / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(place)
+    assert see_disk(tmp_path, **SMALL, root=tmp_path).device == kind

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from voxelocity.cli.doctor import doctor
 from voxelocity.diagnosis.doctor import visit
 from voxelocity.diagnosis.doctor.disk import see_disk
 from voxelocity.diagnosis.doctor.seen import Torch
@@ -54,6 +55,17 @@ def test_a_broken_package_of_the_cache_does_not_end_it(voxelocity, tmp_path, mon
     told = voxelocity("doctor", "--json")
     assert told.status == 0
     assert f"free below {tmp_path}" in told.out
+
+
+def test_a_reader_that_goes_away_is_not_taken_for_a_machine_that_cannot_train(tmp_path, monkeypatch):
+    def gone(*arguments, **options):
+        raise BrokenPipeError
+
+    # What `main` makes status 141 of; written by rich, it would be status 1.
+    monkeypatch.setattr("builtins.print", gone)
+    for as_json in (False, True):
+        with pytest.raises(BrokenPipeError):
+            doctor(folder=tmp_path, as_json=as_json)
 
 
 def test_a_folder_that_is_none_is_refused(voxelocity, tmp_path):

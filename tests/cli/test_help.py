@@ -18,12 +18,12 @@ try:
     main.main()
 except SystemExit as end:
     assert not end.code, end.code
-loaded = [name for name in ("torch", "monai", "nibabel", "matplotlib", "scipy") if name in sys.modules]
+loaded = [name for name in ("torch", "monai", "nibabel", "matplotlib", "scipy", "numpy") if name in sys.modules]
 assert not loaded, f"loaded: {loaded}"
 """
 
 
-def test_help_comes_without_loading_torch_or_monai():
+def test_help_comes_without_loading_torch_monai_or_numpy():
     environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
     ended = subprocess.run(
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -26,9 +26,13 @@ def doctor(
 
     check_up = examine(_cache_folder() if folder is None else folder.expanduser())
     if as_json:
-        print(json.dumps(check_up.to_plain(), indent=1))
+        print(json.dumps(check_up.to_plain(), indent=1), flush=True)
     else:
-        show(check_up, Console())
+        console = Console()
+        # Written by Python, not by rich, which makes status 1 of a reader that went away.
+        with console.capture() as shown:
+            show(check_up, console)
+        print(shown.get(), end="", flush=True)
     if not check_up.can_train:
         raise typer.Exit(1)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
 
-from voxelocity.core.cases import Fold
 from voxelocity.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    # Brings numpy along, which neither --help nor the doctor may need.
+    from voxelocity.core.cases import Fold
 
 Dataset = Annotated[
     Path, typer.Argument(help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv.")

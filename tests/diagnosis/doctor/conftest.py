@@ -53,6 +53,7 @@ def torch():
         architectures=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"),
         cudnn="9.20.0",
         sees_cuda=True,
+        num_gpus=1,
         num_threads=16,
         import_s=1.6,
         import_cpu_s=1.5,

@@ -16,6 +16,7 @@ def test_a_fresh_process_tells_what_torch_is():
     seen = see_torch()
     assert (seen.version, seen.error) == (str(torch.__version__), "")
     assert (seen.cuda, seen.sees_cuda) == (torch.version.cuda or "", torch.cuda.is_available())
+    assert seen.num_gpus == torch.cuda.device_count()
     assert seen.num_threads > 0
     assert seen.import_s > 0
     assert seen.import_cpu_s > 0

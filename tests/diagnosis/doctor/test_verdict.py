@@ -17,9 +17,11 @@ def test_a_machine_without_fault_has_nothing_to_mend(seen):
     )
 
 
-def test_gpus_of_one_kind_are_counted(seen, driver, gpu):
+def test_gpus_of_one_kind_are_counted(seen, driver, gpu, torch):
     several = replace(driver, gpus=(gpu, gpu, replace(gpu, name="NVIDIA L4")))
-    assert "on 2 x NVIDIA H100 80GB HBM3 and NVIDIA L4," in verdict(replace(seen, driver=several), [])
+    named = "on 2 x NVIDIA H100 80GB HBM3 and NVIDIA L4"
+    assert f"{named}, with" in verdict(replace(seen, driver=several, torch=replace(torch, num_gpus=3)), [])
+    assert f"{named} (1 of these to use), with" in verdict(replace(seen, driver=several), [])
 
 
 def test_what_is_to_be_looked_at_is_counted_by_weight(seen):

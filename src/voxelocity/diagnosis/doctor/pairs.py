@@ -51,7 +51,7 @@ PAIRS = (
         versions={"numba": "==0.61.0", "numpy": ">=2.2"},
         level="problem",
         costs="`import numba` fails: no compiled resampling, crops or augmentation",
-        cure="pip install 'numba>=0.61.2'",
+        cure="pip install --upgrade numba",
         source="https://github.com/numba/numba/issues/10033",
     ),
     Pair(

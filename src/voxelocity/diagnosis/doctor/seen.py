@@ -66,6 +66,7 @@ class Torch:
         architectures: what its kernels were compiled for: "sm_90", "compute_120".
         cudnn: version of cuDNN that it loads, "9.10.2".
         sees_cuda: whether it can use a GPU.
+        num_gpus: that it may use; fewer than there are where CUDA_VISIBLE_DEVICES or a scheduler hides some.
         warnings: what it said while it looked.
         num_threads: of its operations on the CPU.
         import_s, import_cpu_s: `import torch`, by the clock and in CPU time.
@@ -78,6 +79,7 @@ class Torch:
     architectures: tuple[str, ...] = ()
     cudnn: str = ""
     sees_cuda: bool = False
+    num_gpus: int = 0
     warnings: tuple[str, ...] = ()
     num_threads: int | None = None
     import_s: float | None = None

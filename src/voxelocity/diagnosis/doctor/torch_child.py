@@ -17,6 +17,7 @@ def _seen() -> dict[str, object]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         sees_cuda = torch.cuda.is_available()
+        num_gpus = torch.cuda.device_count() if sees_cuda else 0
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda or "",
@@ -24,6 +25,7 @@ def _seen() -> dict[str, object]:
         "architectures": torch.cuda.get_arch_list(),
         "cudnn": _cudnn(torch),
         "sees_cuda": sees_cuda,
+        "num_gpus": num_gpus,
         "warnings": [str(warning.message) for warning in said],
         "num_threads": torch.get_num_threads(),
         "import_s": import_s,

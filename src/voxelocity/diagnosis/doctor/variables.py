@@ -61,11 +61,6 @@ def _wastes_cores(value: str, around: Around) -> bool:
     return value.strip() == "1" and around.num_cores > 1
 
 
-def _crowds_cores(value: str, around: Around) -> bool:
-    first = value.split(",")[0].strip()
-    return first.isascii() and first.isdigit() and int(first) > around.num_cores
-
-
 def _is(*words: str) -> Callable[[str, Around], bool]:
     return lambda value, around: value.strip().lower() in words
 
@@ -78,7 +73,6 @@ _OPENMP = "https://www.openmp.org/spec-html/5.0/openmpch6.html"
 _PYTHON = "https://docs.python.org/3/using/cmdline.html#environment-variables"
 _NOT_COMPILED = "torch.compile does nothing, without a word"
 _ONE_CORE = "one core computes where several could: a step on the CPU takes as many times longer"
-_CROWDED = "more threads than cores: they wait for one another, and operations on the CPU take several times as long"
 _SPINS = (
     "threads that wait keep their cores busy: beside any other busy process a step took 5 to 40 times longer "
     "(measured, 2 cores)"
@@ -171,7 +165,6 @@ VARIABLES = (
     ),
     Variable(name="NUMBA_NUM_THREADS", hurts=_wastes_cores, level="note", costs=_ONE_CORE, source=_NUMBA),
     Variable(name="OMP_NUM_THREADS", hurts=_wastes_cores, level="warning", costs=_ONE_CORE, source=_OPENMP),
-    Variable(name="OMP_NUM_THREADS", hurts=_crowds_cores, level="warning", costs=_CROWDED, source=_OPENMP),
     Variable(
         name="MKL_NUM_THREADS",
         hurts=_wastes_cores,
@@ -188,7 +181,7 @@ VARIABLES = (
         name="PYTHONTRACEMALLOC",
         hurts=_is_on,
         level="warning",
-        costs="Python keeps the place of every allocation: loaders take several times longer and much memory",
+        costs="Python keeps the place of every allocation, which takes time and memory in every loader",
         source=_PYTHON,
     ),
 )

@@ -23,7 +23,9 @@ def verdict(seen: Seen, checks: Sequence[Check]) -> str:
 def _where(seen: Seen) -> str:
     cores = count_text(seen.processor.num_budget, "CPU core")
     if seen.torch.sees_cuda and seen.driver.gpus:
-        return f"Training runs on {_gpus_text(seen.driver)}, with {cores} to make batches."
+        hidden = len(seen.driver.gpus) > seen.torch.num_gpus
+        shown = f" ({seen.torch.num_gpus} of these to use)" if hidden else ""
+        return f"Training runs on {_gpus_text(seen.driver)}{shown}, with {cores} to make batches."
     if seen.torch.sees_cuda:
         return f"Training runs on a GPU that its driver does not describe, with {cores} to make batches."
     if seen.driver.num_cards or seen.driver.gpus:

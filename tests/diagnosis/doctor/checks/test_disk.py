@@ -21,6 +21,8 @@ def test_a_sound_disk_is_described(disk):
 def test_little_room_is_told_in_cases(disk):
     (check,) = blamed(replace(disk, free_bytes=3 * GIB))
     assert check.costs.startswith("about 16 prepared CTs")
+    (check,) = blamed(replace(disk, free_bytes=2**20))
+    assert check.costs.startswith("no prepared CTs")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "lustre", "cifs"])

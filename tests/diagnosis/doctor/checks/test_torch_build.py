@@ -25,7 +25,13 @@ def test_a_sound_torch_is_described(torch, driver, processor):
         "2.13.0+cu130, for CUDA 13.0, cuDNN 9.20.0",
         "takes 1.6 s, 1.5 s of it computing",
         "16 threads for operations on the CPU",
+        "it sees 1",
     ]
+
+
+def test_gpus_that_a_scheduler_hides_are_counted(torch, driver, gpu, processor):
+    several = replace(driver, gpus=(gpu,) * 8)
+    assert "it sees 1 of 8" in [check.found for check in judge_torch(torch, several, processor, {})]
 
 
 def test_without_torch_nothing_can_be_trained(driver, processor):

@@ -74,11 +74,6 @@ def test_one_thread_is_right_on_one_core_and_for_ranks_that_share_the_cores():
     assert names({"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "1"}) == ["OMP_NUM_THREADS"]
 
 
-@pytest.mark.parametrize("value", ["64", "64,1"])
-def test_more_threads_than_cores_are_found(value):
-    assert names({"OMP_NUM_THREADS": value}) == ["OMP_NUM_THREADS"]
-
-
 def test_a_variable_is_changed_where_removing_it_would_not_do():
     (check,) = judge_variables({"OMP_WAIT_POLICY": "ACTIVE"}, Around(num_cores=8, num_gpus=0))
     assert check.cure == "export OMP_WAIT_POLICY=PASSIVE"

@@ -41,12 +41,14 @@ def _judge_room(disk: Disk) -> Check:
     found = f"{size_text(disk.free_bytes)} free below {disk.folder}"
     if disk.free_bytes >= _LITTLE_BYTES:
         return _check(name="room", level="ok", found=found)
+    num_cases = disk.free_bytes // _CASE_BYTES
+    fitting = f"about {num_cases}" if num_cases else "no"
     return _check(
         name="room",
         level="warning",
         found=found,
-        costs=f"about {disk.free_bytes // _CASE_BYTES} prepared CTs of 512 x 512 x 256 voxels fit; what does not fit "
-        "is prepared again in each run, and checkpoints need room too",
+        costs=f"{fitting} prepared CTs of 512 x 512 x 256 voxels fit; the others are prepared again in each run, and "
+        "checkpoints need room too",
         cure="voxelocity cache clear --older-than 30d, or another folder: --set data.cache.folder=...",
     )
 

@@ -102,7 +102,7 @@ def _judge_threads(torch: Torch, processor: Processor) -> Iterator[Check]:
         name="threads",
         level="warning",
         found=f"{found}, on {count_text(processor.num_budget, 'core')}",
-        costs="threads wait for one another; operations on the CPU take several times as long",
+        costs="threads wait for one another, and operations on the CPU take longer",
         cure=f"export OMP_NUM_THREADS={processor.num_budget}",
     )
 
@@ -122,6 +122,8 @@ def _judge_access(torch: Torch, driver: Driver, environ: Mapping[str, str]) -> I
     if not torch.sees_cuda:
         yield _judge_blindness(torch, driver, environ)
         return
+    of_all = "" if torch.num_gpus >= len(driver.gpus) else f" of {len(driver.gpus)}"
+    yield _check(name="GPUs", level="ok", found=f"it sees {torch.num_gpus}{of_all}")
     if driver.cuda is not None and _major(torch.cuda) == driver.cuda[0] and _minor(torch.cuda) > driver.cuda[1]:
         yield _check(
             name="CUDA",

@@ -59,9 +59,10 @@ def test_where_space_is_short_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_a_file_system_without_direct_access_is_read_past_its_pages_by_advice(tmp_path, monkeypatch):
-    real_open, advice = os.open, []
+    real_open, advice, opened = os.open, [], []
 
     def refusing(path, flags, mode=0o777):
+        opened.append(flags)
         descriptor = real_open(path, flags & ~os.O_DIRECT, mode)
         if flags & os.O_DIRECT:
             os.close(descriptor)
@@ -73,6 +74,7 @@ def test_a_file_system_without_direct_access_is_read_past_its_pages_by_advice(tm
     monkeypatch.setattr(disk_module, "file_system_of", lambda folder: "9p")
     disk = see_disk(tmp_path, **SMALL)
     assert advice == [os.POSIX_FADV_DONTNEED]
+    assert opened[-1] & os.O_DSYNC
     assert disk.read_bytes_per_s > 0
     assert not disk.past_page_cache
     assert not list(tmp_path.iterdir())

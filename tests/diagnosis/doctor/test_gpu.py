@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from voxelocity.diagnosis.doctor.gpu import see_driver
+from voxelocity.diagnosis.doctor.gpu import Nvml, see_driver
 
 
 class RefusalError(Exception):
@@ -123,6 +123,21 @@ def test_a_driver_that_does_not_start_says_why_and_cards_are_counted_on_the_bus(
 
     driver = see_driver(FakeNvml(nvmlInit=mismatch), root=tmp_path)
     assert (driver.silence, driver.num_cards, driver.gpus) == ("Driver/library version mismatch", 2, ())
+
+
+def test_all_that_is_asked_exists_in_the_binding_of_nvidia():
+    pynvml = pytest.importorskip("pynvml")
+    asked = [name for name in vars(Nvml) if name.startswith("nvml")]
+    assert len(asked) > 15
+    assert [name for name in asked if not callable(getattr(pynvml, name, None))] == []
+    assert (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC) == (1, 0)
+    modes = (
+        pynvml.NVML_COMPUTEMODE_DEFAULT,
+        pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD,
+        pynvml.NVML_COMPUTEMODE_PROHIBITED,
+        pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
+    )
+    assert modes == (0, 1, 2, 3)
 
 
 def test_without_the_binding_the_driver_is_not_asked(tmp_path, monkeypatch):

@@ -21,6 +21,18 @@ def test_installed_and_wanted_packages_are_found():
     assert {wanted.extra for wanted in packages.wanted} - {""} == set(project["optional-dependencies"]) - {"dev"}
 
 
+def test_leftovers_of_a_broken_removal_and_second_copies_do_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "~umpy-2.0.dist-info").mkdir()
+    copy = tmp_path / "numba-0.1.dist-info"
+    copy.mkdir()
+    (copy / "METADATA").write_text("Metadata-Version: 2.1\nName: numba\nVersion: 0.1\nRequires-Dist: numpy<1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = see_packages()
+    assert packages.versions["numba"] == "0.1"
+    assert packages.versions["numpy"] == numpy.__version__
+    assert ("numba", "numpy<1") in [(conflict.name, conflict.wants) for conflict in packages.conflicts]
+
+
 def test_without_a_checkout_the_installed_package_tells_what_it_wants(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["torch>=2.11", 'lmdb>=1.6; extra == "lmdb"'])
     monkeypatch.setattr(installed, "_CHECKOUT", tmp_path)

@@ -40,6 +40,12 @@ def test_whatever_is_not_ok_says_what_it_costs(seen):
     assert not judge(bare).can_train
 
 
+def test_a_machine_of_many_cores_is_not_asked_for_room_for_as_many_workers(seen):
+    many = replace(seen.processor, num_cores=256, num_affine=256, num_budget=256)
+    little = replace(seen.memory, shm_bytes=2 * 2**30, shm_free_bytes=2 * 2**30)
+    assert judge(replace(seen, processor=many, memory=little)).verdict.endswith("Nothing to mend.")
+
+
 def test_this_machine_is_looked_at_and_judged(tmp_path, monkeypatch):
     planted = Torch(version="2.13.0", num_threads=1)
     monkeypatch.setattr(visit, "see_torch", lambda: planted)

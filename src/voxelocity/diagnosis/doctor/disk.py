@@ -99,7 +99,8 @@ def _nameless_file(place: Path) -> Iterator[tuple[int, bool]]:
             raise
         # The file is made before the file system says that it knows no direct access.
         path.unlink(missing_ok=True)
-        descriptor, is_direct = os.open(path, flags, 0o600), False
+        # Each block waits for the disk, as otherwise the last sync could wait for all of them.
+        descriptor, is_direct = os.open(path, flags | os.O_DSYNC, 0o600), False
     try:
         path.unlink()
         yield descriptor, is_direct

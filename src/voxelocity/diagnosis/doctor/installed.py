@@ -25,14 +25,14 @@ def see_packages() -> Packages:
     versions: dict[str, str] = {}
     for distribution in distributions:
         # The first on the path is the one that is imported. Leftovers of a broken removal have no name.
-        if distribution.metadata["Name"]:
-            versions.setdefault(canonicalize_name(distribution.metadata["Name"]), distribution.version)
+        if name := _name(distribution):
+            versions.setdefault(name, distribution.version)
     wanted = tuple(wanted_packages(_own_requirements(_CHECKOUT)))
     ours = {package.name for package in wanted}
     asks: dict[str, Iterable[str]] = {
         name: distribution.requires or ()
-        for distribution in distributions
-        if (name := canonicalize_name(distribution.metadata["Name"] or "")) in ours
+        for distribution in reversed(distributions)
+        if (name := _name(distribution)) in ours
     }
     return Packages(
         python=platform.python_version(),
@@ -77,6 +77,11 @@ def fits(version: str, requirement: str) -> bool:
         return Requirement(requirement).specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
         return True
+
+
+def _name(distribution: importlib.metadata.Distribution) -> str:
+    metadata = distribution.metadata
+    return canonicalize_name(metadata["Name"]) if "Name" in metadata else ""
 
 
 def _own_requirements(checkout: Path) -> list[str]:

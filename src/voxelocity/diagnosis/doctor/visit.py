@@ -25,6 +25,9 @@ from voxelocity.diagnosis.doctor.torch_build import see_torch
 from voxelocity.diagnosis.doctor.variables import Around
 from voxelocity.diagnosis.doctor.verdict import verdict
 
+# A loader with more is rare, however many cores there are.
+_MAX_WORKERS = 16
+
 
 def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp:
     """What this machine has for training, what is missing, and what each costs.
@@ -70,7 +73,7 @@ def _checks(seen: Seen) -> Iterator[Check]:
     yield from judge_gpus(seen.driver)
     yield from judge_torch(seen.torch, seen.driver, seen.processor, seen.environ)
     yield from judge_processor(seen.processor, num_gpus=num_gpus)
-    yield from judge_memory(seen.memory, num_workers=num_cores)
+    yield from judge_memory(seen.memory, num_workers=min(num_cores, _MAX_WORKERS))
     yield from judge_disk(seen.disk)
     yield from judge_limits(seen.limits)
     yield from judge_variables(seen.environ, Around(num_cores=num_cores, num_gpus=num_gpus))

@@ -11,7 +11,7 @@ def blamed(**fields):
 
 
 def test_no_limits_are_fine():
-    assert [check.found for check in judge_limits(Limits())] == ["no limit", "no limit"]
+    assert [check.found for check in judge_limits(Limits())] == ["no limit", "no limit", "no limit"]
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,21 @@ def judge_limits(limits: Limits) -> Iterator[Check]:
     """Open files, processes, and locked memory where an adapter needs it."""
     yield _judge_files(limits)
     yield _judge_processes(limits)
-    if limits.has_rdma and limits.locked_bytes is not None and limits.locked_bytes < _GIB:
-        yield _check(
-            name="locked memory",
-            level="warning",
-            found=f"{size_text(limits.locked_bytes)}, with an InfiniBand or RoCE adapter in the machine",
-            costs="NCCL cannot register its buffers with the adapter: training on several nodes fails, or goes by TCP",
-            cure="ulimit -l unlimited (in a container: docker run --ulimit memlock=-1)",
-        )
+    yield _judge_locked(limits)
+
+
+def _judge_locked(limits: Limits) -> Check:
+    found = "no limit" if limits.locked_bytes is None else size_text(limits.locked_bytes)
+    # Memory that CUDA pins for its copies does not count; what an adapter is to reach does.
+    if not limits.has_rdma or limits.locked_bytes is None or limits.locked_bytes >= _GIB:
+        return _check(name="locked memory", level="ok", found=found)
+    return _check(
+        name="locked memory",
+        level="warning",
+        found=f"{found}, with an InfiniBand or RoCE adapter in the machine",
+        costs="NCCL cannot register its buffers with the adapter: training on several nodes fails, or goes by TCP",
+        cure="ulimit -l unlimited (in a container: docker run --ulimit memlock=-1)",
+    )
 
 
 def _judge_files(limits: Limits) -> Check:

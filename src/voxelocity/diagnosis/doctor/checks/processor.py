@@ -19,15 +19,8 @@ def judge_processor(processor: Processor, *, num_gpus: int) -> Iterator[Check]:
     """Cores, instruction sets, NUMA, and who else is at work."""
     yield _judge_budget(processor, num_gpus)
     yield _judge_bfloat16(processor, num_gpus)
-    if processor.num_nodes is not None and processor.num_nodes > 1:
-        yield _check(
-            name="NUMA",
-            level="note",
-            found=f"our cores lie in {processor.num_nodes} nodes, each with memory of its own",
-            costs="memory of another node is read more slowly, and so is a GPU at another node",
-            cure="a process for each GPU, bound to its node: numactl --cpunodebind=0 --membind=0 voxelocity train ... "
-            "(nvidia-smi topo -m shows which)",
-        )
+    if processor.num_nodes is not None:
+        yield _judge_nodes(processor.num_nodes)
     if processor.load is not None and processor.load > processor.num_cores:
         yield _check(
             name="load",
@@ -55,6 +48,19 @@ def _judge_budget(processor: Processor, num_gpus: int) -> Check:
         if num_gpus
         else "batches and the network share one core",
         cure=_more_cores(processor),
+    )
+
+
+def _judge_nodes(num_nodes: int) -> Check:
+    if num_nodes == 1:
+        return _check(name="NUMA", level="ok", found="our cores lie in one node")
+    return _check(
+        name="NUMA",
+        level="note",
+        found=f"our cores lie in {num_nodes} nodes, each with memory of its own",
+        costs="memory of another node is read more slowly, and so is a GPU at another node",
+        cure="a process for each GPU, bound to its node: numactl --cpunodebind=0 --membind=0 voxelocity train ... "
+        "(nvidia-smi topo -m shows which)",
     )
 
 

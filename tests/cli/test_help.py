@@ -29,7 +29,19 @@ def test_help_comes_without_loading_torch_monai_or_numpy():
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    commands = ("demo", "plan", "train", "predict", "report", "diagnose", "cache", "bench", "monitor", "explain", "doctor")
+    commands = (
+        "demo",
+        "plan",
+        "train",
+        "predict",
+        "report",
+        "diagnose",
+        "cache",
+        "bench",
+        "monitor",
+        "explain",
+        "doctor",
+    )
     assert all(command in ended.stdout for command in commands)
 
 

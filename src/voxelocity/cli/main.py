@@ -10,7 +10,20 @@ import sys
 
 import typer
 
-from voxelocity.cli import bench, cache, demo, diagnose, doctor, explain, interrupt, monitor, plan, predict, report, train
+from voxelocity.cli import (
+    bench,
+    cache,
+    demo,
+    diagnose,
+    doctor,
+    explain,
+    interrupt,
+    monitor,
+    plan,
+    predict,
+    report,
+    train,
+)
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
 
 app = typer.Typer(
@@ -32,10 +45,10 @@ app.add_typer(cache.app, name="cache")
 app.command("bench")(bench.bench)
 # What follows the command's name is the command's, options as well.
 app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
+app.command("doctor")(doctor.doctor)
 
 # They start a person's own program, whose variables must be the person's own.
 _STARTS_A_PROGRAM = {"monitor", "diagnose"}
-app.command("doctor")(doctor.doctor)
 
 
 @app.callback(invoke_without_command=True)

@@ -23,31 +23,19 @@ assert not loaded, f"loaded: {loaded}"
 """
 
 
+COMMANDS = ("demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor")
+
+
 def test_help_comes_without_loading_torch_monai_or_numpy():
     environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
     ended = subprocess.run(
         [sys.executable, "-c", _LOOK], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    commands = (
-        "demo",
-        "plan",
-        "train",
-        "predict",
-        "report",
-        "diagnose",
-        "cache",
-        "bench",
-        "monitor",
-        "explain",
-        "doctor",
-    )
-    assert all(command in ended.stdout for command in commands)
+    assert all(command in ended.stdout for command in (*COMMANDS, "cache"))
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_tells_what_it_does(voxelocity, command):
     told = voxelocity(command, "--help")
     assert told.status == 0
@@ -55,9 +43,7 @@ def test_each_command_tells_what_it_does(voxelocity, command):
     assert voxelocity(command, "-h").out == told.out
 
 
-@pytest.mark.parametrize(
-    "command", ["demo", "plan", "train", "predict", "report", "diagnose", "bench", "monitor", "explain", "doctor"]
-)
+@pytest.mark.parametrize("command", ["ls", "verify", "clear"])
 def test_each_command_of_the_cache_tells_what_it_does(voxelocity, command):
     told = voxelocity("cache", command, "-h")
     assert told.status == 0

@@ -69,7 +69,7 @@ def test_a_sink_is_told_what_the_folder_of_the_run_holds(run, tmp_path):
     sink = Kept()
     run(sink)
     assert sink.events == read_events(tmp_path / "run" / "events.jsonl")
-    assert [sink.events[0]["event"], sink.events[-1]["event"]] == ["run_started", "run_finished"]
+    assert [event["event"] for event in (sink.events[0], *sink.events[-2:])] == ["run_started", "run_finished", "stage"]
     assert sink.has_ended
     assert sink.run.name == "run"
     assert sink.run.folder == tmp_path / "run" / "tracking"

@@ -30,7 +30,7 @@ from voxelocity.diagnosis.facts import (
     TransformFacts,
     read_facts,
 )
-from voxelocity.diagnosis.facts.read import _RECORDS
+from voxelocity.diagnosis.facts.read import _RECORDS, Unseen
 from voxelocity.diagnosis.recorder.writer import Writer
 
 MAIN = ProcessFacts(pid=10, parent_pid=1, role="main", argv=("python", "train.py"), versions={"torch": "2.13.0"})
@@ -62,6 +62,7 @@ EVERYTHING: dict[str, Any] = {
     "experiment": ExperimentFacts(name="loader", unit="batch", seconds=(0.1, 0.2)),
     "cost": OwnCost(seconds=0.01, of_s=3.0),
     "end": Ending(reason="limit", time_s=30.0),
+    "unseen": Unseen("kernels: no profiler"),
 }
 
 
@@ -108,7 +109,8 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.experiments == (EVERYTHING["experiment"],)
     assert facts.cost == EVERYTHING["cost"]
     assert facts.ended == Ending(reason="limit", time_s=17.0)
-    assert facts.seconds == 17.0
+    assert facts.seconds == 18.0
+    assert facts.not_measured == ("kernels: no profiler",)
     assert read_facts(tmp_path, command=["python", "other.py"]).command == ("python", "other.py")
 
 

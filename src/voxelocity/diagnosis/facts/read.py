@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Unseen:
+class Unseen:
     """Event `unseen`: something that could not be seen, and why, in words."""
 
     text: str
@@ -69,7 +69,7 @@ _RECORDS: Mapping[str, Any] = {
     "experiment": ExperimentFacts,
     "cost": OwnCost,
     "end": Ending,
-    "unseen": _Unseen,
+    "unseen": Unseen,
 }
 """The record of each event, field by field."""
 

@@ -1,10 +1,10 @@
-"""Modules that see more than the steps: started if they are there, stopped in turn, left out where they fail."""
+"""What is seen beside the steps: all of it started, written and stopped; what fails is told and left out."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,66 +12,122 @@ import torch
 from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.recorder import conductor, extras
+from voxelocity.diagnosis.recorder import extras, recording
+from voxelocity.diagnosis.recorder.extras import Extras
+from voxelocity.diagnosis.recorder.profile import Profiler
+from voxelocity.diagnosis.recorder.transforms import Transforms
 from voxelocity.diagnosis.recorder.writer import Writer
 
 
-def test_modules_that_are_there_are_started_and_stopped_in_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
+def written(writer: Writer) -> list[str]:
+    writer.close()
+    path = Path(writer.path)
+    return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []
 
-    def module(name: str) -> Any:
-        def fail(*_: Any) -> None:
-            raise OSError("planted")
 
-        def start(writer: Writer, current_part: Callable[[], str]) -> None:
-            told.append(f"{name} starts in {current_part()}")
-
-        is_broken = name == "broken"
-        return SimpleNamespace(
-            __name__=name, start=fail if is_broken else start, stop=lambda: told.append(f"{name} stops")
-        )
-
-    monkeypatch.setattr(extras, "find_module", lambda name: None if name == "missing" else module(name))
+def test_what_a_worker_reads_and_waits_for_is_written_when_it_ends(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
-    started = extras.start_extras(writer, lambda: "wait", ("first", "missing", "broken", "second"))
-    extras.stop_extras(started, writer.folder)
-    assert told == ["first starts in wait", "second starts in wait", "second stops", "first stops"]
-    assert started == []
-    assert "broken could not be started" in (tmp_path / "errors.txt").read_text()
+    beside = Extras(writer, is_worker=True)
+    assert beside.syncs is None, "a worker has no device to wait for"
+    beside.start()
+    beside.stop()
+    beside.stop()
+    assert written(writer) == ["files"]
 
 
-def test_module_that_is_not_there_is_none() -> None:
-    assert extras.find_module("no_such_module") is None
-    assert extras.find_module("ledger").__name__ == "voxelocity.diagnosis.recorder.ledger"
+def test_where_no_step_was_counted_nothing_is_written(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+    beside = Extras(writer)
+    beside.start()
+    beside.stop()
+    assert written(writer) == []
 
 
-def test_three_steps_are_profiled_after_the_counted_ones(
-    recorded: Callable[..., Facts], net: nn.Module, learn: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    told: list[str] = []
+def test_a_forked_process_says_nothing_of_what_its_parent_saw(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+    beside = Extras(writer, is_worker=True)
+    beside.start()
+    beside.stop(tells=False)
+    assert written(writer) == []
 
-    class Profiler:
-        def __init__(self, folder: str) -> None:
-            assert Path(folder).is_dir()
 
-        def start(self) -> None:
-            told.append("start")
+def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Transforms) -> None:
+        raise OSError("planted")
 
-        def step(self) -> None:
-            told.append("step")
+    monkeypatch.setattr(extras.Transforms, "start", fail)
+    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+    beside = Extras(writer, is_worker=True)
+    beside.start()
+    beside.stop()
+    assert written(writer) == ["files"]
+    assert "Transforms failed in start" in (tmp_path / "errors.txt").read_text()
 
-        def stop(self) -> None:
-            told.append("stop")
 
-    monkeypatch.setattr(conductor, "find_module", lambda name: SimpleNamespace(Profiler=Profiler))
+def test_why_looking_at_stacks_ended_is_told(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
+    beside = Extras(writer, is_worker=True)
+    beside.start()
+    beside.stacks.failure = "planted"
+    beside.stop()
+    assert written(writer) == ["files", "unseen"]
+
+
+@pytest.fixture
+def train(net: nn.Module, learn: Any) -> Callable[[], None]:
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
 
     def program() -> None:
         while True:
             learn(net, optimizer, torch.ones(2, 4), torch.tensor([0, 1]))
 
-    facts = recorded(program, whole=False, profile=True, min_steps=2, seconds=0.01)
-    assert told == ["start", "step", "step", "step", "stop"]
+    return program
+
+
+class Told(Profiler):
+    """A profiler that only tells what it is asked."""
+
+    told: list[str]
+    answer = ""
+
+    def __init__(self, folder: str, **_: Any) -> None:
+        assert Path(folder).is_dir()
+
+    def start(self) -> str:
+        self.told.append("start")
+        return self.answer
+
+    def part(self, name: str) -> None:
+        self.told.append(name)
+
+    def step(self) -> bool:
+        self.told.append("step")
+        return True
+
+    def stop(self) -> str:
+        self.told.append("stop")
+        return ""
+
+
+def test_three_steps_are_profiled_after_the_counted_ones_and_told_their_parts(
+    recorded: Callable[..., Facts], train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Told.told = []
+    monkeypatch.setattr(recording.Recording, "_new_profiler", lambda self: Told(self.settings.folder))
+    facts = recorded(train, whole=False, profile=True, min_steps=2, seconds=0.01)
+    told = Told.told
+    assert [word for word in told if word in ("start", "step", "stop")] == ["start", "step", "step", "step", "stop"]
+    assert {"forward", "backward", "optimizer"} <= set(told)
+    assert told[-1] == "stop", "parts are told no more"
     assert sum(step.phase == "profiled" for step in facts.steps) == 3
+
+
+def test_why_there_is_no_profile_is_told(
+    recorded: Callable[..., Facts], train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Told.told = []
+    monkeypatch.setattr(Told, "answer", "the program runs torch.profiler itself")
+    monkeypatch.setattr(recording.Recording, "_new_profiler", lambda self: Told(self.settings.folder))
+    facts = recorded(train, whole=False, profile=True, min_steps=2, seconds=0.01)
+    assert "kernels and operators: the program runs torch.profiler itself" in facts.not_measured
+    assert Told.told == ["start"]

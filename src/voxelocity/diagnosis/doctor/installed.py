@@ -80,7 +80,11 @@ def fits(version: str, requirement: str) -> bool:
 
 
 def _name(distribution: importlib.metadata.Distribution) -> str:
-    metadata = distribution.metadata
+    try:
+        metadata = distribution.metadata
+    except FileNotFoundError:
+        # Of a removal that broke off; `importlib_metadata`, where a program has imported it, raises this.
+        return ""
     return canonicalize_name(metadata["Name"]) if "Name" in metadata else ""
 
 

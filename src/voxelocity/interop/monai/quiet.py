@@ -1,7 +1,7 @@
 """MONAI imported, and the state of the process put back that this changes. Nothing is put back where it was imported.
 
-MONAI and what it brings replace `warnings.showwarning`, filter warnings and the logger "py.warnings", set three
-environment variables and draw from `random`. All of that belongs to the process, so it is put back as soon as the
+MONAI and what it brings replace `warnings.showwarning`, filter warnings and the logger "py.warnings", set environment
+variables and draw from `random`. All of that belongs to the process, so it is put back as soon as the
 import is over; a lock keeps two threads from doing so at once. What another thread itself changes during the seconds of
 the import stays, but for the list of warning filters and the state of `random`, which are those from before.
 """
@@ -18,8 +18,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Of MONAI (for deterministic cuBLAS) and of scikit-learn (for two copies of OpenMP).
-_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+_NO_TELEMETRY = "MLFLOW_DISABLE_TELEMETRY"
+# Of MONAI (for deterministic cuBLAS), of scikit-learn (for two copies of OpenMP), and of MLflow, which MONAI imports
+# where it is installed, and which then asks its makers whether to send them usage statistics.
+_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "_MLFLOW_TELEMETRY_SESSION_ID",
+    _NO_TELEMETRY,
+)
 _lock = threading.Lock()
 
 
@@ -38,6 +46,7 @@ def _as_found() -> Iterator[None]:
     drawn = random.getstate()
     logger = logging.getLogger("py.warnings")
     log_filters = list(logger.filters)
+    os.environ.setdefault(_NO_TELEMETRY, "true")
     try:
         yield
     finally:

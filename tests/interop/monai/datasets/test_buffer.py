@@ -41,6 +41,13 @@ def test_an_error_of_a_transform_ends_the_epoch_with_the_error(sets, fails_on, a
     assert found == [0, 1]
 
 
+def test_making_an_item_adds_nothing_to_a_data_set_that_thread_workers_share(sets):
+    dataset = sets.Dataset([0, 1], Compose([]))
+    before = set(vars(dataset))
+    assert dataset[1] == 1
+    assert set(vars(dataset)) == before, "MONAI's worker_init_fn may be going through them"
+
+
 def test_a_loop_that_is_left_ends_its_thread(sets):
     before = feed_threads()
     for item in sets.ThreadBuffer(range(1000)):

@@ -20,6 +20,9 @@ class Dataset(peer.Dataset):  # type: ignore[misc]
         ValueError: `transform` cannot be made into a `Compose`.
     """
 
+    # Not in `__dict__`, which MONAI goes through while thread workers, which share the data set, make items.
+    __slots__ = ("_held_chain",)
+
     def plan(self) -> ChainPlan:
         """What happens with each transform of the chain, why, and what each has cost so far. Print it."""
         return self._data_chain().plan()
@@ -41,7 +44,7 @@ class Dataset(peer.Dataset):  # type: ignore[misc]
 
     def _data_chain(self) -> DataChain:
         """The chain as it stands now: people put another one in its place, or other transforms into it."""
-        held: DataChain | None = self.__dict__.get("_held_chain")
+        held: DataChain | None = getattr(self, "_held_chain", None)
         if held is None or not held.is_of(self.transform):
-            held = self.__dict__["_held_chain"] = DataChain(self.transform)
+            held = self._held_chain = DataChain(self.transform)
         return held

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import torch
 from monai.data import DataLoader, Dataset
-from monai.transforms import Compose, LoadImage, RandFlip, RandomizableTransform, Transform
+from monai.transforms import Compose, RandFlip, RandomizableTransform, Transform
 from torch import nn
 
 NUM_EPOCHS = 10
@@ -63,13 +62,3 @@ def repeated_work(folder: Path) -> None:
 def dominant_random(folder: Path) -> None:
     """A random transform that takes nearly all of an item's time."""
     _train(_arrays(), [AddChannel(), SlowRandom(), RandFlip(prob=0.5)])
-
-
-def gunzip(folder: Path) -> None:
-    """Gzipped scans of noise, unpacked at each use."""
-    noise = np.random.default_rng(0).integers(0, 200, (96, 96, 64), dtype=np.int16)
-    paths = [folder / f"{number}.nii.gz" for number in range(2)]
-    for path in paths:
-        nibabel.save(nibabel.Nifti1Image(noise, np.eye(4)), path)
-    crop = [LoadImage(image_only=True), lambda image: image[:SIDE, :SIDE, :SIDE], AddChannel()]
-    _train([str(path) for path in paths], crop)

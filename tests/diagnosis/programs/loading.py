@@ -30,9 +30,21 @@ class Scans(Dataset):
         return torch.zeros(self.channels, SIDE, SIDE, SIDE)
 
 
-def train_on(batches) -> None:
-    """A step for each batch, on a network that takes about a millisecond."""
-    network = nn.Conv3d(1, 4, 3)
+class Slow(nn.Module):
+    """A network that takes a while, whatever else runs on this machine's cores."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.layer, self.wait_s = nn.Conv3d(1, 4, 3), wait_s
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.wait_s)
+        return self.layer(images)
+
+
+def train_on(batches, network: nn.Module | None = None) -> None:
+    """A step for each batch, on a network that takes about a millisecond if not given."""
+    network = network or nn.Conv3d(1, 4, 3)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
     for batch in batches:
         optimizer.zero_grad()
@@ -78,8 +90,9 @@ def restarted_workers(folder: Path) -> None:
 
 
 def late_batches(folder: Path) -> None:
-    """One batch in eight takes twenty times as long as the others."""
-    train_on(DataLoader(Scans(0.001, late_s=0.05), num_workers=1, persistent_workers=True, prefetch_factor=2))
+    """One batch in eight takes as long as eight steps, and only two are made ahead."""
+    loader = DataLoader(Scans(0.0, late_s=0.08), num_workers=1, persistent_workers=True, prefetch_factor=2)
+    train_on(loader, Slow(0.015))
 
 
 def thread_loader(folder: Path) -> None:
@@ -92,6 +105,35 @@ def thread_loader(folder: Path) -> None:
             return torch.full((1, SIDE, SIDE, SIDE), float(total % 7))
 
     train_on(ThreadDataLoader(Slow(0.0), batch_size=1, num_workers=0))
+
+
+def more_work_than_cores(folder: Path) -> None:
+    """Two workers that compute for longer than the network; the table says that there is one core."""
+
+    class Computed(Scans):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            total = sum(number * number for number in range(100_000))
+            return torch.full((1, SIDE, SIDE, SIDE), float(total % 7))
+
+    train_on(DataLoader(Computed(0.0), num_workers=2, persistent_workers=True))
+
+
+def gunzip(folder: Path) -> None:
+    """Gzipped scans of noise, unpacked at each use."""
+    path = folder / "scan.raw.gz"
+    path.write_bytes(gzip.compress(np.random.default_rng(0).integers(0, 200, 600_000, dtype=np.int16).tobytes()))
+
+    class Packed(Scans):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            voxels = np.frombuffer(gzip.decompress(path.read_bytes()), dtype=np.int16)
+            return torch.from_numpy(voxels[: SIDE**3].astype(np.float32)).reshape(1, SIDE, SIDE, SIDE)
+
+    train_on(DataLoader(Packed(0.0)))
+
+
+def with_workers(folder: Path) -> None:
+    """Nothing wrong with it; the table says how large its machine's /dev/shm is."""
+    train_on(DataLoader(Scans(0.0), num_workers=1, persistent_workers=True), Slow(0.005))
 
 
 def slow_collate(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,55 @@ def one_thread(folder: Path) -> None:
         torch.set_num_threads(before)
 
 
+def many_threads(folder: Path) -> None:
+    """Four threads; the table says that there is one core. Its layers are so small that one thread computes them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(SIDE**3, 4))
+        _train(network=network)
+    finally:
+        torch.set_num_threads(before)
+
+
+def varying_shapes(folder: Path) -> None:
+    """A compiled network that is given another shape again and again, and may not be compiled for all of them."""
+    torch.compiler.reset()
+    network = nn.Conv3d(1, 2, 3)
+    compiled = torch.compile(network, backend="eager", dynamic=False)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    for number in range(10):
+        optimizer.zero_grad()
+        compiled(torch.zeros(1, 1, 6 + number, 6, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def graph_breaks(folder: Path) -> None:
+    """A compiled network that is left for Python in its midst."""
+    torch.compiler.reset()
+
+    class Telling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Conv3d(1, 2, 3), nn.Conv3d(2, 2, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            features = self.first(images)
+            torch._dynamo.graph_break()
+            return self.second(features)
+
+    network = Telling()
+    compiled = torch.compile(network, backend="eager", dynamic=False)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    with warnings.catch_warnings():
+        # torch's own, at a break.
+        warnings.simplefilter("ignore", UserWarning)
+        for _ in range(10):
+            optimizer.zero_grad()
+            compiled(torch.zeros(1, 1, 6, 6, 6)).square().mean().backward()
+            optimizer.step()
+
+
 def garbage(folder: Path) -> None:
     """Collects garbage at each step, among some objects of its own; what was there before is left out of it."""
     gc.freeze()
@@ -110,7 +160,7 @@ def logging_each_step(folder: Path) -> None:
 
     class Slow(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            time.sleep(0.004)
+            time.sleep(0.01)
 
     log = logging.getLogger("planted")
     log.propagate = False

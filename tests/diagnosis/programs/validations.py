@@ -15,8 +15,21 @@ NUM_STEPS = 10
 SIDE = 12
 
 
-def _train(between: Callable[[nn.Module], object]) -> None:
-    network = nn.Sequential(nn.Conv3d(1, 8, 3), nn.Conv3d(8, 2, 3))
+class Slow(nn.Module):
+    """A network that takes a while to learn, whatever else runs on this machine's cores."""
+
+    def __init__(self, wait_s: float) -> None:
+        super().__init__()
+        self.layers, self.wait_s = nn.Sequential(nn.Conv3d(1, 8, 3), nn.Conv3d(8, 2, 3)), wait_s
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            time.sleep(self.wait_s)
+        return self.layers(images)
+
+
+def _train(between: Callable[[nn.Module], object], *, wait_s: float = 0.0) -> None:
+    network = Slow(wait_s)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
     batch = torch.zeros(1, 1, SIDE, SIDE, SIDE)
     for _ in range(NUM_EPOCHS):
@@ -63,19 +76,19 @@ def waiting_validation(folder: Path) -> None:
             for scan in loader:
                 network(scan)
 
-    _train(validate)
+    _train(validate, wait_s=0.01)
 
 
 def slow_metrics(folder: Path) -> None:
-    """Takes longer over a prediction than to make it."""
+    """Takes longer over a prediction than to make it; both together are a tenth of the training."""
 
     def validate(network: nn.Module) -> None:
         with torch.no_grad():
-            for _ in range(6):
+            for _ in range(2):
                 network(torch.zeros(1, 1, SIDE, SIDE, SIDE))
-                sum(number * number for number in range(150_000))
+                time.sleep(0.012)
 
-    _train(validate)
+    _train(validate, wait_s=0.02)
 
 
 def frequent_saving(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.recorder import agreement, experiments
+from voxelocity.diagnosis.recorder import agreement, experiments, recording
 from voxelocity.diagnosis.recorder.agreement import Plan
 from voxelocity.diagnosis.recorder.resident import Resident, copy_of
+from voxelocity.diagnosis.recorder.settings import Settings
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "min_seconds": 0.0, "experiments": True, "experiment_seconds": 0.1}
@@ -60,6 +62,29 @@ def endless(net: nn.Module) -> Callable[[Any], Callable[[], None]]:
 
 def phases(facts: Facts) -> list[str]:
     return list(dict.fromkeys(step.phase for step in facts.steps))
+
+
+def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
+    endless: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later: list[str] = []
+    # As it is outside of pytest.
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
+    monkeypatch.setattr(recording, "_end_process_later", lambda: later.append("in a minute"))
+    options = {**SHORT, "experiments": False, "profile": False, "warmup_steps": 1, "warmup_seconds": 0.0}
+    watching = recording.Recording(Settings(str(tmp_path), **options), ends_process=True)  # type: ignore[arg-type]
+    watching.start()
+    try:
+        thread = threading.Thread(target=endless(DataLoader(SlowItems(), batch_size=2)))
+        thread.start()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+    finally:
+        watching.stop("program")
+    told = capsys.readouterr().err
+    assert told.endswith("steps were counted, which is enough; the program is ended here.\n")
+    assert "Traceback" not in told
+    assert later == ["in a minute"]
 
 
 def test_program_is_ended_after_steps_on_resident_batches_and_the_experiments(

@@ -3,6 +3,7 @@
 import gzip
 import io
 import linecache
+import logging
 import sys
 import threading
 import time
@@ -83,6 +84,36 @@ def test_a_collate_function_of_the_person_is_known_by_who_calls_it():
 
     next(iter(DataLoader([1, 2], batch_size=2, collate_fn=together)))
     assert [found.kind for found in looks] == ["collate"]
+
+
+@pytest.mark.parametrize("part", ["other", "wait"])
+def test_what_a_handler_of_the_person_waits_for_is_logging(part, monkeypatch):
+    class Handler(logging.Handler):
+        def emit(self, record):
+            time.sleep(0)
+
+    log = logging.Logger("planted")
+    log.addHandler(Handler())
+    found = found_when(lambda: log.warning("a step"), time, "sleep", monkeypatch, part)
+    assert (found.kind, found.own.f_code.co_name) == ("log", "emit")
+
+
+def test_locks_that_logging_takes_around_a_fork_are_no_logging(monkeypatch):
+    looks = []
+
+    class Lock:
+        def acquire(self):
+            looks.append(READER.look(sys._getframe(1), "other"))
+
+        release = __enter__ = acquire
+
+        def __exit__(self, *error):
+            self.release()
+
+    monkeypatch.setattr(logging, "_lock", Lock())
+    for name in ("_acquireLock", "_releaseLock", "_prepareFork", "_afterFork"):
+        getattr(logging, name, Lock().acquire)()
+    assert {found.kind for found in looks} == {"other"}
 
 
 def test_work_within_a_transform_of_a_library_is_a_transform():

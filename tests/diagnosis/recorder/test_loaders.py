@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder.fetches import size_of
 from voxelocity.diagnosis.recorder.known import KNOWN_LOADERS
+from voxelocity.diagnosis.recorder.steps import current_part
 
 Recorded = Callable[..., Facts]
 
@@ -108,6 +109,46 @@ def test_function_that_starts_workers_is_called_and_put_back(recorded: Recorded,
     recorded(train(loader, epochs=1))
     assert called.tolist() == [1, 1]
     assert loader.worker_init_fn is start
+
+
+def test_ending_the_workers_of_an_abandoned_epoch_belongs_to_the_start_of_the_next(
+    recorded: Recorded, net: nn.Module, learn: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+    shut_down = many._shutdown_workers
+
+    def slow_end(self: Any) -> None:
+        if not self._shutdown:
+            time.sleep(0.2)
+        shut_down(self)
+
+    monkeypatch.setattr(many, "_shutdown_workers", slow_end)
+    loader = DataLoader(SlowItems(), batch_size=2, num_workers=1, multiprocessing_context="fork")
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def program() -> None:
+        for _ in range(4):
+            for number, (x, y) in enumerate(loader):
+                learn(net, optimizer, x, y)
+                if number == 1:
+                    break
+
+    facts = recorded(program)
+    starts = [one for one in facts.passes if one.kind == "epoch start"]
+    assert sum(one.seconds for one in starts) > 3 * 0.2
+    assert sum(one.seconds > 0.2 for one in starts) == 3
+    assert many._shutdown_workers is slow_end
+
+
+def test_stacks_at_the_start_of_an_epoch_are_not_taken_for_the_loop(recorded: Recorded, train: Any) -> None:
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            parts.append(current_part())
+            return iter([[0, 1], [2, 3]])
+
+    parts: list[str] = []
+    recorded(train(DataLoader(SlowItems(), batch_sampler=Batches())))
+    assert parts == ["epoch start", "epoch start"]
 
 
 @pytest.mark.parametrize("use_thread_workers", [False, True])

@@ -53,6 +53,19 @@ def test_other_programs_are_told_only_where_no_core_is_left(on):
     assert on("VX504", cpu_share=0.3, others_share=2.0) == ()
 
 
+def test_other_programs_cost_no_more_than_the_time_in_which_a_core_was_wanted(clean, make, find):
+    """One thread that had a core half of the time; all the rest of it, it waited for a late source."""
+    waits = [replace(step, parts={"wait": 0.05, "forward": 0.05}) for step in clean.steps]
+    late = [make.fetch(batch_s=0.05, cpu_share=0.0, worker=-1)]
+    one = {"settings": replace(clean.settings, num_threads=1), "loaders": [make.loader(num_workers=0)]}
+    facts = replace(clean, steps=waits, fetches=late, **one)
+    busy = replace(clean.host, num_cpus=2, num_machine_cpus=2, others_share=1.75)
+    (found,) = find("VX504", replace(facts, host=replace(busy, cpu_share=0.25)))
+    assert found.saves_s == pytest.approx(0.0)
+    (found,) = find("VX504", replace(facts, host=replace(busy, cpu_share=0.125)))
+    assert found.saves_s == pytest.approx(2.5)
+
+
 def test_heat_is_a_cause_and_a_limit_on_power_worth_knowing(on):
     for name, is_cause in (("SwThermalSlowdown", True), ("SwPowerCap", False)):
         (found,) = on("VX505", gpu=True, gpu_throttle_reasons={name: 0.4, "GpuIdle": 0.5})

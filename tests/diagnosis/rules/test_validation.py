@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from voxelocity.diagnosis.facts import HostFacts
+
 
 def validation(make, seconds, *, at=50, **fields):
     return make.between("validation", seconds, at=at, **{"num_forwards": 40, "where": "train.py:80", **fields})
@@ -55,10 +57,13 @@ def test_a_validation_that_waits_is_told_of_its_loader(clean, make, find):
     assert find("VX404", replace(clean, loaders=loaders, passes=[quick])) == ()
 
 
-def test_a_worker_hides_no_more_waiting_than_the_network_computes(clean, make, find):
+@pytest.mark.parametrize(("cores", "saves_s"), [(1, 0.0), (2, 2.0), (4, 3.0)])
+def test_workers_of_validation_share_the_cores_with_the_network(cores, saves_s, clean, make, find):
     waits = validation(make, 4.0, parts={"wait": 3.0, "forward": 1.0})
-    (found,) = find("VX404", replace(clean, passes=[waits]))
-    assert found.saves_s == pytest.approx(1.0)
+    machine = {"host": HostFacts(num_cpus=cores), "settings": replace(clean.settings, num_threads=1)}
+    (found,) = find("VX404", replace(clean, passes=[waits], **machine))
+    assert found.saves_s == pytest.approx(saves_s)
+    assert f"num_workers={cores}, persistent_workers=True" in found.change
 
 
 def test_slow_metrics_are_told_where_they_were_found(clean, make, find):

@@ -184,7 +184,7 @@ class StackFacts:
     """Event `stacks`: where a thread was found, looked at many times a second; the last one of a place counts.
 
     Attributes:
-        part: of the step it was in ("wait", ..., "validation", "saving"); "worker" in a worker.
+        part: of the step it was in ("wait", ..., "validation", "saving", "epoch start"); "worker" in a worker.
         where: "file:line" of the person's own code, the innermost frame that is theirs.
         line: its source text.
         kind: what was being done: "gunzip", "read", "decode", "resample", "transform", "collate", "sync", "log",

@@ -33,6 +33,12 @@ _WORK: tuple[tuple[str, str, str], ...] = (
     ("gunzip", "compression", ""),
     ("gunzip", "voxelocity.data.decode.gunzip", ""),
     ("gunzip", "", "decompress"),
+    # What logging does around a fork is where a look that the fork has delayed finds the thread.
+    ("other", "logging", "_acquireLock"),
+    ("other", "logging", "_releaseLock"),
+    ("other", "logging", "_after_at_fork"),
+    ("other", "logging", "_prepareFork"),
+    ("other", "logging", "_afterFork"),
     ("log", "logging", ""),
     ("log", "builtins", "print"),
     ("log", "tqdm", ""),
@@ -135,8 +141,11 @@ _AROUND: tuple[tuple[str, str, str], ...] = (
     ("transform", "kornia.augmentation", ""),
     ("transform", "volumentations", ""),
     ("transform", "skimage", ""),
+    ("log", "logging", "Logger."),
 )
 DATA_PARTS = ("wait", "worker")
+# What a person's own handler does for a logger is logging, be it waiting for a server or writing a file.
+_WITHIN_LOGGING = ("", "sleep", "read")
 _FETCH = "torch.utils.data._utils.fetch"
 _SYNCS = f"{__package__}.syncs"
 
@@ -182,13 +191,13 @@ class StackReader:
         """What the thread with this innermost frame is doing.
 
         The kind is the innermost that the table knows, not beyond the person's own innermost frame; then what stands
-        around it (a collate function, a library's transform); "other" where neither is known.
+        around it (a collate function, a library's transform, a logger); "other" where neither is known.
         """
         makes_items = part in DATA_PARTS
         kind, function, private, around = "", "", "", ""
         own: FrameType | None = None
         is_innermost = True
-        while frame is not None and not (own is not None and (kind or around)):
+        while frame is not None and not (own is not None and (around or kind not in _WITHIN_LOGGING)):
             known = self._known.get(id(frame.f_code)) or self._learn(frame)
             if known.is_recorder:
                 # The recorder's own frames, as they stand within a call that it has replaced.
@@ -211,6 +220,8 @@ class StackReader:
             around = around or (self._around_fetch(frame) if known.module == _FETCH else known.around)
             is_innermost = False
             frame = frame.f_back
+        if around == "log" and kind in _WITHIN_LOGGING:
+            kind = "log"
         return Look(own, kind or around or "other", function or (private if own is None else ""))
 
     def called(self, frame: FrameType) -> tuple[str, str] | None:

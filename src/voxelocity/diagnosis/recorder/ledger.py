@@ -21,7 +21,7 @@ class Ledger:
         thread: whose book it is; 0 while nothing is recorded, which no thread is.
         depth: above 0 within a part that owns all that happens in it.
         part: the current one.
-        mode: "validation" or "saving" while that is what the thread does, as far as can be told at once.
+        mode: "validation", "saving" or "epoch start" while that is what the thread does, as far as can be told at once.
         device: takes stamps where the network runs on one.
         open: stretches that are in no step and no pass yet; the last one is running.
         num_moves: changes of part, for the recorder's own cost.

@@ -103,6 +103,7 @@ class Loaders:
         self._patches.put(base, "__init__", self._iterator_init(base.__init__))
         self._patches.put(base, "__next__", self._next(base.__next__, _entry_of_iterator))
         self._patches.put(many, "__init__", self._worker_init(many.__init__))
+        self._patches.put(many, "_shutdown_workers", self._worker_end(many._shutdown_workers))
         self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
 
     def hook_known(self, known: KnownLoader, module: Any) -> None:
@@ -142,10 +143,14 @@ class Loaders:
             entry.where = place()
         if entry.key in self._steps.training_keys:
             ledger.mode = ""
+        mode = ledger.mode
+        if is_first:
+            ledger.mode = mode or "epoch start"
         ledger.depth = 1
         try:
             batch = produce() if kept is None else kept[0]
         finally:
+            ledger.mode = mode
             ledger.end()
         stretch.has_batch = True
         if is_first:
@@ -178,11 +183,12 @@ class Loaders:
             entry = self._outer = entry_of(self_)
             self._steps.settle()
             ledger.cut("iter", key=entry.key, where=place())
-            ledger.depth = 1
+            mode, ledger.depth = ledger.mode, 1
+            ledger.mode = mode or "epoch start"
             try:
                 iterator = original(self_)
             finally:
-                ledger.depth = 0
+                ledger.depth, ledger.mode = 0, mode
                 ledger.cut("ready")
             entry.is_opening = True
             entry.num_epochs += 1
@@ -214,6 +220,28 @@ class Loaders:
                 loader.worker_init_fn = before
 
         return hooked_init
+
+    def _worker_end(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Workers of an epoch that was left early end when the program lets go of their iterator: a part of starting
+        the next one. Called by the garbage collector, too, so nothing may be raised here."""
+        ledger = self._ledger
+
+        def hooked_end(self_: Any) -> None:
+            entry = getattr(self_, "_voxelocity_entry", None)
+            is_within = ledger.depth or get_ident() != ledger.thread or ledger.part != "other"
+            if is_within or entry is None or getattr(self_, "_shutdown", True):
+                return original(self_)
+            ledger.cut("iter", key=entry.key)
+            mode, ledger.depth = ledger.mode, 1
+            ledger.mode = mode or "epoch start"
+            try:
+                return original(self_)
+            finally:
+                ledger.depth, ledger.mode = 0, mode
+                if ledger.thread:
+                    ledger.cut("ready")
+
+        return hooked_end
 
     def _entry_of(self, loader: Any, *, works_ahead: bool) -> Entry:
         entry = self._by_loader.get(id(loader))

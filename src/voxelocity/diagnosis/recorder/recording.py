@@ -180,6 +180,9 @@ class Recording:
         print(f"voxelocity: {steps} steps were counted, which is enough; the program is ended here.", file=sys.stderr)
         if self._ends_process:
             _end_process_later()
+            if threading.current_thread() is not threading.main_thread():
+                # Python ends a thread without a word for this class alone, not for one that comes of it.
+                raise SystemExit(0)
         raise Enough
 
     def _unhook(self) -> None:

@@ -30,8 +30,8 @@ _is_worker = False
 
 
 def current_part() -> str:
-    """What the training thread does now: a part of the step, "validation", "saving", "worker" in a loader's worker
-    process, "" where nothing is recorded. Costs about 0.1 microseconds; any thread may ask."""
+    """What the training thread does now: a part of the step, "validation", "saving", "epoch start", "worker" in a
+    loader's worker process, "" where nothing is recorded. Costs about 0.1 microseconds; any thread may ask."""
     if _current is None:
         return "worker" if _is_worker else ""
     ledger = _current.ledger

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import watched_s
+from voxelocity.diagnosis.watched import part_s, watched_s
 from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SWAPPED_BYTES = 64 * 1024**2
@@ -87,16 +88,37 @@ def shared_cores(facts: Facts) -> Found | None:
     own = host.cpu_share * host.num_cpus
     if host.others_share < _OTHERS_SHARE * cores or own + host.others_share < 0.9 * cores:
         return None
-    lost = host.others_share / (own + host.others_share)
+    whole_s = watched_s(facts) - (compute_s(facts) if on_gpu(facts) else 0.0)
+    # Its share of the cores against all of them, but no more than it could have run and did not.
+    shared_out_s = whole_s * host.others_share / (own + host.others_share)
+    saves_s = min(shared_out_s, max(0.0, _could_run_s(facts) - watched_s(facts) * own / _num_runners(facts)))
     return Found(
         cause=f"Other programs kept {host.others_share:.1f} of {count_text(cores, 'core')} busy, this one "
         f"{own:.1f}; none "
         "was left over.",
         evidence=[f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"],
-        saves_s=(watched_s(facts) if not on_gpu(facts) else watched_s(facts) - compute_s(facts)) * lost,
+        saves_s=saves_s,
         change=f"# run it when the machine is free, or on cores of its own: taskset -c "
         f"0-{max(0, num_cores(facts) - 1)} ...",
     )
+
+
+def _could_run_s(facts: Facts) -> float:
+    """Seconds in which the program may have wanted a core: all but waiting, in its own thread, for a slow source."""
+    loader = training_loader(facts)
+    if loader is None or loader.num_workers > 0:
+        return watched_s(facts)
+    fetches = [one for one in facts.fetches if one.key == loader.key]
+    made_s = sum(one.item_s + one.collate_s for one in fetches)
+    cpu_share = sum(one.item_cpu_s + one.collate_cpu_s for one in fetches) / made_s if made_s > 0.0 else 1.0
+    return watched_s(facts) - part_s(facts, "wait") * max(0.0, 1.0 - cpu_share)
+
+
+def _num_runners(facts: Facts) -> int:
+    """Threads and workers that could have run at once, at most one a core."""
+    loader = training_loader(facts)
+    threads = 1 if on_gpu(facts) or facts.settings is None else max(1, facts.settings.num_threads)
+    return max(1, min(num_cores(facts), threads + (loader.num_workers if loader else 0)))
 
 
 @rule("VX505", "The GPU is held back by heat or power", pool="machine")

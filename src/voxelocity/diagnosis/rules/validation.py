@@ -7,7 +7,7 @@ import math
 from voxelocity.diagnosis.facts import Facts, Pass
 from voxelocity.diagnosis.rules.making import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import is_shown, num_samples, on_gpu, stack_line, stacks_in
+from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
 from voxelocity.diagnosis.rules.words import percent, shape_text
 from voxelocity.diagnosis.watched import passes_of, passes_s, watched_s
 from voxelocity.report.quantities import duration_text
@@ -114,8 +114,8 @@ def waiting_validation(facts: Facts) -> Found | None:
     loaders = [one for one in facts.loaders if not one.is_for_training]
     loader = loaders[0] if loaders else None
     workers = loader.num_workers if loader else 0
-    # One worker makes the next scan while the network has this one.
-    saves_s = min(wait_s, max(0.0, seconds - wait_s)) if workers == 0 else wait_s / 2.0
+    count = workers or num_cores(facts)
+    saves_s = wait_s / 2.0 if workers else max(0.0, seconds - _beside_workers_s(facts, seconds - wait_s, wait_s))
     return Found(
         cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
@@ -125,10 +125,16 @@ def waiting_validation(facts: Facts) -> Found | None:
         ],
         saves_s=saves_s,
         change=f"{loader.kind if loader else 'DataLoader'}(CacheDataset(files, transform), "
-        f"num_workers={max(1, workers)}, "
-        "persistent_workers=True)",
+        f"num_workers={count}, persistent_workers=True)",
         where=(loader.where if loader else "") or passes[0].where,
     )
+
+
+def _beside_workers_s(facts: Facts, compute_s: float, made_s: float) -> float:
+    """What a validation takes whose scans a worker a core makes while the network computes."""
+    cores = num_cores(facts)
+    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
+    return max(compute_s, made_s / cores, (compute_s * threads + made_s) / cores)
 
 
 @rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)

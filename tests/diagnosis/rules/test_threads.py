@@ -27,6 +27,14 @@ def test_a_thread_a_physical_core_is_enough_unless_somebody_set_it(clean, find):
     assert found.change == "export OMP_NUM_THREADS=8"
 
 
+def test_ranks_on_one_machine_share_its_cores(clean, find):
+    single = replace(clean.settings, num_threads=1, environment={"OMP_NUM_THREADS": "1"})
+    eight = replace(clean, settings=single, main=replace(clean.main, world_size=8, num_local_ranks=8))
+    assert find("VX351", eight) == ()
+    two = replace(eight, main=replace(clean.main, world_size=2, num_local_ranks=2))
+    assert find("VX351", two)[0].change == "export OMP_NUM_THREADS=4"
+
+
 def test_cores_of_busy_workers_are_not_free(waiting, make, find, clean):
     settings = replace(clean.settings, num_threads=6)
     facts = waiting(0.1, make.loader(num_workers=2), make.fetch(batch_s=0.4), settings=settings)

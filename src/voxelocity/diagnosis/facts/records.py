@@ -24,6 +24,7 @@ class ProcessFacts:
     Attributes:
         role: "main" runs the training, "worker" makes items for it.
         rank: of a distributed training, 0 otherwise.
+        num_local_ranks: of it on this machine, as far as can be told.
         versions: package name to version, of what the program has imported when it ends.
     """
 
@@ -32,6 +33,7 @@ class ProcessFacts:
     role: Literal["main", "worker"]
     rank: int = 0
     world_size: int = 1
+    num_local_ranks: int = 1
     argv: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 

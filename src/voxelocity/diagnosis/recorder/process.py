@@ -54,6 +54,15 @@ def rank_and_world_size() -> tuple[int, int]:
         return 0, 1
 
 
+def num_local_ranks() -> int:
+    """Ranks on this machine, which share its cores: as torchrun tells, all of them where they meet at this machine."""
+    try:
+        return max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
+    except (KeyError, ValueError):
+        is_local = os.environ.get("MASTER_ADDR") in ("localhost", "127.0.0.1", "::1")
+        return max(1, rank_and_world_size()[1]) if is_local else 1
+
+
 def describe_versions() -> dict[str, str]:
     """Versions of Python and of what the program has imported of the packages that matter."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}

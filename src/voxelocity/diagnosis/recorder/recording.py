@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from .imports import Imports
-from .process import describe_versions, file_name, process_age_s, rank_and_world_size
+from .process import describe_versions, file_name, num_local_ranks, process_age_s, rank_and_world_size
 from .settings import Settings
 from .writer import Writer, note_failure
 
@@ -210,6 +210,7 @@ class Recording:
             role=self._role,
             rank=rank,
             world_size=world_size,
+            num_local_ranks=num_local_ranks(),
             argv=list(getattr(sys, "orig_argv", [])) or list(sys.argv),
             versions=describe_versions(),
         )

@@ -99,7 +99,7 @@ def shared_cores(facts: Facts) -> Found | None:
         evidence=[f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"],
         saves_s=saves_s,
         change=f"# run it when the machine is free, or on cores of its own: taskset -c "
-        f"0-{max(0, num_cores(facts) - 1)} ...",
+        f"0-{max(0, host.num_cpus - 1)} ...",
     )
 
 
@@ -115,10 +115,11 @@ def _could_run_s(facts: Facts) -> float:
 
 
 def _num_runners(facts: Facts) -> int:
-    """Threads and workers that could have run at once, at most one a core."""
+    """Threads and workers of all ranks that could have run at once, at most one a core."""
     loader = training_loader(facts)
     threads = 1 if on_gpu(facts) or facts.settings is None else max(1, facts.settings.num_threads)
-    return max(1, min(num_cores(facts), threads + (loader.num_workers if loader else 0)))
+    of_a_rank = min(num_cores(facts), threads + (loader.num_workers if loader else 0))
+    return of_a_rank * facts.main.num_local_ranks
 
 
 @rule("VX505", "The GPU is held back by heat or power", pool="machine")

@@ -34,9 +34,9 @@ def has_tensor_cores(facts: Facts) -> bool:
 
 
 def num_cores(facts: Facts) -> int:
-    """Cores that the program may use; 1 where nobody looked."""
+    """Cores that the process may use, its share where several ranks run on the machine; 1 where nobody looked."""
     if facts.host is not None:
-        return facts.host.num_cpus
+        return max(1, facts.host.num_cpus // facts.main.num_local_ranks)
     known = facts.environment.get("num_cpus")
     return (
         known if isinstance(known, int) and known > 0 else max(1, facts.settings.num_threads if facts.settings else 1)

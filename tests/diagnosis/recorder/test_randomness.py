@@ -1,7 +1,11 @@
 """Whether a transform draws numbers is told from its class and from what it holds."""
 
+import random
+
 import monai.transforms as mt
+import numpy as np
 import pytest
+import torch
 
 from voxelocity.diagnosis.recorder.randomness import may_differ
 
@@ -42,6 +46,50 @@ def test_of_torchio_1_by_its_base():
         pass
 
     assert may_differ(AnyName())
+
+
+class Fixed:
+    def __init__(self):
+        self.size = (4, 4, 4)
+
+    def __call__(self, item):
+        return item[: self.size[0]]
+
+
+class Drawing(Fixed):
+    """Draws in a method that its call uses."""
+
+    def offset(self):
+        return np.random.default_rng().integers(0, 4)
+
+    def __call__(self, item):
+        return item[self.offset() :]
+
+
+class OfADrawing(Drawing):
+    pass
+
+
+def noisy(item):
+    return [voxel + torch.randn(1) for voxel in item]
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [
+        (Fixed(), False),
+        (Drawing(), True),
+        (OfADrawing(), True),
+        (noisy, True),
+        (lambda item: (lambda: random.random())(), True),
+        (lambda item: torch.nn.functional.grid_sample(item, item), False),
+        (mt.Lambda(noisy), True),
+        (mt.Lambdad(("image", "label"), [abs, noisy]), True),
+        (mt.Lambdad("image", abs), False),
+    ],
+)
+def test_own_code_is_told_by_the_names_it_uses(transform, expected):
+    assert [may_differ(transform) for _ in range(2)] == [expected, expected]
 
 
 def test_a_chain_that_holds_itself_is_answered():

@@ -1,8 +1,15 @@
-"""Whether a transform may give another result when it is called again on the same item, as far as its class tells."""
+"""Whether a transform may give another result when it is called again on the same item, as far as its class tells.
+
+Libraries mark what draws. Of a person's own class or function the names that its code uses are read: one that draws
+must never be taken for fixed, or keeping its results would be called safe.
+"""
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import Any
+
+from .lines import is_installed
 
 # Names in the method resolution order that promise it (MONAI, TorchIO 1).
 _RANDOM_BASES = frozenset({"RandomizableTrait", "RandomizableTransform", "RandomTransform", "_RandomApplyTransform"})
@@ -23,15 +30,28 @@ _FIXED_BATCHGENERATORS = (
 )  # fmt: skip
 # TorchIO 2 draws the noise of these even where their parameters are fixed; version 1 has such names for replays.
 _NOISE_OF_TORCHIO = frozenset({"Noise", "Motion", "Swap", "ElasticDeformation"})
+_LIBRARIES = ("monai", "torchio", "torchvision", "batchgenerators", "batchgeneratorsv2")
+# Where transforms of libraries hold a person's function.
+_FUNCTIONS = ("func", "lambd", "function")
+# Of Python's, NumPy's and torch's generators; what begins with "rand" too.
+_DRAWING = frozenset(
+    {
+        "bernoulli", "bernoulli_", "choice", "choices", "default_rng", "gauss", "integers", "multinomial", "normal",
+        "normal_", "normalvariate", "permutation", "permuted", "poisson", "shuffle", "standard_normal", "uniform",
+        "uniform_",
+    }
+)  # fmt: skip
+_draws_of: dict[int, tuple[Any, bool]] = {}
+"""By `id` of a class or a function's code, with it, so that the `id` stays its own."""
 _PROBABILITIES = ("p", "prob", "apply_probability", "flip_probability")
 _CHILDREN = ("transforms", "list_of_transforms", "transform")
 _DEEPEST = 8
 
 
 def may_differ(transform: Any, depth: int = 0) -> bool:
-    """Whether the transform, or one within it, draws random numbers; unknown classes count as fixed.
+    """Whether the transform, or one within it, draws random numbers, by the marks of its library or by its code.
 
-    A class of a person that draws without any mark of its library is taken for fixed.
+    A person's code that has another function of theirs draw is taken for fixed.
     """
     cls = type(transform)
     names = {base.__name__ for base in cls.__mro__}
@@ -50,7 +70,37 @@ def may_differ(transform: Any, depth: int = 0) -> bool:
         return not cls.__name__.startswith(_FIXED_BATCHGENERATORS)
     if library == "torchio" and hasattr(transform, "per_instance") and cls.__name__ in _NOISE_OF_TORCHIO:
         return True
-    return _is_sometimes(transform) or _has_ranges(transform)
+    return (
+        _is_sometimes(transform)
+        or _has_ranges(transform)
+        or (library not in _LIBRARIES and _draws(transform))
+        or any(_draws(one) for one in _functions(transform))
+    )
+
+
+def _functions(transform: Any) -> list[Any]:
+    """Functions that a transform of a library was given to call."""
+    found = [vars(transform).get(name) for name in _FUNCTIONS] if hasattr(transform, "__dict__") else []
+    return [one for held in found for one in (held if isinstance(held, tuple) else (held,)) if callable(one)]
+
+
+def _draws(transform: Any) -> bool:
+    """Whether the person's class or function uses the name of something that draws."""
+    key = getattr(transform, "__code__", type(transform))
+    known = _draws_of.get(id(key))
+    if known is None:
+        classes = () if isinstance(key, CodeType) else key.__mro__
+        methods = [getattr(value, "__code__", None) for base in classes for value in vars(base).values()]
+        known = _draws_of[id(key)] = key, any(_uses_drawing(code) for code in (key, *methods))
+    return known[1]
+
+
+def _uses_drawing(code: Any) -> bool:
+    if not isinstance(code, CodeType) or is_installed(code.co_filename):
+        return False
+    if any(name in _DRAWING or name.startswith("rand") for name in code.co_names):
+        return True
+    return any(_uses_drawing(inner) for inner in code.co_consts)
 
 
 def _children(transform: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts import (
     CallFacts,
     CompileFacts,
+    CoreWait,
     Ending,
     ExperimentFacts,
     FetchFacts,
@@ -61,6 +62,7 @@ EVERYTHING: dict[str, Any] = {
     "call": CallFacts(call="gc.collect", where="t.py:3", line="gc.collect()", count=3, num_steps=3, seconds=1.0),
     "experiment": ExperimentFacts(name="loader", unit="batch", seconds=(0.1, 0.2)),
     "cost": OwnCost(seconds=0.01, of_s=3.0),
+    "core wait": CoreWait(seconds=0.2, of_s=3.0),
     "end": Ending(reason="limit", time_s=30.0),
     "unseen": Unseen("kernels: no profiler"),
 }
@@ -108,7 +110,8 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.compiled == EVERYTHING["compile"]
     assert facts.experiments == (EVERYTHING["experiment"],)
     assert facts.cost == EVERYTHING["cost"]
-    assert facts.ended == Ending(reason="limit", time_s=17.0)
+    assert facts.core_wait == EVERYTHING["core wait"]
+    assert facts.ended == Ending(reason="limit", time_s=18.0)
     assert facts.seconds == 18.0
     assert facts.not_measured == ("kernels: no profiler",)
     assert read_facts(tmp_path, command=["python", "other.py"]).command == ("python", "other.py")

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
 
-from voxelocity.diagnosis.recorder.process import num_local_ranks
+import pytest
+import torch
+from torch import nn
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.recorder import process
+from voxelocity.diagnosis.recorder.process import core_wait_s, num_local_ranks
 
 
 @pytest.mark.parametrize(
@@ -25,3 +34,44 @@ def test_ranks_of_this_machine_are_told_by_torchrun_or_by_where_they_meet(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert num_local_ranks() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("150353000 1837147000 2\n", 1.837147), ("0 0 0\n", None), ("no account\n", None)]
+)
+def test_waiting_for_a_core_is_read_where_the_system_counts_it(
+    text: str, expected: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def opened(path: str, **_: Any) -> io.StringIO:
+        asked.append(path)
+        return io.StringIO(text)
+
+    monkeypatch.setattr(process, "open", opened, raising=False)
+    assert core_wait_s(17) == expected
+    assert asked == ["/proc/self/task/17/schedstat"]
+
+
+def test_waiting_of_a_thread_that_does_not_exist_is_not_told() -> None:
+    assert core_wait_s(-1) is None
+
+
+def test_waiting_for_a_core_is_counted_from_the_first_counted_step_on(
+    recorded: Callable[..., Facts], net: nn.Module, learn: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = iter([2.0, 2.5])
+    threads: list[int] = []
+
+    def wait_of(thread: int) -> float:
+        threads.append(thread)
+        return next(waited)
+
+    monkeypatch.setattr("voxelocity.diagnosis.recorder.training.core_wait_s", wait_of)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    batch = torch.ones(2, 4), torch.zeros(2, dtype=torch.long)
+    facts = recorded(lambda: [learn(net, optimizer, *batch) for _ in range(6)])
+    assert facts.core_wait is not None
+    assert facts.core_wait.seconds == pytest.approx(0.5)
+    assert facts.core_wait.of_s >= sum(step.seconds for step in facts.counted[1:])
+    assert threads == [threading.get_native_id()] * 2

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from voxelocity.diagnosis.facts import CoreWait
+
 GIB = 1024**3
 
 
@@ -64,6 +66,18 @@ def test_other_programs_cost_no_more_than_the_time_in_which_a_core_was_wanted(cl
     assert found.saves_s == pytest.approx(0.0)
     (found,) = find("VX504", replace(facts, host=replace(busy, cpu_share=0.125)))
     assert found.saves_s == pytest.approx(2.5)
+
+
+def test_other_programs_cost_what_the_thread_that_trains_waited_for_a_core(clean, make, find):
+    host = replace(clean.host, cpu_share=0.5, others_share=4.0)
+    facts = replace(clean, host=host, core_wait=CoreWait(seconds=0.5, of_s=5.0), loaders=[make.loader(num_workers=0)])
+    (found,) = find("VX504", facts)
+    assert found.saves_s == pytest.approx(1.0)
+    assert found.evidence[-1] == "the thread that trains was ready and had no core in 10 % of the time"
+    # Half of what it waited for workers, which had half of the cores, too.
+    waits = [replace(step, parts={"wait": 0.02, "forward": 0.08}) for step in clean.steps]
+    (found,) = find("VX504", replace(facts, steps=waits, loaders=[make.loader(num_workers=2)]))
+    assert found.saves_s == pytest.approx(1.0 + 2.0 / 2)
 
 
 def test_heat_is_a_cause_and_a_limit_on_power_worth_knowing(on):

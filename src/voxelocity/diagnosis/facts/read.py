@@ -16,6 +16,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts.records import (
     CallFacts,
     CompileFacts,
+    CoreWait,
     Ending,
     ExperimentFacts,
     Facts,
@@ -68,6 +69,7 @@ _RECORDS: Mapping[str, Any] = {
     "call": CallFacts,
     "experiment": ExperimentFacts,
     "cost": OwnCost,
+    "core wait": CoreWait,
     "end": Ending,
     "unseen": Unseen,
 }
@@ -212,6 +214,7 @@ def _merged(main: _Process, workers: Sequence[_Process], command: Sequence[str],
         compiled=main.last("compile"),
         experiments=tuple(_last_of_each(main.all("experiment"), "name")),
         cost=main.last("cost"),
+        core_wait=main.last("core wait"),
         not_measured=tuple(not_measured),
         environment=dict(main.facts.versions),
     )

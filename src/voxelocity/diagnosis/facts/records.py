@@ -349,6 +349,15 @@ class OwnCost:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoreWait:
+    """Event `core wait`: seconds in which the thread that trains was ready to run and had no core, as the system counts
+    them, while steps were counted, and their span. Other programs, workers and other threads had the cores."""
+
+    seconds: float
+    of_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """Event `end`: why recording ended: "limit" (enough was seen), "program" (it ended by itself), "error".
 
@@ -486,6 +495,7 @@ class Facts:
     profile: ProfileFacts | None = None
     host: HostFacts | None = None
     cost: OwnCost | None = None
+    core_wait: CoreWait | None = None
     not_measured: Sequence[str] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
 

@@ -63,6 +63,22 @@ def num_local_ranks() -> int:
         return max(1, rank_and_world_size()[1]) if is_local else 1
 
 
+def core_wait_s(thread: int) -> float | None:
+    """Seconds so far in which a thread of this process was ready to run and had no core; None where the system does not
+    tell.
+
+    Args:
+        thread: as `threading.get_native_id` names it.
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+            ran_ns, waited_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return None
+    # A kernel that keeps no such account has zeros.
+    return waited_ns / 1e9 if ran_ns > 0 else None
+
+
 def describe_versions() -> dict[str, str]:
     """Versions of Python and of what the program has imported of the packages that matter."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}

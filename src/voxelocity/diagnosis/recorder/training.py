@@ -26,7 +26,7 @@ from .imports import Imports
 from .ledger import Ledger
 from .loaders import Loaders, hook_known_loaders
 from .networks import Networks
-from .process import rank_and_world_size
+from .process import core_wait_s, rank_and_world_size
 from .profile import CaptureRange, Profiler
 from .settings import Settings
 from .steps import Steps, watch
@@ -86,6 +86,8 @@ class Training:
         self._compiled_before: dict[str, Any] = {}
         self._moves_before = 0
         self._writer_cpu_before = 0.0
+        self._core_wait_before: tuple[int, float | None, float] | None = None
+        self._core_wait: dict[str, float] = {}
 
     def hook(self) -> None:
         """Sets all hooks; the main thread is taken for the one that trains until another one steps first."""
@@ -134,6 +136,9 @@ class Training:
         compiled = compile_counts()
         if compiled.get("frames") and steps.num_counted:
             writer.write("compile", **describe_compile(self._compiled_before, compiled))
+        self._note_core_wait()
+        if self._core_wait:
+            writer.write("core wait", **self._core_wait)
         if steps.num_counted:
             writer.write("cost", seconds=round(self._own_s(), 6), of_s=round(steps.counted_s, 6))
 
@@ -161,12 +166,17 @@ class Training:
             if parameters and parameters[0].device.type == "cuda":
                 self.ledger.device = CudaDevice(self.torch)
                 self.steps.restart()
+        was_counting = self.steps.phase == "watched"
         self._conductor.after_step(seconds, parts)
+        if was_counting and self.steps.phase != "watched":
+            self._note_core_wait()
 
     def _begin_counting(self) -> None:
         self._compiled_before = compile_counts()
         self._moves_before = self.ledger.num_moves
         self._writer_cpu_before = self._writer.cpu_s
+        thread = threading.get_native_id()
+        self._core_wait_before = (thread, core_wait_s(thread), self.ledger.clock())
         self._networks.look = self._look_at
 
     def _look_at(self, network: Any, tensor: Any) -> None:
@@ -176,6 +186,16 @@ class Training:
         dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
         self._network = describe_network(network, dtype, {})
         self._num_modules = sum(1 for _ in network.modules())
+
+    def _note_core_wait(self) -> None:
+        """How long the thread waited for a core since counting began; the first call counts."""
+        if self._core_wait_before is None:
+            return
+        (thread, before_s, since_s), self._core_wait_before = self._core_wait_before, None
+        now_s = core_wait_s(thread)
+        if before_s is not None and now_s is not None:
+            of_s = self.ledger.clock() - since_s
+            self._core_wait = {"seconds": round(now_s - before_s, 6), "of_s": round(of_s, 6)}
 
     def _own_s(self) -> float:
         """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""

@@ -7,7 +7,7 @@ from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import part_s, watched_s
+from voxelocity.diagnosis.watched import part_s, passes_s, watched_s
 from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SWAPPED_BYTES = 64 * 1024**2
@@ -90,17 +90,29 @@ def shared_cores(facts: Facts) -> Found | None:
         return None
     whole_s = watched_s(facts) - (compute_s(facts) if on_gpu(facts) else 0.0)
     # Its share of the cores against all of them, but no more than it could have run and did not.
-    shared_out_s = whole_s * host.others_share / (own + host.others_share)
-    saves_s = min(shared_out_s, max(0.0, _could_run_s(facts) - watched_s(facts) * own / _num_runners(facts)))
+    others = host.others_share / (own + host.others_share)
+    saves_s = min(whole_s * others, max(0.0, _could_run_s(facts) - watched_s(facts) * own / _num_runners(facts)))
+    evidence = [f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"]
+    if facts.core_wait is not None and facts.core_wait.of_s > 0.0:
+        waited = facts.core_wait.seconds / facts.core_wait.of_s
+        evidence.append(f"the thread that trains was ready and had no core in {percent(waited)} of the time")
+        saves_s = min(saves_s, watched_s(facts) * waited + _behind_workers_s(facts) * others)
     return Found(
         cause=f"Other programs kept {host.others_share:.1f} of {count_text(cores, 'core')} busy, this one "
         f"{own:.1f}; none "
         "was left over.",
-        evidence=[f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"],
+        evidence=evidence,
         saves_s=saves_s,
         change=f"# run it when the machine is free, or on cores of its own: taskset -c "
         f"0-{max(0, host.num_cpus - 1)} ...",
     )
+
+
+def _behind_workers_s(facts: Facts) -> float:
+    """Seconds in which the training waited for workers, which may have had no core either."""
+    loader = training_loader(facts)
+    has_workers = loader is not None and loader.num_workers > 0
+    return part_s(facts, "wait") + passes_s(facts, "epoch start") if has_workers else 0.0
 
 
 def _could_run_s(facts: Facts) -> float:

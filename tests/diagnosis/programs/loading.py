@@ -72,7 +72,7 @@ def no_loader(folder: Path) -> None:
 
 def too_few_workers(folder: Path) -> None:
     """One worker for a network that takes a batch in a fraction of what it needs."""
-    train_on(DataLoader(Scans(0.008), num_workers=1, persistent_workers=True))
+    train_on(DataLoader(Scans(0.025), num_workers=1, persistent_workers=True))
 
 
 def too_many_workers(folder: Path) -> None:
@@ -90,9 +90,9 @@ def restarted_workers(folder: Path) -> None:
 
 
 def late_batches(folder: Path) -> None:
-    """One batch in eight takes as long as eight steps, and only two are made ahead."""
-    loader = DataLoader(Scans(0.0, late_s=0.08), num_workers=1, persistent_workers=True, prefetch_factor=2)
-    train_on(loader, Slow(0.015))
+    """One batch in eight takes as long as seven steps, and only two are made ahead."""
+    loader = DataLoader(Scans(0.0, late_s=0.2), num_workers=1, persistent_workers=True, prefetch_factor=2)
+    train_on(loader, Slow(0.03))
 
 
 def thread_loader(folder: Path) -> None:

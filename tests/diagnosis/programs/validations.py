@@ -63,10 +63,10 @@ def waiting_validation(folder: Path) -> None:
 
     class Scans(Dataset):
         def __len__(self) -> int:
-            return 6
+            return 4
 
         def __getitem__(self, index: int) -> torch.Tensor:
-            time.sleep(0.01)
+            time.sleep(0.015)
             return torch.zeros(1, SIDE, SIDE, SIDE)
 
     loader = DataLoader(Scans())
@@ -76,17 +76,17 @@ def waiting_validation(folder: Path) -> None:
             for scan in loader:
                 network(scan)
 
-    _train(validate, wait_s=0.01)
+    _train(validate, wait_s=0.02)
 
 
 def slow_metrics(folder: Path) -> None:
-    """Takes longer over a prediction than to make it; both together are a tenth of the training."""
+    """Takes longer over a prediction than to make it; both together are a fifth of the time."""
 
     def validate(network: nn.Module) -> None:
         with torch.no_grad():
             for _ in range(2):
                 network(torch.zeros(1, 1, SIDE, SIDE, SIDE))
-                time.sleep(0.012)
+                time.sleep(0.025)
 
     _train(validate, wait_s=0.02)
 

@@ -43,6 +43,7 @@ class Planted:
     flags: tuple[str, ...] = ()
 
 
+# On one core no other worker could hide what these programs do, which is then what to change first.
 TABLE = {
     "VX101": Planted(program="loading.own_thread"),
     "VX102": Planted(program="loading.no_loader"),
@@ -52,16 +53,16 @@ TABLE = {
     "VX106": Planted(program="loading.late_batches"),
     "VX107": Planted(program="loading.thread_loader"),
     "VX108": Planted(program="loading.more_work_than_cores", num_cpus=1),
-    "VX111": Planted(program="loading.slow_collate"),
+    "VX111": Planted(program="loading.slow_collate", num_cpus=1),
     "VX112": Planted(program="loading.gunzip", num_cpus=1),
-    "VX113": Planted(program="chains.repeated_work"),
-    "VX114": Planted(program="chains.dominant_random"),
+    "VX113": Planted(program="chains.repeated_work", num_cpus=1),
+    "VX114": Planted(program="chains.dominant_random", num_cpus=1),
     "VX115": Planted(program="loading.large_batches", is_cause=False),
-    "VX122": Planted(program="loading.small_files"),
+    "VX122": Planted(program="loading.small_files", num_cpus=1),
     "VX123": Planted(
         program="loading.with_workers", host={"shm_size_bytes": 64 * MIB, "shm_used_bytes": 63 * MIB}, num_cpus=2
     ),
-    "VX124": Planted(program="loading.small_files", host={"file_system": "nfs4"}),
+    "VX124": Planted(program="loading.small_files", num_cpus=1, host={"file_system": "nfs4"}),
     "VX204": Planted(program="networks.item_each_step", is_cause=False),
     "VX303": Planted(program="networks.clean", is_cause=False, flags=("avx512_bf16",)),
     "VX304": Planted(program="networks.float64"),

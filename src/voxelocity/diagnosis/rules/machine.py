@@ -7,7 +7,7 @@ from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import part_s, passes_s, watched_s
+from voxelocity.diagnosis.watched import part_s, watched_s
 from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SWAPPED_BYTES = 64 * 1024**2
@@ -112,7 +112,7 @@ def _behind_workers_s(facts: Facts) -> float:
     """Seconds in which the training waited for workers, which may have had no core either."""
     loader = training_loader(facts)
     has_workers = loader is not None and loader.num_workers > 0
-    return part_s(facts, "wait") + passes_s(facts, "epoch start") if has_workers else 0.0
+    return part_s(facts, "wait") if has_workers else 0.0
 
 
 def _could_run_s(facts: Facts) -> float:

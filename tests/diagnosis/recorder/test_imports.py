@@ -70,3 +70,33 @@ def test_stop_forgets_who_waits(module: str) -> None:
     imports.when_imported(module, lambda m: fail("called"))
     imports.stop()
     assert importlib.import_module(module).value == 3
+
+
+@pytest.mark.parametrize("imports_more", [True, False])
+def test_module_that_is_being_imported_when_asked_for_is_told_of_once_it_is_whole(
+    imports_more: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that imports torch, at which the hooks are set."""
+    name, other = "half_made_for_a_test", "another_made_for_a_test"
+    imports = Imports(fail)
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        sys, "asking", lambda: imports.when_imported(name, lambda m: seen.append(m.value)), raising=False
+    )
+    (tmp_path / f"{name}.py").write_text("import sys\nsys.asking()\nvalue = 3\n")
+    (tmp_path / f"{other}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        importlib.import_module(name)
+        assert seen == []
+        if imports_more:
+            importlib.import_module(other)
+        else:
+            imports.catch_up()
+        assert seen == [3]
+        imports.catch_up()
+        assert seen == [3]
+    finally:
+        imports.stop()
+        sys.modules.pop(name, None)
+        sys.modules.pop(other, None)

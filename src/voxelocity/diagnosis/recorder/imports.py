@@ -22,6 +22,7 @@ class Imports:
     def __init__(self, on_error: Callable[[str], None]) -> None:
         self._on_error = on_error
         self._waiting: dict[str, list[Callback]] = {}
+        self._begun: set[str] = set()
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Calls `callback(module)` once the module is imported; at once if it is already."""
@@ -30,6 +31,8 @@ class Imports:
         if module is not None and not getattr(spec, "_initializing", False):
             self._call(callback, name, module)
             return
+        if module is not None:
+            self._begun.add(name)
         self._waiting.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
@@ -37,10 +40,12 @@ class Imports:
     def stop(self) -> None:
         """Forgets all callbacks and leaves the import system as it was."""
         self._waiting.clear()
+        self._begun.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:
+        self.catch_up()
         if name not in self._waiting:
             return None
         for finder in sys.meta_path:
@@ -54,6 +59,19 @@ class Imports:
                     spec.loader = loader
                 return spec
         return None
+
+    def catch_up(self) -> None:
+        """Calls those who wait for a module whose import had begun when they asked, and has ended since.
+
+        Such a one imports, before it is whole, the very module that has its hook set. It is looked for at each import,
+        and should be once more when the program has done with importing.
+        """
+        for name in list(self._begun):
+            module = sys.modules.get(name)
+            if not getattr(getattr(module, "__spec__", None), "_initializing", False):
+                self._begun.discard(name)
+                if module is not None:
+                    self.imported(module)
 
     def imported(self, module: Any) -> None:
         """Calls those who wait for this module."""

@@ -160,6 +160,7 @@ class Training:
 
     def _after_step(self, seconds: float, parts: dict[str, float]) -> None:
         if self.steps.num_steps == 1:
+            self._imports.catch_up()
             self._first_step()
             groups = getattr(self._hooks.optimizer, "param_groups", None)
             parameters = groups[0]["params"] if groups else []

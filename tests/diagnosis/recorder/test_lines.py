@@ -92,3 +92,44 @@ def test_long_lines_are_cut_and_lines_without_source_are_empty(tmp_path):
     assert len(place.line) == 160
     assert place.line.endswith("...")
     assert OwnCode(script="").at(str(Path("missing.py").absolute()), 3).line == ""
+
+
+def test_the_place_of_the_caller_is_the_innermost_own_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("def train(ask):\n    return ask()\n")
+    names = {"__name__": "__main__"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    library = {"__name__": "torch.nn"}
+    exec(compile("def ask():\n    return where(), place()\n", "/x/site-packages/torch/nn.py", "exec"), library)
+    own_code = OwnCode(script=str(script))
+    library.update(where=own_code.where, place=own_code.place_of_caller)
+    for _ in range(2):
+        assert names["train"](library["ask"]) == (f"{script}:2", (f"{script}:2", "return ask()"))
+
+
+def test_a_module_with_a_name_that_is_no_text_is_judged_by_its_file(tmp_path, own_code):
+    names = {"__name__": ["odd"], "where": own_code.where}
+    exec(compile("found = where()", str(tmp_path / "odd.py"), "exec"), names)
+    assert names["found"] == f"{tmp_path}/odd.py:1"
+
+
+def test_the_script_is_own_from_when_it_runs_though_the_recorder_began_before(tmp_path, monkeypatch):
+    script = tmp_path / "site-packages" / "train.py"
+    own_code = OwnCode()
+    assert not own_code.holds(code(str(script)), "train")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    assert own_code.holds(code(str(script)), "__main__")
+
+
+class Collate:
+    def __call__(self, items):
+        return items
+
+
+def test_a_definition_tells_name_place_and_owner_of_functions_and_callable_objects(own_code):
+    line = Collate.__call__.__code__.co_firstlineno
+    assert own_code.defined(Collate()) == (f"{__name__}.Collate", f"{__file__}:{line}", True)
+    name, where, is_own = own_code.defined(json.loads)
+    assert (name, is_own) == ("json.loads", False)
+    assert where.startswith(json.__file__)
+    assert own_code.defined(len) == ("builtins.len", "", False)

@@ -6,7 +6,7 @@ import time
 from functools import wraps
 from typing import Any, Callable
 
-from .caller import where
+from .lines import OWN_CODE
 from .patches import Patches
 from .steps import Steps
 from .writer import Writer
@@ -32,7 +32,7 @@ class Calls:
     def add(self, call: str, seconds: float) -> None:
         """One call, made by the person's innermost line."""
         if self._steps.phase == "watched":
-            sums = self._sums.setdefault((call, *where()), [0.0, 0.0])
+            sums = self._sums.setdefault((call, *OWN_CODE.place_of_caller()), [0.0, 0.0])
             sums[0] += 1
             sums[1] += seconds
 

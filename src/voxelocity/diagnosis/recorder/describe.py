@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .caller import is_persons
+from .lines import OWN_CODE
 
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -73,7 +73,7 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
     largest = sorted(kernels, key=lambda m: -m.weight.numel() if getattr(m, "weight", None) is not None else 0)
     most = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
     code = getattr(getattr(type(inner), "forward", None), "__code__", None)
-    is_own = code is not None and is_persons(code.co_filename)
+    is_own = code is not None and OWN_CODE.holds(code, type(inner).__module__)
     return {
         "name": type(inner).__name__,
         "wrapper": wrapper,

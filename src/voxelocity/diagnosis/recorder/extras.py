@@ -7,7 +7,7 @@ from typing import Any
 
 from . import steps
 from .files import Files
-from .lines import OwnCode
+from .lines import OWN_CODE
 from .stacks import Stacks
 from .syncs import Syncs
 from .transforms import Transforms
@@ -38,11 +38,10 @@ class Extras:
     """
 
     def __init__(self, writer: Writer, *, is_worker: bool = False) -> None:
-        own_code = OwnCode()
         # In a worker the thread that starts this makes the batches.
         thread = None if is_worker else steps.training_thread()
-        self.syncs = None if is_worker else Syncs(steps, own_code, thread=thread)
-        self.stacks = Stacks(steps, own_code, thread=thread)
+        self.syncs = None if is_worker else Syncs(steps, OWN_CODE, thread=thread)
+        self.stacks = Stacks(steps, OWN_CODE, thread=thread)
         self._writer = writer
         self._all: list[Any] = [
             *([self.syncs] if self.syncs is not None else []),

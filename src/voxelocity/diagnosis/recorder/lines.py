@@ -51,6 +51,14 @@ class Place(NamedTuple):
 NOWHERE = Place("", "")
 
 
+class Definition(NamedTuple):
+    """A function: its qualified name, "file:line" of its code ("" where it has none), and whose it is."""
+
+    name: str
+    where: str
+    is_own: bool
+
+
 class OwnCode:
     """Tells own code from other people's. Any thread may ask; an answer is kept, so asking again costs a look-up.
 
@@ -59,8 +67,8 @@ class OwnCode:
     """
 
     def __init__(self, script: str | None = None) -> None:
-        self._script = _real(script or getattr(sys.modules.get("__main__"), "__file__", None) or "")
-        self._foreign = (*standard_folders(), os.path.join(os.path.dirname(os.path.realpath(__file__)), ""))
+        self._script = script
+        self._foreign: tuple[str, ...] = ()
         self._is_own: dict[tuple[str, str], bool] = {}
 
     def holds(self, code: CodeType, module_name: str) -> bool:
@@ -71,12 +79,38 @@ class OwnCode:
             found = self._is_own[key] = self._judge(*key)
         return found
 
+    def place_of_caller(self) -> Place:
+        """The innermost own line of the thread that asks."""
+        return self.place(sys._getframe(1))
+
+    def where(self) -> str:
+        """The "file:line" of `place_of_caller`, without reading the line; "" where no own code is on the stack.
+
+        About 3 µs of CPU with own code ten frames away.
+        """
+        own = self.innermost(sys._getframe(1))
+        return "" if own is None else f"{own.f_code.co_filename}:{line_of(own)}"
+
+    def defined(self, function: Any) -> Definition:
+        """What a function or a callable object is, and where its code begins."""
+        named = function if hasattr(function, "__qualname__") else type(function)
+        module_name = getattr(named, "__module__", None) or ""
+        name = f"{module_name}.{getattr(named, '__qualname__', '')}"
+        # Of a callable object, such as one of a class with `__call__`, the code of that method.
+        method = vars(type(function)).get("__call__")
+        code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
+        if not isinstance(code, CodeType):
+            return Definition(name, "", False)
+        return Definition(name, f"{code.co_filename}:{code.co_firstlineno}", self.holds(code, module_name))
+
     def _judge(self, filename: str, module_name: str) -> bool:
         if filename.startswith("<"):
             return filename.startswith(_TYPED) or (filename == "<string>" and module_name == "__main__")
         path = _real(filename)
-        if path == self._script:
+        if path == _real(_main_file() if self._script is None else self._script):
             return True
+        if not self._foreign:
+            self._foreign = (*standard_folders(), os.path.join(os.path.dirname(os.path.realpath(__file__)), ""))
         if path.startswith(self._foreign) or is_installed(path):
             return False
         # torch.compile's own code lies in a temporary folder; torch.fx names its code "<eval_with_key>".
@@ -84,9 +118,19 @@ class OwnCode:
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
         """The first own frame from `frame` outwards, or None."""
-        while frame is not None and not self.holds(frame.f_code, module_of(frame)):
+        known = self._is_own
+        while frame is not None:
+            code = frame.f_code
+            # Hooks come here in every step: what was judged before is looked up without two calls a frame.
+            try:
+                is_own = known.get((code.co_filename, frame.f_globals.get("__name__", "")))
+            except TypeError:
+                # A program may call its module what it likes, a list as well.
+                is_own = None
+            if is_own or (is_own is None and self.holds(code, module_of(frame))):
+                return frame
             frame = frame.f_back
-        return frame
+        return None
 
     def place(self, frame: FrameType | None) -> Place:
         """The innermost own line from `frame` outwards; empty where no own code is on the stack."""
@@ -124,5 +168,14 @@ def module_of(frame: FrameType) -> str:
     return name if isinstance(name, str) else ""
 
 
+def _main_file() -> str:
+    # The program's script is not known yet where the recorder starts.
+    return getattr(sys.modules.get("__main__"), "__file__", None) or ""
+
+
 def _real(path: str) -> str:
     return os.path.realpath(path) if path else ""
+
+
+# One memory for all hooks: whose a file is does not depend on who asks.
+OWN_CODE = OwnCode()

@@ -11,10 +11,10 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Callable
 
-from .caller import is_persons, place, where_defined
 from .fetches import making_for
 from .known import KNOWN_LOADERS, KnownLoader
 from .ledger import Ledger
+from .lines import OWN_CODE
 from .patches import Patches
 from .steps import Steps
 from .workers import WorkerStart
@@ -140,7 +140,7 @@ class Loaders:
         kept = self.replay(entry)
         stretch = ledger.cut("first" if is_first else "fetch", key=entry.key, part="wait")
         if not entry.where:
-            entry.where = place()
+            entry.where = OWN_CODE.where()
         if entry.key in self._steps.training_keys:
             ledger.mode = ""
         mode = ledger.mode
@@ -182,7 +182,7 @@ class Loaders:
                 return original(self_)
             entry = self._outer = entry_of(self_)
             self._steps.settle()
-            ledger.cut("iter", key=entry.key, where=place())
+            ledger.cut("iter", key=entry.key, where=OWN_CODE.where())
             mode, ledger.depth = ledger.mode, 1
             ledger.mode = mode or "epoch start"
             try:
@@ -192,7 +192,7 @@ class Loaders:
                 ledger.cut("ready")
             entry.is_opening = True
             entry.num_epochs += 1
-            entry.where = entry.where or place()
+            entry.where = entry.where or OWN_CODE.where()
             handed_on = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
             entry.used(handed_on)
             return handed_on
@@ -247,7 +247,7 @@ class Loaders:
         entry = self._by_loader.get(id(loader))
         if entry is not None and entry.loader is loader:
             return entry
-        entry = Entry(len(self.entries), loader, place(), works_ahead=works_ahead)
+        entry = Entry(len(self.entries), loader, OWN_CODE.where(), works_ahead=works_ahead)
         for before in self.entries:
             is_gone = before.loader is None and before.iterator is None
             if is_gone and (before.place, before.described) == (entry.place, entry.described):
@@ -314,9 +314,8 @@ def _describe(loader: Any) -> dict[str, Any]:
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
     if collate is not None:
-        name, where, is_own = where_defined(collate)
-        is_own = is_own and is_persons(where.rpartition(":")[0])
-        fields.update(collate=name, collate_where=where, is_own_collate=is_own)
+        found = OWN_CODE.defined(collate)
+        fields.update(collate=found.name, collate_where=found.where, is_own_collate=found.is_own)
     fields["num_workers"] = _num_workers(loader)
     if fields["num_workers"] > 0:
         fields["start_method"] = _start_method(loader)

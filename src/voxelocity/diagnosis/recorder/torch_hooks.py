@@ -12,9 +12,9 @@ from functools import wraps
 from threading import get_ident
 from typing import Any, Callable
 
-from .caller import place
 from .calls import Calls
 from .ledger import Ledger
+from .lines import OWN_CODE
 from .networks import Networks
 from .patches import Patches
 from .steps import Steps
@@ -105,7 +105,7 @@ class TorchHooks:
             if is_compiling() or ledger.depth or get_ident() != ledger.thread or self.training == mode:
                 return original(self, mode)
             steps.settle()
-            ledger.cut("train" if mode else "eval", where=place())
+            ledger.cut("train" if mode else "eval", where=OWN_CODE.where())
             ledger.mode = "" if mode else "validation"
             ledger.depth = 1
             try:
@@ -141,7 +141,7 @@ class TorchHooks:
                 return original(*args, **kwargs)
             steps.settle()
             mode = ledger.mode
-            ledger.cut("save", where=place())
+            ledger.cut("save", where=OWN_CODE.where())
             ledger.mode, ledger.depth = "saving", 1
             started_s = time.perf_counter()
             try:
@@ -211,7 +211,7 @@ class TorchHooks:
             return original(*args, **kwargs)
         steps.optimizer_begins(optimizer)
         if self.optimizer is not optimizer:
-            self.optimizer, self.optimizer_where = optimizer, place()
+            self.optimizer, self.optimizer_where = optimizer, OWN_CODE.where()
         self._is_optimizing = True
         ledger.move("optimizer")
         try:
@@ -228,7 +228,7 @@ class TorchHooks:
             return
         self._steps.optimizer_begins(optimizer)
         if self.optimizer is not optimizer:
-            self.optimizer, self.optimizer_where = optimizer, place()
+            self.optimizer, self.optimizer_where = optimizer, OWN_CODE.where()
         ledger.move("optimizer")
 
     def _after_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

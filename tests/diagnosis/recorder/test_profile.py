@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import os
 import sys
 import types
 
 import pytest
 import torch
 
+from voxelocity.diagnosis.recorder import profile as profile_module
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.profile import TRACE_NAME, CaptureRange, Profiler
 from voxelocity.diagnosis.recorder.syncs import Syncs
@@ -54,6 +56,81 @@ def test_the_trace_has_the_steps_their_parts_and_their_operators(tmp_path, step)
     assert profile.num_steps == 2
     assert 0 < sum(one.cpu_ns for one in profile.operators) <= profile.wall_ns * 2
     assert not torch._C._autograd._profiler_enabled()
+
+
+def test_of_stderr_only_what_torch_says_of_its_probes_is_kept_back(tmp_path, step, capfd, monkeypatch):
+    native = torch.autograd.profiler._disable_profiler
+
+    def disable():
+        os.write(2, b"USDT: of the program\nthe program's own\n\nand USDT: within, then a line that does not end")
+        return native()
+
+    monkeypatch.setattr(torch.autograd.profiler, "_disable_profiler", disable)
+    profiler = Profiler(str(tmp_path), num_steps=1)
+    os.write(2, b"before\n")
+    profiler.start()
+    step()
+    profiler.step()
+    profiler.stop()
+    os.write(2, b", after\n")
+    written = capfd.readouterr().err
+    assert written == (
+        "before\nUSDT: of the program\nthe program's own\n\nand USDT: within, then a line that does not end, after\n"
+    )
+    assert torch.autograd.profiler._disable_profiler is disable
+
+
+def test_stderr_is_put_back_where_the_profiler_fails(tmp_path, capfd, monkeypatch):
+    def refuse(*_):
+        os.write(2, b"no right to profile\n")
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(torch.autograd.profiler, "_enable_profiler", refuse)
+    place = os.fstat(2).st_ino
+    assert "INSUFFICIENT_PRIVILEGES" in Profiler(str(tmp_path)).start()
+    assert os.fstat(2).st_ino == place
+    assert capfd.readouterr().err == "no right to profile\n"
+    torch.autograd.profiler._disable_profiler()
+
+
+def test_the_line_that_torch_writes_is_known(tmp_path):
+    line = b"USDT:2026-11-21 18:12:10 8315:8315 SyncActivityProfilerHandler.cpp:59] profiler_stop\n"
+    with open(tmp_path / "kept", "w+b") as file:
+        file.write(b"half a line" + line + line + b"ERROR:2026-11-21 18:12:10 1:1 Kineto.cpp:5] broken\n")
+        file.flush()
+        assert profile_module._programs_own(file) == (
+            b"half a lineERROR:2026-11-21 18:12:10 1:1 Kineto.cpp:5] broken\n"
+        )
+
+
+def test_a_program_without_stderr_is_profiled_all_the_same(tmp_path, step):
+    kept = os.dup(2)
+    os.close(2)
+    try:
+        profiler = Profiler(str(tmp_path), num_steps=1)
+        assert profiler.start() == ""
+        step()
+        profiler.step()
+        assert profiler.stop() == str(tmp_path / TRACE_NAME)
+        with pytest.raises(OSError):
+            os.fstat(2)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def test_where_no_file_can_be_made_stderr_is_left_alone(tmp_path, step, capfd, monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(profile_module.tempfile, "TemporaryFile", full)
+    profiler = Profiler(str(tmp_path), num_steps=1)
+    assert profiler.start() == ""
+    step()
+    profiler.step()
+    os.write(2, b"own\n")
+    assert profiler.stop()
+    assert "own\n" in capfd.readouterr().err
 
 
 def test_shapes_and_waits_with_their_lines_stand_in_the_trace(tmp_path, step):

@@ -7,18 +7,26 @@ line; so stacks of Python functions are recorded only where asked for, as they m
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
+import re
 import shutil
 import sys
+import tempfile
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Callable
 
+from .patches import Patches
 from .syncs import Syncs
 
 TRACE_NAME = "trace.json.gz"
 NUM_STEPS = 3
 _LIMIT_S = 30.0
+# What torch 2.13 tells on stderr of its own probes, also behind a line of the program that does not end.
+_PROBE_LINE = re.compile(rb"USDT:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] profiler_(?:start|stop)\n")
+_NATIVE_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 # Ten times as quick as gzip's own choice for a file that is a sixth larger.
 _LEVEL = 1
 
@@ -65,7 +73,8 @@ class Profiler:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         profile = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stacks)
         try:
-            profile.start()
+            with _without_probe_lines():
+                profile.start()
         except RuntimeError as error:
             # Drivers that grant no profiling and a second profiler both come as this; the program must go on.
             return f"torch.profiler did not start: {error}"
@@ -102,7 +111,8 @@ class Profiler:
         self._close(0)
         if self._syncs is not None:
             self._syncs.annotate = None
-        profile.stop()
+        with _without_probe_lines():
+            profile.stop()
         plain = self._path + ".part.json"
         packed = self._path + ".part"
         try:
@@ -127,6 +137,70 @@ class Profiler:
         """Ends ranges, the innermost first, until so many are open: the step's, and its part's."""
         while len(self._ranges) > level:
             self._ranges.pop().__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _without_probe_lines() -> Iterator[None]:
+    """Keeps from stderr what torch says of its own probes within the block, and nothing else.
+
+    Only the native calls are looked at, which take milliseconds: around them torch imports for seconds.
+    """
+    module = sys.modules["torch"].autograd.profiler
+    patches = Patches()
+    for name in _NATIVE_CALLS:
+        if name in vars(module):
+            patches.put(module, name, _filtered(getattr(module, name)))
+    try:
+        yield
+    finally:
+        patches.restore()
+
+
+def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call with descriptor 2 set aside for as long as it takes.
+
+    What other threads write meanwhile lies in a file without a name and follows at once. Where there is no descriptor
+    2, or no room for such a file, nothing is kept back. A child that is started within those milliseconds keeps the
+    file as its stderr.
+    """
+
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        try:
+            before = os.dup(2)
+        except OSError:
+            return call(*args, **kwargs)
+        try:
+            kept = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115  # closed below, where descriptor 2 is back
+        except OSError:
+            os.close(before)
+            return call(*args, **kwargs)
+        with kept:
+            os.dup2(kept.fileno(), 2)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+                _write_all(2, _programs_own(kept))
+
+    return filtered
+
+
+def _programs_own(kept: Any) -> bytes:
+    """What was written to the file, without the lines of the profiler."""
+    kept.seek(0)
+    return _PROBE_LINE.sub(b"", kept.read())
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """Writes it as the program would have: what nobody can take, as of a closed pipe, is lost as it was before."""
+    while content:
+        try:
+            content = content[os.write(descriptor, content) :]
+        except BlockingIOError:
+            time.sleep(0.001)
+        except OSError:
+            return
 
 
 class CaptureRange:

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from voxelocity.core.errors import OutputError
-from voxelocity.monitoring import watch
+from voxelocity.monitoring import openmetrics, watch
+from voxelocity.monitoring.drawn import folder
 from voxelocity.monitoring.files import read_monitor
 
 
@@ -22,12 +23,13 @@ def made(monkeypatch):
         def make(given, path):
             into.append((given, path))
             Path(path).write_text("x" * len(into))
+            return path
 
-        monkeypatch.setitem(sys.modules, f"voxelocity.monitoring.{module}", SimpleNamespace(**{function: make}))
+        monkeypatch.setattr(module, function, make)
 
-    fake("page", "render_monitor_page", seen.pages)
-    fake("picture", "render_monitor_png", seen.pictures)
-    fake("openmetrics", "write_openmetrics", seen.metrics)
+    fake(folder, "render_monitor_page", seen.pages)
+    fake(folder, "render_monitor_png", seen.pictures)
+    fake(openmetrics, "write_openmetrics", seen.metrics)
     return seen
 
 
@@ -115,9 +117,8 @@ def test_metrics_and_pages_that_cannot_be_written_are_told_and_change_no_status(
     def fail(*_):
         raise OutputError("report: cannot write 'there': No space left on device; free the path or choose another")
 
-    fake = SimpleNamespace(render_monitor_page=fail, render_monitor_png=fail, write_openmetrics=fail)
-    for module in ("page", "picture", "openmetrics"):
-        monkeypatch.setitem(sys.modules, f"voxelocity.monitoring.{module}", fake)
+    monkeypatch.setattr(folder, "render_monitor_png", fail)
+    monkeypatch.setattr(openmetrics, "write_openmetrics", fail)
     command = until_sampled(tmp_path / "out" / "samples.csv", "exit 5")
     told = monitor("--period", "0.1", "--openmetrics", tmp_path / "m", "--", *command)
     assert told.status == 5

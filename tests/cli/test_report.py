@@ -3,6 +3,11 @@ import shutil
 
 import pytest
 
+from voxelocity.diagnosis.stored import write_diagnosis
+from voxelocity.monitoring.files import MonitorFiles
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.observe.samples import HostSample, Sample
+
 
 @pytest.fixture
 def two(finished_run, tmp_path):
@@ -57,17 +62,97 @@ def test_more_than_two_folders_are_refused(voxelocity, two):
 def test_options_of_a_comparison_are_refused_for_one_run(voxelocity, two):
     told = voxelocity("report", two[0], "--json", "--margin", 0.02)
     assert told.status == 2
-    assert "report: --margin, --json is for comparing two runs, but one was given; name another" in told.err
+    assert "report: --margin, --json is for comparing two folders, but one was given; name another" in told.err
 
 
-@pytest.mark.parametrize("kind", ["monitor", "diagnosis"])
-def test_a_folder_of_another_kind_is_named_as_what_it_is(voxelocity, two, tmp_path, kind):
-    folder = tmp_path / "other"
-    folder.mkdir()
-    (folder / f"{kind}.json").write_text("{}")
-    told = voxelocity("report", two[0], folder)
+@pytest.fixture
+def diagnoses(example_diagnosis, tmp_path):
+    """Folders of a program that waits for data, and of the same program in which nothing is wrong any more."""
+    folders = [tmp_path / "diagnosis", tmp_path / "diagnosis-2"]
+    for folder, name in zip(folders, ("data-bound", "clean"), strict=True):
+        folder.mkdir()
+        write_diagnosis(example_diagnosis(name), folder)
+    return folders
+
+
+@pytest.fixture
+def monitors(tmp_path):
+    """Folders of two records: 12 samples of one core in two, and 6 of two cores."""
+    folders = [tmp_path / "watched", tmp_path / "watched-2"]
+    for folder, count, cores in zip(folders, (12, 6), ((1.0, 0.0), (1.0, 1.0)), strict=True):
+        files = MonitorFiles(folder, pytest.fail)
+        for second in range(1, count + 1):
+            host = HostSample(core_shares=cores, program_cores=sum(cores), program_memory_bytes=2**30)
+            files.add(Sample(time_s=second, period_s=1.0, host=host), [])
+        record = MonitorRecord(command=("python", "train.py"), status=0, seconds=count, period_s=1.0)
+        files.describe(record, begin_s=0.0, gpus=[], is_over=True)
+        files.close()
+    return folders
+
+
+def test_two_diagnoses_are_compared_on_a_page_and_in_short(voxelocity, diagnoses, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = voxelocity("report", *diagnoses)
+    assert told.status == 0, told.err
+    assert told.out.startswith("After the change the program")
+    assert "VX101 Batches are made in the training's own thread" in told.out
+    assert told.out.endswith("see comparison.html\n")
+    assert "Voxelocity diagnosis, before and after" in (tmp_path / "comparison.html").read_text()
+
+
+def test_two_diagnoses_as_json_are_plain_data_and_no_page(voxelocity, diagnoses, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = voxelocity("report", *diagnoses, "--json")
+    found = json.loads(told.out)
+    assert (found["format"], found["version"]) == ("voxelocity diagnosis comparison", 1)
+    assert found["gone"][0]["code"] == "VX101"
+    assert found["achieved"] == pytest.approx(found["gone"][0]["achieved"])
+    assert not (tmp_path / "comparison.html").exists()
+
+
+def test_two_monitors_are_compared_on_a_page_and_in_short(voxelocity, monitors, tmp_path):
+    told = voxelocity("report", *monitors, "-o", tmp_path / "both.html")
+    assert told.status == 0, told.err
+    words = "It took 6.0 s instead of 12 s; cores were busy 100.0 % instead of 50.0 %."
+    assert told.out.startswith(words)
+    assert told.out.endswith(f"see {tmp_path / 'both.html'}\n")
+    assert words.replace(" s ", "\N{NO-BREAK SPACE}s ")[:8] in (tmp_path / "both.html").read_text()
+
+
+def test_two_monitors_as_json_are_plain_data(voxelocity, monitors):
+    found = json.loads(voxelocity("report", *monitors, "--json").out)
+    assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
+    assert found["figures"]["cpu_busy_share"] == {"before": 0.5, "after": 1.0}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("diagnoses", "diagnosis.html"), ("monitors", "monitor.html")])
+def test_the_page_of_one_folder_is_drawn_again_in_it_or_elsewhere(voxelocity, request, tmp_path, kind, name):
+    folder = request.getfixturevalue(kind)[0]
+    told = voxelocity("report", folder)
+    assert (told.status, told.out) == (0, f"{folder / name}\n")
+    told = voxelocity("report", folder, "-o", tmp_path / "pages" / "mine.html")
+    assert (told.status, told.out) == (0, f"{tmp_path / 'pages' / 'mine.html'}\n")
+    assert (tmp_path / "pages" / "mine.html").read_text() == (folder / name).read_text()
+
+
+def test_folders_of_two_kinds_are_named_as_what_they_are(voxelocity, two, diagnoses, monitors):
+    told = voxelocity("report", two[0], diagnoses[0])
     assert told.status == 2
-    assert f"report: {folder} is the folder of a {kind}, not of a run; name what `train` wrote" in told.err
+    assert (
+        f"report: {two[0]} is the folder of a run, {diagnoses[0]} that of a diagnosis; name two of one kind" in told.err
+    )
+    assert "name two of one kind" in voxelocity("report", diagnoses[0], monitors[0]).err
+
+
+@pytest.mark.parametrize(("kind", "word"), [("diagnoses", "diagnosis"), ("monitors", "monitor")])
+def test_options_of_runs_are_refused_for_other_kinds(voxelocity, request, kind, word):
+    folders = request.getfixturevalue(kind)
+    told = voxelocity("report", *folders, "--target", 0.8, "--margin-mm", 2)
+    assert told.status == 2
+    assert (
+        f"report: --target, --margin-mm is for comparing two runs, but {folders[0]} and {folders[1]} hold a {word} "
+        "each; leave it out"
+    ) in told.err
 
 
 def test_a_folder_of_no_kind_is_refused_with_what_it_lacks(voxelocity, two, tmp_path):

@@ -12,7 +12,9 @@ GIB = 2**30
 
 
 def record(*samples, status=0, missing=()):
-    return MonitorRecord(status=status, seconds=75.0, period_s=1.0, samples=samples, missing=missing)
+    return MonitorRecord(
+        command=("train",), status=status, seconds=75.0, period_s=1.0, samples=samples, missing=missing
+    )
 
 
 def sample(second, cores, gib, busy, period_s=1.0):
@@ -34,14 +36,19 @@ def test_means_are_over_time_and_memory_is_the_highest():
         "the command ended with status 0 after 1 min 15 s",
         "CPU: 1.75 of 2 cores on average, others took 0.25, memory: 2.00 GiB at most",
         "GPU 0: busy 75.0 % of the time, memory 2.00 GiB of 80.0 GiB at most",
-        "GPU 1 slice 3: nothing could be asked",
+        "GPU 1.3: nothing could be asked",
         "see out/monitor.html",
     ]
 
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(3, "ended with status 3"), (-9, "was ended by SIGKILL"), (-99, "was ended by signal 99"), (None, "went on")],
+    [
+        (3, "ended with status 3"),
+        (-9, "was ended by SIGKILL"),
+        (-99, "was ended by signal 99"),
+        (None, "has not ended yet"),
+    ],
 )
 def test_the_ending_is_named(status, words):
     assert summary_lines(record(status=status), Path("x"))[0] == f"the command {words} after 1 min 15 s"

@@ -23,8 +23,9 @@ def drawn(monkeypatch):
     def render(record, path):
         made.append((record, path))
         Path(path).write_bytes(b"picture")
+        return path
 
-    monkeypatch.setitem(sys.modules, "voxelocity.monitoring.picture", SimpleNamespace(render_monitor_png=render))
+    monkeypatch.setitem(sys.modules, "voxelocity.monitoring.drawn.picture", SimpleNamespace(render_monitor_png=render))
     return made
 
 

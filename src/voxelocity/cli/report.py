@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,66 +13,136 @@ if TYPE_CHECKING:
 
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN [RUN]", help="Folder of a run, or of two to compare; finished or not.")
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER [FOLDER]",
+            help="What train, monitor or diagnose wrote, finished or not; two of one kind are compared.",
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", help="File to write; RUN/report.html or ./comparison.html if not given."),
+        typer.Option("-o", "--out", help="File to write; the folder's own page or ./comparison.html if not given."),
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", help="Dice whose time is compared; one that both runs reached if not given."),
+        typer.Option("--target", help="Of runs: Dice whose time is compared; one that both reached if not given."),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option("--margin", help="Largest difference of Dice that counts as none; 0.01 if not given."),
+        typer.Option("--margin", help="Of runs: largest difference of Dice that counts as none; 0.01 if not given."),
     ] = None,
     margin_mm: Annotated[
-        float | None, typer.Option("--margin-mm", help="Likewise of HD95, in mm; 1 if not given.")
+        float | None, typer.Option("--margin-mm", help="Of runs: likewise of HD95, in mm; 1 if not given.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; a page only with -o.")] = False,
 ) -> None:
-    """Render the page of a run again from the facts in its folder, or compare two runs."""
+    """Render the page of a run, a monitor or a diagnosis again from its folder, or compare two of one kind."""
     from voxelocity.core.errors import InputError
 
     if len(folders) > 2:
         raise InputError(f"report: {len(folders)} folders were given; name one to render, or two to compare")
-    _check_kinds(folders)
+    of_runs = {"--target": target, "--margin": margin, "--margin-mm": margin_mm}
+    given = [name for name, value in of_runs.items() if value is not None]
     if len(folders) == 1:
-        given = {"--target": target, "--margin": margin, "--margin-mm": margin_mm, "--json": as_json or None}
-        needless = [name for name, value in given.items() if value is not None]
+        needless = [*given, *(["--json"] if as_json else [])]
         if needless:
             raise InputError(
-                f"report: {', '.join(needless)} is for comparing two runs, but one was given; name another"
+                f"report: {', '.join(needless)} is for comparing two folders, but one was given; name another"
             )
-        _render_run(folders[0], out)
-    else:
+        typer.echo(_render_again(folders[0], out))
+        return
+    kind = _kind_of_both(folders)
+    if kind == "run":
         _compare_runs(folders[0], folders[1], out, target=target, margin=margin, margin_mm=margin_mm, as_json=as_json)
+        return
+    if given:
+        raise InputError(
+            f"report: {', '.join(given)} is for comparing two runs, but {folders[0]} and {folders[1]} hold a {kind} "
+            "each; leave it out"
+        )
+    page = out or (None if as_json else Path("comparison.html"))
+    compare = _compare_diagnoses if kind == "diagnosis" else _compare_monitors
+    compare(folders[0], folders[1], page, as_json=as_json)
 
 
-def _check_kinds(folders: list[Path]) -> None:
-    """Passes silently where all folders are ones that `report` renders.
+def _kind_of_both(folders: list[Path]) -> FolderKind:
+    """The kind that both folders have.
 
     A folder of no known kind is left to the reader of runs, which says what it lacks.
 
     Raises:
-        InputError: one is of a kind that has no page here.
+        InputError: they are of two kinds.
     """
     from voxelocity.core.errors import InputError
     from voxelocity.report import folder_kind
 
-    kinds: dict[Path, FolderKind] = {folder: folder_kind(folder) or "run" for folder in folders}
-    for folder, kind in kinds.items():
-        if kind != "run":
-            raise InputError(f"report: {folder} is the folder of a {kind}, not of a run; name what `train` wrote")
+    first, second = (folder_kind(folder) or "run" for folder in folders)
+    if first != second:
+        raise InputError(
+            f"report: {folders[0]} is the folder of a {first}, {folders[1]} that of a {second}; name two of one kind"
+        )
+    return first
 
 
-def _render_run(run: Path, out: Path | None) -> None:
-    from voxelocity.report import read_run, render_page
+def _render_again(folder: Path, out: Path | None) -> Path:
+    """The page, drawn from the facts in the folder."""
+    from voxelocity.report import folder_kind, read_run, render_page
 
-    page = out or run / "report.html"
-    render_page(read_run(run), page)
-    typer.echo(page)
+    kind = folder_kind(folder)
+    if kind == "diagnosis":
+        from voxelocity.diagnosis.session import draw_again
+
+        return draw_again(folder, out)
+    if kind == "monitor":
+        from voxelocity.monitoring.drawn.folder import draw_again as draw_monitor_again
+
+        return draw_monitor_again(folder, out)
+    return render_page(read_run(folder), out or folder / "report.html")
+
+
+def _compare_diagnoses(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
+    from voxelocity.diagnosis.compare import comparison_lines, comparison_to_plain
+    from voxelocity.diagnosis.compare_page import render_diagnosis_comparison
+    from voxelocity.diagnosis.stored import read_diagnosis
+
+    before, after = read_diagnosis(first), read_diagnosis(second)
+    if page is not None:
+        render_diagnosis_comparison(before, after, page)
+    if as_json:
+        _print_json(comparison_to_plain(before, after))
+    else:
+        _print_lines(comparison_lines(before, after), page)
+
+
+def _compare_monitors(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
+    from voxelocity.monitoring.drawn.comparison import monitor_comparison_lines, monitor_comparison_to_json
+    from voxelocity.monitoring.drawn.comparison_page import render_monitor_comparison
+    from voxelocity.monitoring.files import read_monitor
+
+    before, after = read_monitor(first), read_monitor(second)
+    if page is not None:
+        render_monitor_comparison(before, after, page)
+    if as_json:
+        _print_json(monitor_comparison_to_json(before, after))
+    else:
+        _print_lines(monitor_comparison_lines(before, after), page)
+
+
+def _print_json(record: dict[str, Any]) -> None:
+    import json
+
+    print(json.dumps(record, indent=1, allow_nan=False))
+
+
+def _print_lines(lines: list[str], page: Path | None) -> None:
+    """Prints them wrapped at words where they are longer than the terminal is wide."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for line in [*lines, "", *([f"see {page}"] if page is not None else [])]:
+        # A place must be whole, to be copied.
+        console.print(Text(line), highlight=False, soft_wrap=line.startswith("see "))
 
 
 def _compare_runs(
@@ -85,7 +155,6 @@ def _compare_runs(
     margin_mm: float | None,
     as_json: bool,
 ) -> None:
-    import json
     import shlex
 
     from rich.console import Console
@@ -124,7 +193,7 @@ def _compare_runs(
         record = comparison_to_json(
             pair.runs, title=title, target_dice=pair.target_dice, parity=pair.parity, notices=pair.notices
         )
-        print(json.dumps(record, indent=1))
+        _print_json(record)
         return
     console = Console()
     console.print(comparison_summary(pair))

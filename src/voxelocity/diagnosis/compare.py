@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from voxelocity.diagnosis.finding import Finding
 from voxelocity.diagnosis.looks import name_of
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.wording import Pace, faster_text, pace
-from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.labelled import LabelledRun, differing_settings, plain_value
 from voxelocity.report.quantities import count_text, duration_text, factor_text, value_text
 
 BEFORE, AFTER = "before", "after"
@@ -140,6 +141,56 @@ def comparison_lines(a: Diagnosis, b: Diagnosis) -> list[str]:
             for key, values in found.settings.items()
         ]
     return lines
+
+
+def comparison_to_plain(a: Diagnosis, b: Diagnosis) -> dict[str, Any]:
+    """The comparison as data for `json.dump`; numbers that do not exist are null.
+
+    Returns:
+        format, version: what this is; within a version keys are only added.
+        verdict, notices: sentences.
+        achieved, predicted: times faster.
+        before, after: `steps_per_s`, `images_per_s`, `step_s` (median), and `costs_s` of a step by part.
+        gone: `code`, `title`, `predicted`, `achieved` of each cause; new, still: `code` and `title`.
+        settings: dotted key to `before` and `after`, where they differ.
+    """
+    found = compare_diagnoses(a, b)
+    sides = {BEFORE: (found.before, found.costs_before), AFTER: (found.after, found.costs_after)}
+    return {
+        "format": "voxelocity diagnosis comparison",
+        "version": 1,
+        "verdict": comparison_verdict(found),
+        "notices": list(found.notices),
+        "achieved": _number(found.achieved),
+        "predicted": _number(found.predicted),
+        **{
+            word: {
+                "steps_per_s": _number(side.steps_per_s),
+                "images_per_s": _number(side.images_per_s),
+                "step_s": _number(side.step_s),
+                "costs_s": {name: _number(seconds) for name, seconds in costs.items()},
+            }
+            for word, (side, costs) in sides.items()
+        },
+        "gone": [
+            {
+                "code": one.finding.code,
+                "title": one.finding.title,
+                "predicted": _number(one.predicted),
+                "achieved": _number(one.achieved),
+            }
+            for one in found.gone
+        ],
+        "new": [{"code": one.code, "title": one.title} for one in found.new],
+        "still": [{"code": one.code, "title": one.title} for one in found.still],
+        "settings": {
+            key: {BEFORE: plain_value(old), AFTER: plain_value(new)} for key, (old, new) in found.settings.items()
+        },
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def agreement_text(gone: Gone) -> str:

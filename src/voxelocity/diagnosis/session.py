@@ -140,16 +140,35 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
         OutputError: one cannot be written.
     """
     places = [folder, folder / RECORDING_NAME, *([source, source / RECORDING_NAME] if source else [])]
-    trace = diagnosis.facts.profile.trace if diagnosis.facts.profile else ""
-    names = [Path(trace).name] if trace else []
-    found = _first([place / name for name in [*names, _TIMELINE_NAME] for place in places])
-    shown = os.path.relpath(found, folder) if found else ""
+    found = _trace(diagnosis, places)
     return Places(
         json=write_diagnosis(diagnosis, folder),
-        page=render_diagnosis_page(diagnosis, folder / PAGE_NAME, trace=shown),
+        page=_drawn(diagnosis, folder / PAGE_NAME, found),
         trace=found,
         kernels=_first([place / KERNELS_NAME for place in places]),
     )
+
+
+def draw_again(folder: Path, page: Path | None = None) -> Path:
+    """The page of the diagnosis in a folder, drawn again; in the folder where no other place is given.
+
+    Raises:
+        InputError: the folder holds no diagnosis.
+        OutputError: the page cannot be written.
+    """
+    diagnosis = read_diagnosis(folder)
+    return _drawn(diagnosis, page or folder / PAGE_NAME, _trace(diagnosis, [folder, folder / RECORDING_NAME]))
+
+
+def _trace(diagnosis: Diagnosis, places: Sequence[Path]) -> Path | None:
+    """Where the trace of the profiler lies, or the time line in its place; None where there is neither."""
+    trace = diagnosis.facts.profile.trace if diagnosis.facts.profile else ""
+    names = [Path(trace).name] if trace else []
+    return _first([place / name for name in [*names, _TIMELINE_NAME] for place in places])
+
+
+def _drawn(diagnosis: Diagnosis, page: Path, trace: Path | None) -> Path:
+    return render_diagnosis_page(diagnosis, page, trace=os.path.relpath(trace, page.parent) if trace else "")
 
 
 def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Sequence[Sample], folder: Path) -> Facts:

@@ -27,6 +27,7 @@ from voxelocity.observe.visible_gpus import GpuName
 from voxelocity.report.atomic import write_whole
 
 SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
+PAGE, PICTURE = "monitor.html", "monitor.png"
 _FORMAT = 1
 # Errors of a place that has no room; such a folder is watched from memory, any other failure is the person's to mend.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -10,9 +10,6 @@ from typing import Any
 
 from voxelocity.observe.samples import PhaseMark
 
-VARIABLE = "VOXELOCITY_SPANS"
-"""Names the folder in which programs of ours write `spans-<pid>.jsonl`."""
-
 MAX_PHASES = 10_000
 
 

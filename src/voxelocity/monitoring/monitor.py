@@ -10,14 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from voxelocity.core.errors import InputError
-from voxelocity.monitoring.files import MonitorFiles
-from voxelocity.monitoring.marks import VARIABLE, read_phases
+from voxelocity.monitoring.files import PICTURE, MonitorFiles
+from voxelocity.monitoring.marks import read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.environment import environment
 from voxelocity.observe.samples import Sample
 from voxelocity.observe.sampling import Sampler, checked_period_s
-
-PICTURE = "monitor.png"
+from voxelocity.observe.spans.phases import FOLDER_VARIABLE
 
 
 class Monitor:
@@ -95,8 +94,8 @@ class Monitor:
         self.prepare()
         self._is_running = True
         if pid is None and self.folder is not None:
-            self._variable_before = os.environ.get(VARIABLE)
-            os.environ[VARIABLE] = str(self.folder)
+            self._variable_before = os.environ.get(FOLDER_VARIABLE)
+            os.environ[FOLDER_VARIABLE] = str(self.folder)
         watched = os.getpid() if pid is None else pid
         self._sampler = Sampler(watched, period_s=self.period_s, on_sample=self._keep)
         self._sampler.start()
@@ -119,7 +118,7 @@ class Monitor:
             self._sampler.stop()
             self._status = status
             self._is_running, self._is_over = False, True
-            if os.environ.get(VARIABLE) == str(self.folder):
+            if os.environ.get(FOLDER_VARIABLE) == str(self.folder):
                 _set_variable(self._variable_before)
             self._describe(self._sampler)
             if self._files is not None:
@@ -170,11 +169,10 @@ class Monitor:
         """
         if not self._is_running and not self._is_over:
             raise InputError("monitoring: nothing has been watched yet; call start() before plot()")
-        from voxelocity.monitoring.picture import render_monitor_png  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from voxelocity.monitoring.drawn.picture import render_monitor_png
 
         place = Path(path) if path is not None else (self.folder or Path()) / PICTURE
-        render_monitor_png(self.record, place)
-        return place
+        return render_monitor_png(self.record, place)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -208,9 +206,9 @@ class Monitor:
 
 def _set_variable(value: str | None) -> None:
     if value is None:
-        del os.environ[VARIABLE]
+        del os.environ[FOLDER_VARIABLE]
     else:
-        os.environ[VARIABLE] = value
+        os.environ[FOLDER_VARIABLE] = value
 
 
 def _print(text: str) -> None:

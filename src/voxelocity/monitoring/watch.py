@@ -14,13 +14,12 @@ from typing import TextIO
 from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.closing import summary_lines
 from voxelocity.monitoring.live import open_live_view
-from voxelocity.monitoring.marks import VARIABLE
-from voxelocity.monitoring.monitor import PICTURE, Monitor
+from voxelocity.monitoring.monitor import Monitor
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.command import shell_status, watch_command
 from voxelocity.observe.samples import Sample
+from voxelocity.observe.spans.phases import FOLDER_VARIABLE
 
-PAGE = "monitor.html"
 _DEFAULT_FOLDER = Path("monitor")
 _LIVE_EVERY_S = 1.0
 
@@ -79,7 +78,7 @@ def watch(
     try:
         status = watch_command(
             command,
-            environment={VARIABLE: str(monitor.folder)},
+            environment={FOLDER_VARIABLE: str(monitor.folder)},
             on_start=at_start,
             tick=None if view is None else tick,
             tick_s=_LIVE_EVERY_S,
@@ -100,21 +99,17 @@ def watch(
 
 def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -> Path | None:
     """The page, None where it could not be made."""
-    from voxelocity.monitoring.page import render_monitor_page  # type: ignore[import-not-found, import-untyped, unused-ignore]
-    from voxelocity.monitoring.picture import render_monitor_png  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from voxelocity.monitoring.drawn.folder import draw_record
 
-    page = folder / PAGE
     try:
-        render_monitor_png(record, folder / PICTURE)
-        render_monitor_page(record, page)
+        return draw_record(record, folder)
     except (OutputError, OSError) as error:
         speak(f"the page could not be made ({error})")
         return None
-    return page
 
 
 def _write_openmetrics(sample: Sample, path: Path, monitor: Monitor) -> None:
-    from voxelocity.monitoring.openmetrics import write_openmetrics  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    from voxelocity.monitoring.openmetrics import write_openmetrics
 
     try:
         write_openmetrics(sample, path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.host import process_rank
 
-_FOLDER = "VOXELOCITY_SPANS"
+FOLDER_VARIABLE = "VOXELOCITY_SPANS"
 _WRITE_EVERY_S = 1.0
 _SHORTEST_S = 0.1
 """Of what is no marked phase: the finest period of the monitor, below which nothing can be seen on its time line."""
@@ -27,7 +27,7 @@ _MOST_LINES = 20_000
 
 def open_phase_file(*, environ: Mapping[str, str] = os.environ) -> PhaseFile | None:
     """A listener that writes phases for the monitor; None where none is listening."""
-    folder = environ.get(_FOLDER)
+    folder = environ.get(FOLDER_VARIABLE)
     return PhaseFile(Path(folder)) if folder else None
 
 

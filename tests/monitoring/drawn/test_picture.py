@@ -1,7 +1,7 @@
 from matplotlib.image import imread
 
-from voxelocity.monitoring.page import render_monitor_page
-from voxelocity.monitoring.picture import _COLOURS, render_monitor_png
+from voxelocity.monitoring.drawn.page import render_monitor_page
+from voxelocity.monitoring.drawn.picture import _COLOURS, render_monitor_png
 from voxelocity.report.charts import STAND_INS
 
 

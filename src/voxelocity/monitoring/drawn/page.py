@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.monitoring.columns import Columns
-from voxelocity.monitoring.phases import Phase, phases_of, stretches_of
+from voxelocity.monitoring.drawn.columns import Columns
+from voxelocity.monitoring.drawn.phases import Phase, phases_of, stretches_of
+from voxelocity.monitoring.drawn.summary import cards, device_table, ended_text, phase_table, sentence, title_of
+from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, sentence, title_of
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import count_text, duration_text, share_text
 from voxelocity.report.timeline import Stretch, Timeline, timeline_svg

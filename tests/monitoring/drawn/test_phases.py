@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from voxelocity.monitoring.phases import phases_of, stretches_of
+from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
 
 
 def test_phases_stand_in_the_order_in_which_they_began(mark):

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity.monitoring.columns import Columns
-from voxelocity.monitoring.phases import phases_of
+from voxelocity.monitoring.drawn.columns import Columns
+from voxelocity.monitoring.drawn.phases import phases_of
+from voxelocity.monitoring.drawn.summary import cards, device_table, ended_text, phase_table, sentence, title_of
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.summary import cards, device_table, ended_text, phase_table, sentence, title_of
 
 
 def test_the_sentence_tells_cores_gpu_memory_and_the_end(record, gpu):

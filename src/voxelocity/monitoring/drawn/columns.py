@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -108,6 +109,12 @@ def peak(column: Column) -> float:
     """The largest value that is known; NaN where none is."""
     known = column[np.isfinite(column)]
     return float(known.max()) if known.size else np.nan
+
+
+def mean_of_known(values: Sequence[float]) -> float:
+    """The mean of what is known; NaN where nothing is."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
 
 
 def thinned(times_s: Column, *columns: Column) -> list[tuple[float, ...]]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from voxelocity.monitoring.columns import Column, Columns, peak
-from voxelocity.monitoring.phases import Phase
+from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, peak
+from voxelocity.monitoring.drawn.phases import Phase
+from voxelocity.monitoring.drawn.timelines import memory_share
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.timelines import memory_share
 from voxelocity.report.quantities import NOT_AVAILABLE, bytes_text, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, Table, joined
 
@@ -68,9 +68,9 @@ def cards(columns: Columns) -> list[Card]:
     used = [peak(device.column("memory_used_bytes")) for device in columns.devices]
     many = len(columns.devices) > 1
     note = f"mean over time of {len(busy)} devices" if many else "of the time a kernel ran"
-    shown.append(_card("GPU busy", _mean(busy), share_text, note))
+    shown.append(_card("GPU busy", mean_of_known(busy), share_text, note))
     shown.append(_card("GPU memory", _most(used), bytes_text, _gpu_memory_note(columns)))
-    energy_wh = _energy_wh(columns)
+    energy_wh = gpu_energy_wh(columns)
     shown.append(
         _card("Energy of the GPU" + "s" * many, energy_wh, lambda value: _number_text(value, " Wh"), "power over time")
     )
@@ -163,7 +163,7 @@ def _gpu_memory_note(columns: Columns) -> str:
     return f"at most, {share_text(_most(shares))} of the device's own"
 
 
-def _energy_wh(columns: Columns) -> float:
+def gpu_energy_wh(columns: Columns) -> float:
     """Power over time, of all devices; a slice has none of its own."""
     powers = [device.column("power_w") for device in columns.devices]
     joules = [float(np.nansum(power * columns.periods_s)) for power in powers if np.isfinite(power).any()]
@@ -184,11 +184,6 @@ def _number_text(value: float, unit: str) -> str:
 
 def _card(name: str, value: float, text: Callable[[float], str], note: str) -> Card:
     return Card(name=name, value=text(value), note=note)
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if math.isfinite(value)]
-    return sum(known) / len(known) if known else math.nan
 
 
 def _most(values: Sequence[float]) -> float:

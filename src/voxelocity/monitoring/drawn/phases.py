@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from voxelocity.monitoring.columns import Column
+from voxelocity.monitoring.drawn.columns import Column
 from voxelocity.observe.samples import PhaseMark
 from voxelocity.report.timeline import Stretch
 

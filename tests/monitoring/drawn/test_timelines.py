@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity.monitoring.columns import Columns
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines
+from voxelocity.monitoring.drawn.columns import Columns
+from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 
 
 def by_key(timelines):

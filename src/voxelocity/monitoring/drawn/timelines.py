@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from voxelocity.monitoring.columns import Column, Columns, Device, peak, thinned
+from voxelocity.monitoring.drawn.columns import Column, Columns, Device, peak, thinned
 from voxelocity.report.timeline import Band, Line, Timeline
 
 _GPU_COLOURS = ("accent", *(f"class-{index}" for index in range(1, 8)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from voxelocity.monitoring.columns import Columns
-from voxelocity.monitoring.phases import phases_of, stretches_of
+from voxelocity.monitoring.drawn.columns import Columns
+from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
+from voxelocity.monitoring.drawn.summary import ended_text, title_of
+from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.summary import ended_text, title_of
-from voxelocity.monitoring.timelines import gpu_timelines, host_timelines
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import duration_text
 from voxelocity.report.timeline import Timeline, draw_timeline

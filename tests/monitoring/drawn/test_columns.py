@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.monitoring.columns import MAX_POINTS, Columns, peak, thinned
+from voxelocity.monitoring.drawn.columns import MAX_POINTS, Columns, peak, thinned
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 

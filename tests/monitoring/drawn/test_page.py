@@ -10,7 +10,7 @@ import pytest
 from matplotlib.image import imread
 
 from voxelocity.core.errors import OutputError
-from voxelocity.monitoring.page import render_monitor_page
+from voxelocity.monitoring.drawn.page import render_monitor_page
 from voxelocity.observe.samples import HostSample, Sample
 
 VOID = {"meta", "link", "img", "br"}

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 import voxelocity
 from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.grafana import dashboard
-from voxelocity.monitoring.openmetrics import openmetrics_text, sample_gauges, write_openmetrics
+from voxelocity.monitoring.openmetrics import openmetrics_text, write_openmetrics
+from voxelocity.observe.sample_gauges import sample_gauges
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 from voxelocity.observe.sinks.openmetrics import run_gauges
 

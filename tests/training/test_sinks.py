@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import signal
 
 import pytest
@@ -10,8 +11,9 @@ from rich.console import Console
 import voxelocity
 from voxelocity.core.errors import InterruptedRunError
 from voxelocity.observe import read_events
+from voxelocity.observe.samples import HostSample, Sample
 from voxelocity.step import TrainingStep
-from voxelocity.training import train
+from voxelocity.training import entry, train
 from voxelocity.training.stop import StopRequest
 
 
@@ -122,3 +124,29 @@ def test_a_sink_that_is_not_known_stops_the_command_before_anything_is_done(voxe
     assert told.status == 2
     assert "sinks: --log 'tensorbord' is not known; choose tensorboard, wandb, mlflow, openmetrics" in told.err
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_with_sinks_tell_of_the_machine_and_others_do_not_ask(run, tmp_path, monkeypatch):
+    made = []
+
+    class Once:
+        """A sampler that takes one sample, when it begins."""
+
+        def __init__(self, pid, *, period_s, on_sample):
+            made.append((pid, period_s))
+            self.on_sample = on_sample
+
+        def __enter__(self):
+            self.on_sample(Sample(time_s=1.0, period_s=1.0, host=HostSample(core_shares=(0.25,), program_cores=0.2)))
+
+        def __exit__(self, *_):
+            made.append("stopped")
+
+    monkeypatch.setattr(entry, "Sampler", Once)
+    run()
+    assert made == []
+    sink = Kept()
+    run(sink, overwrite=True)
+    assert made == [(os.getpid(), 10.0), "stopped"]
+    told = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "sample"]
+    assert [event["host"]["program_cores"] for event in told] == [0.2]

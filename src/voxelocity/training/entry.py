@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import Clock, EventLog, cpu_budget, ended_span, environment, read_events, system_clock
+from voxelocity.observe.sample_events import SampleEvents
+from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.planning import DeviceChoice, Planned, make_plan
 from voxelocity.report import plan_table, read_run
@@ -30,6 +34,9 @@ from voxelocity.training.begun import (
 from voxelocity.training.run import Run, RunResult
 from voxelocity.training.run_folder import RunFolder, refuse_finished
 from voxelocity.training.stop import StopRequest
+
+# 1 ms of CPU each, and a line of about 1 KB.
+_SAMPLE_PERIOD_S = 10.0
 
 
 def train(
@@ -119,7 +126,7 @@ def train(
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
             run = Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
             machine = environment()
-            with _outlets(run, sinks, machine, earlier) as outlets:
+            with _outlets(run, sinks, machine, earlier) as outlets, _samples(log) if sinks else nullcontext():
                 log.listen(outlets.write)
                 log.write("run_started", environment=machine)
                 for name, seconds in timings.items():
@@ -144,6 +151,11 @@ def _outlets(
         environment=machine,
     )
     return Outlets(sinks, start, earlier=earlier, warn=run.warn)
+
+
+def _samples(log: EventLog) -> Sampler:
+    """What tells the sinks of the machine; nothing else reads it, so without sinks nothing is asked."""
+    return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
 
 
 def _tell_of_phases(timings: Mapping[str, float], *, ago_s: float) -> None:

@@ -62,3 +62,20 @@ def test_a_file_of_ones_own_is_written_where_its_folder_exists(tell, tmp_path, f
     assert path.exists() == (not folder)
     assert len(warnings) == (1 if folder else 0)
     assert all("openmetrics is left out" in text and "No such file" in text for text in warnings)
+
+
+def test_the_newest_sample_of_the_machine_stands_beside_the_figures_of_the_run(tell, start, first_session):
+    gpu = {"index": 0, "name": "H100", "busy_share": 0.75, "throttle_reasons": []}
+    host = {"core_shares": [0.5, 1.0], "memory_used_bytes": 7}
+    samples = [
+        {"event": "sample", "time_s": 2.5, "period_s": 10.0, "host": host, "gpus": [gpu]},
+        {"event": "sample", "time_s": 2.6, "period_s": 10.0, "host": {**host, "memory_used_bytes": 9}, "gpus": []},
+    ]
+    tell(OpenMetricsSink(), [*first_session[:2], samples[0]])
+    found = figures(start.folder / "metrics.prom")
+    assert found["gpu_busy_ratio"] == 0.75
+    assert found["memory_used_bytes"] == 7
+    tell(OpenMetricsSink(), [*first_session[:2], *samples])
+    found = figures(start.folder / "metrics.prom")
+    assert "gpu_busy_ratio" not in found, "a device that was lost"
+    assert found["memory_used_bytes"] == 9

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.observe.exposition import Gauge, Labelled, exposition, write_exposition
+from voxelocity.observe.sample_events import sample_of
+from voxelocity.observe.sample_gauges import sample_values
 from voxelocity.observe.sinks.protocol import Event, RunStart
 
 
@@ -29,7 +31,7 @@ _RUNNING = _gauge("run_running", "", "1 while the run goes on, 0 once it has end
 
 
 def run_gauges() -> tuple[Gauge, ...]:
-    """Every gauge that `OpenMetricsSink` may write."""
+    """Every gauge of its own that `OpenMetricsSink` may write; those of the machine are `sample_gauges`."""
     return (_STEP, _EPOCH, _LOSS, _RATE, _SPEED, _WAIT, _MEAN_DICE, _DICE, _BEST_DICE, _VALIDATION, _ELAPSED,
             _WARNINGS, _RUNNING)  # fmt: skip
 
@@ -53,6 +55,7 @@ class OpenMetricsSink:
             run.folder.mkdir(parents=True, exist_ok=True)
         self._labels = {"run": run.name}
         self._values: dict[Gauge, list[Labelled]] = {}
+        self._machine: list[tuple[Gauge, list[Labelled]]] = []
         self._num_warnings = 0
         for event in run.kept:
             self._take(event)
@@ -83,6 +86,9 @@ class OpenMetricsSink:
                 self._values[_DICE] = [({**self._labels, "class": name}, value) for name, value in dice]
             case "warning":
                 self._num_warnings += 1
+            case "sample":
+                # All of the machine is exchanged at once: a GPU that was lost must not stand there for good.
+                self._machine = sample_values(sample_of(event), self._labels)
         self._set(_WARNINGS, self._num_warnings)
 
     def _take_steps(self, event: Event) -> None:
@@ -96,4 +102,4 @@ class OpenMetricsSink:
         self._values[gauge] = [(self._labels, value)]
 
     def _write(self) -> None:
-        write_exposition(self._target, exposition(self._values.items()))
+        write_exposition(self._target, exposition([*self._values.items(), *self._machine]))

@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "tables.py"
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """The script, with its result files in a folder of the test's own."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("tables", SCRIPT)
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    return tables
+    monkeypatch.setattr("tables_of.results.RESULTS", tmp_path)
+    yield tables
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tables_of"]:
+        del sys.modules[name]
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path)
     noise = {**row, "transform": "RandGaussianNoised", "smallest_p": 0.123, "num_label_voxels": None}
     record = {"command": "python benchmarks/monai_parity.py", "environment": environment, "rows": [row, other, noise]}
     (tmp_path / "monai_parity.json").write_text(json.dumps(record))
-    lines = tables._parity_lines()
+    lines = tables.monai.parity_lines()
     assert lines[2] == "| `RandFlipd` | `prob=1.0` | 5 | image, label | 0 | 0 | equal | 14 | 1.3 |"
     assert "| 2.0e-03; shapes | 7 | 1e-06 |" in lines[3]
     assert "| not compared; smallest p of 5: 0.12 | not touched | equal in distribution |" in lines[4]
@@ -86,7 +90,7 @@ def test_the_page_on_monai_shows_its_deterministic_transforms(tables, tmp_path):
     record = {"command": "python y.py", "environment": environment,
               "comparisons": [{"title": "Spacingd", "sides": sides}]}  # fmt: skip
     (tmp_path / "monai_deterministic.json").write_text(json.dumps(record))
-    lines = tables._deterministic_lines()
+    lines = tables.monai.deterministic_lines()
     assert lines[4] == "| Spacingd | 2 | 6 | 3.0× | 2.5 to 3.5 | 7 |"
     assert lines[-1].startswith("`python y.py`, commit x")
 
@@ -162,7 +166,7 @@ def test_the_page_on_spans_shows_what_they_and_the_watchers_cost(tables, tmp_pat
     record = {"span_off_us": figure(0.4), "span_on_us": figure(2.5), "training_step": step, "load_average": 1.0}
     record |= {"command": "python x.py", "environment": ENVIRONMENT, "watchers": [watcher, absent]}
     (tmp_path / "own_cost.json").write_text(json.dumps(record))
-    lines = tables._own_cost_lines()
+    lines = tables.watching.own_cost_lines()
     assert "| a span, nobody listens | 0.4 (0.2 to 0.8) | µs of CPU | 5 |" in lines
     assert "| a span, recorded with the host's clock | 2.5 (1.25 to 5) | µs of CPU | 5 |" in lines
     step = "| recording the 7 spans of a training step of the demo (0.20 s) | 0.10% (0.05% to 0.20%) |"
@@ -182,6 +186,6 @@ def test_the_page_on_runs_shows_how_the_split_compares_with_the_wall_time(tables
     record = {"command": "python x.py", "environment": ENVIRONMENT, "load_average": 1.0}
     record["runs"] = [{**run, "resumed": False}, {**run, "resumed": True}]
     (tmp_path / "time_split.json").write_text(json.dumps(record))
-    lines = tables._split_lines()
+    lines = tables.watching.split_lines()
     assert "| in one go | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines
     assert "| stopped by Ctrl-C and resumed | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines

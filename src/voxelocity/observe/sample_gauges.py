@@ -88,7 +88,9 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
         (asked.gauge, [(own, _scaled(getattr(gpu, asked.field), asked.scale)) for own, gpu in devices])
         for asked in _GPU
     ]
-    reasons: list[Labelled] = [({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons]
+    reasons: list[Labelled] = [
+        ({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons
+    ]
     return [*values, (_THROTTLED, reasons)]
 
 

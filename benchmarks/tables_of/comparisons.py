@@ -1,0 +1,52 @@
+"""Tables of `voxelocity bench`: all comparisons of a record, in short and with their notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables_of.results import figure_text, markdown_table, source_line
+from voxelocity.report.quantities import factor_text
+
+
+def in_short(record: dict[str, Any]) -> list[str]:
+    """All comparisons of a record without their notes."""
+    lines = []
+    for comparison in record["comparisons"]:
+        lines += [f"**{comparison['title']}**", ""]
+        lines += markdown_table(
+            ("", comparison["unit"], "least to most", "n", "ours better by"),
+            (
+                (
+                    side["name"],
+                    figure_text(side.get("median")),
+                    f"{figure_text(side.get('low'))} to {figure_text(side.get('high'))}" if side["n"] > 1 else "",
+                    side["n"],
+                    factor_text((side.get("ours_better_by") or {}).get("median")) if side["n"] else side["note"],
+                )
+                for side in comparison["sides"]
+            ),
+        )
+        lines += [""]
+    return [*lines, f"{source_line(record, record['command'])} Settings and notes: [measured.md](measured.md).", ""]
+
+
+def side_by_side(record: dict[str, Any]) -> list[str]:
+    """All comparisons of one `voxelocity bench` scenario."""
+    lines = [f"## Side by side: {record['benchmark']}", "", f"`{record['command']}`, {record['date']}", ""]
+    for comparison in record["comparisons"]:
+        lines += [f"**{comparison['title']}**", ""]
+        lines += markdown_table(
+            ("", comparison["unit"], "least", "most", "n", "ours better by", ""),
+            (
+                (
+                    side["name"],
+                    *(figure_text(side.get(key)) for key in ("median", "low", "high")),
+                    side["n"],
+                    factor_text((side.get("ours_better_by") or {}).get("median")),
+                    side["note"],
+                )
+                for side in comparison["sides"]
+            ),
+        )
+        lines += ["", *([comparison["note"] + ".", ""] if comparison["note"] else [])]
+    return lines

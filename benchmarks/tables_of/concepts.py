@@ -1,0 +1,62 @@
+"""Tables of the README and of the concept pages."""
+
+from __future__ import annotations
+
+from tables_of.caches import cache_table, growth_table, shape_of
+from tables_of.comparisons import in_short
+from tables_of.results import demo_words, load, markdown_table, source_line
+from voxelocity.report import duration_text
+
+TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
+             "feed.md": ("feed", "training")}  # fmt: skip
+
+
+def readme_table() -> str:
+    """The few figures of the README."""
+    rows = [
+        (
+            f"hippocampus MR, 208 cases, `--time-budget {record['time_budget']}`",
+            f"mean foreground Dice {record['mean_dice']:.3f} of the held-out fold, after "
+            f"{duration_text(record['wall_s'])}",
+        )
+        for record in sorted(load("main_job_hippocampus_*m.json"), key=lambda record: record["wall_s"])
+    ]
+    rows += [
+        ("demo: the same training, plainly and with Voxelocity", demo_words(record["demo"]))
+        for record in load("fresh_clone.json")
+    ]
+    return "\n".join(["| on 2 CPU cores, no GPU | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)])
+
+
+def page_tables(name: str) -> str:
+    """The tables of one concept page: its scenarios in short, and what else was measured of its subject."""
+    lines: list[str] = []
+    if name == "feed.md":
+        lines += _waiting_lines()
+    for record in load("cache_read.json") if name == "cache.md" else []:
+        lines += [f"**96³ patch of an entry not opened before, {shape_of(record)} CT**", "", *cache_table(record), "",
+                  source_line(record, " ".join(record["command"])), ""]  # fmt: skip
+    for record in load("growth.json") if name == "cache.md" else []:
+        lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *growth_table(record), ""]
+        lines += [source_line(record, "python benchmarks/growth.py"), ""]
+    for scenario in TABLE_OF[name]:
+        for record in load(f"bench_{scenario}.json"):
+            lines += in_short(record)
+    assert lines, f"no result file for {name}"
+    return "\n".join(lines[:-1])
+
+
+def _waiting_lines() -> list[str]:
+    """Which part of whole trainings was spent waiting, ours and the demo's plain script."""
+    rows = [
+        (f"{r['scenario']}, {r['time_budget']}", "Voxelocity", f"{r['wait_share']:.1%}", 1, f"{r['date']}")
+        for r in load("main_job_*.json")
+    ]
+    rows += [
+        ("the demo", run["label"], f"{run['wait_share']:.1%}", 1, record["date"])
+        for record in load("fresh_clone.json")
+        for run in record["demo"]["runs"]
+    ]
+    table = markdown_table(("training", "by", "waiting for data", "n", "date"), rows)
+    return ["**Part of the training time spent waiting for data**", "", *table, "",
+            "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip

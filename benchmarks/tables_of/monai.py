@@ -1,0 +1,117 @@
+"""Tables of the pages on MONAI: examples, chains, curves, transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tables_of.comparisons import in_short
+from tables_of.results import figure_text, load, markdown_table, range_text, source_line
+from voxelocity.report.quantities import factor_text
+
+
+def example_lines() -> list[str]:
+    """Both scripts of each worked example."""
+    lines: list[str] = []
+    for record in load("monai_examples.json"):
+        rows = [
+            (found["name"], side, *(range_text(figures[key]) for key in ("seconds_to_fill_cache", "seconds_per_epoch",
+             "samples_per_s", "seconds_in_all")), f"{figures['mean_dice']['median']:.4f}", found["n"])
+            for found in record["examples"]
+            for side, figures in found["sides"].items()
+        ]  # fmt: skip
+        lines += markdown_table(("example", "imports from", "filling the cache, s", "an epoch, s", "patches/s",
+                         "the whole script, s", "Dice", "n"), rows)  # fmt: skip
+        lines += ["", *(
+            f"{found['name']}: {found['cases']}, `{' '.join(found['options'])}`, {found['num_steps']} steps; largest "
+            f"difference of a loss {found['largest_difference']:.1e} of its value.  "
+            for found in record["examples"]
+        ), "", source_line(record, record["command"])]  # fmt: skip
+    return lines
+
+
+def chain_lines() -> list[str]:
+    """Chains of transforms, in short."""
+    return [line for record in load("bench_monai.json") for line in in_short(record)][:-1]
+
+
+def curve_lines() -> list[str]:
+    """Largest differences of losses, and the two samples of final losses."""
+    lines: list[str] = []
+    for record in load("monai_curves.json"):
+        lines += markdown_table(
+            ("data set", "loader", "optimizer", "steps", "largest difference of a loss", "of the held-out loss"),
+            (
+                (row["data_set"], row["loader"], row["optimizer"], row["num_steps"],
+                 f"{row['largest_difference']:.1e}", f"{row['held_out_difference']:.1e}")
+                for row in record["curves"]
+            ),
+        )  # fmt: skip
+        found = record["noise"]
+        low, high = found["difference_of_means"]
+        is_within = "within" if found["is_equivalent"] else "**not within**"
+        lines += ["", f"Shares of MONAI's loss; expected below {record['tolerance']:g}.", "",
+                  f"With `RandGaussianNoised`, drawn by the engine: final losses of {found['n'][0]} seeds against "
+                  f"{found['n'][1]} others under MONAI. Two-sided Mann-Whitney p = {found['mann_whitney_p']:.2f}, "
+                  f"two-sample Kolmogorov-Smirnov p = {found['kolmogorov_smirnov_p']:.2f}. The difference of the means "
+                  f"is {low:+.2%} to {high:+.2%} of MONAI's ({found['confidence']:.0%} interval), {is_within} the "
+                  f"{found['margin']:.0%} set before.", "", source_line(record, record["command"])]  # fmt: skip
+    return lines
+
+
+def parity_lines() -> list[str]:
+    """How each random transform compares with that of MONAI."""
+    lines: list[str] = []
+    for record in load("monai_parity.json"):
+        lines += [*_parity_table(record), "", source_line(record, record["command"])]
+    return lines
+
+
+def _parity_table(record: dict[str, Any]) -> list[str]:
+    return markdown_table(
+        ("transform", "arguments tried", "draws", "keys", "largest difference / largest value",
+         "label voxels that differ", "tolerance", "MONAI, CPU ms", "ours, CPU ms"),
+        (
+            (f"`{row['transform']}`", f"`{row['arguments'].replace('|', '&#124;')}`" if row["arguments"] else "",
+             row["num_draws"], ", ".join(row["keys"]), _gap(row),
+             "not touched" if row["num_label_voxels"] is None else row["num_label_voxels"], _promise(row),
+             figure_text(row["monai_ms"]), figure_text(row["our_ms"]))
+            for row in record["rows"]
+        ),
+    )  # fmt: skip
+
+
+def _gap(row: dict[str, Any]) -> str:
+    """The difference, and in words what else differs."""
+    if row["smallest_p"] is not None:
+        found = f"not compared; smallest p of {row['num_draws']}: {row['smallest_p']:.2g}"
+    else:
+        found = f"{row['largest']:.1e}" if row["largest"] else "0"
+    return "; ".join([found, row["words"]] if row["words"] else [found])
+
+
+def _promise(row: dict[str, Any]) -> str:
+    """What a case is held to."""
+    if row["smallest_p"] is not None:
+        return "equal in distribution"
+    return f"{row['tolerance']:.0e}" if row["tolerance"] else "equal"
+
+
+def deterministic_lines() -> list[str]:
+    """CPU time of MONAI's fixed transforms, ours and theirs."""
+    lines: list[str] = []
+    for record in load("monai_deterministic.json"):
+        lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
+        lines += [source_line(record, record["command"])]
+    return lines
+
+
+def _deterministic_table(record: dict[str, Any]) -> list[str]:
+    """A line for each transform: ours and MONAI's, medians of the rounds; the ratio is the median of theirs."""
+    rows = []
+    for comparison in record["comparisons"]:
+        ours, theirs = comparison["sides"]
+        ratio = theirs["ours_better_by"]
+        spread = f"{ratio['low']:.1f} to {ratio['high']:.1f}"
+        rows.append((comparison["title"], figure_text(ours["median"]), figure_text(theirs["median"]),
+                     factor_text(ratio["median"]), spread, ours["n"]))  # fmt: skip
+    return markdown_table(("", "Voxelocity, ms", "MONAI, ms", "better by", "least to most", "n"), rows)

@@ -1,0 +1,55 @@
+"""Tables of what watching costs, and of how times add up."""
+
+from __future__ import annotations
+
+from tables_of.results import load, markdown_table, percents, range_text, source_line
+from voxelocity.report import duration_text
+
+_WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
+
+
+def own_cost_lines() -> list[str]:
+    """What spans and watchers take."""
+    lines: list[str] = []
+    for record in load("own_cost.json"):
+        step, span_us = record["training_step"], record["span_on_us"]["median"]
+        by_spans = step["spans_per_step"] * span_us * 1e-6 / step["step_cpu_s"]["median"]
+        rows = [
+            ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
+            ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
+             record["span_on_us"]["n"]),
+            (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
+             f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
+             f"of its CPU time, pair by pair; so many times the line above is {by_spans:.2%}", step["share"]["n"]),
+        ]  # fmt: skip
+        for row in record["watchers"]:
+            what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
+            if row["note"]:
+                rows.append((what, "n/a", row["note"], 0))
+                continue
+            rows += [
+                (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
+                 row["own_share"]["n"]),
+                (f"{what}: what it adds to the program", percents(row["wall_share"]), "of the program's time",
+                 row["wall_share"]["n"]),
+            ]  # fmt: skip
+        lines += markdown_table(("what", "median (least to most)", "", "n"), rows)
+        lines += ["", f"Load average before: {record['load_average']:.1f}. {source_line(record, record['command'])}"]
+    return lines
+
+
+def split_lines() -> list[str]:
+    """How the split of the report compares with the time of the process."""
+    lines: list[str] = []
+    for record in load("time_split.json"):
+        rows = [
+            ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
+             duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
+             f"{run['other_share_of_steps']:.1%}")
+            for run in record["runs"]
+        ]  # fmt: skip
+        heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
+        lines += markdown_table(heads, rows)
+        lines += ["", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
+                  f"{source_line(record, record['command'])}"]  # fmt: skip
+    return lines

@@ -169,10 +169,12 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
         wall_share, cpu_share: what is added to the program's rounds, as a share of them without.
         own_cpu_s: CPU seconds of all processes but the program's.
         own_share: of the wall time that the program's rounds took.
+        told_share: of one core while it watched, as the watcher itself tells it; start-up and pages are not in it. Not
+            there where it tells none.
         note: why there are no figures, or "".
     """
     words = [sys.executable, str(HERE / "watched_programs.py"), program, "--rounds", str(rounds)]
-    wall, cpu, own, own_share = list[float](), list[float](), list[float](), list[float]()
+    wall, cpu, own, own_share, told = list[float](), list[float](), list[float](), list[float](), list[float]()
     for number in range(pairs):
         with tempfile.TemporaryDirectory() as folder:
             before = [*watcher(Path(folder) / "watched"), "--"]
@@ -183,13 +185,26 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
                 if ended is None:
                     return {"note": f"could not be run: {' '.join(before[1:-1][:3])}"}
                 found[side] = ended
+            told += _told_shares(Path(folder) / "watched")
         with_it, without = found["with"], found["without"]
         wall.append(with_it["wall_s"] / without["wall_s"] - 1.0)
         cpu.append(with_it["cpu_s"] / without["cpu_s"] - 1.0)
         own.append(with_it["tree_cpu_s"] - with_it["process_cpu_s"])
         own_share.append(own[-1] / with_it["wall_s"])
     figures = {"wall_share": wall, "cpu_share": cpu, "own_cpu_s": own, "own_share": own_share}
+    figures |= {"told_share": told} if told else {}
     return {"note": "", **{name: summary(values) for name, values in figures.items()}}
+
+
+def _told_shares(folder: Path) -> list[float]:
+    """What a monitor or a diagnosis says in its own record that it cost; none where it says nothing."""
+    if (folder / "monitor.json").is_file():
+        record = json.loads((folder / "monitor.json").read_text())
+        return [record["own_cpu_s"] / record["seconds"]]
+    if (folder / "diagnosis.json").is_file():
+        share = json.loads((folder / "diagnosis.json").read_text())["own_share"]
+        return [] if share is None else [share]
+    return []
 
 
 def _run(words: Sequence[str]) -> dict[str, float] | None:
@@ -238,13 +253,15 @@ def measure(amount: Amount) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--quick", action="store_true", help="Few repeats; writes nothing, prints the record.")
-    quick = parser.parse_args().quick
+    parser.add_argument("--pairs", type=int, default=Amount.pairs, help="Runs with and without each watcher.")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     record = {
-        "command": "python benchmarks/own_cost.py",
+        "command": "python benchmarks/own_cost.py" + f" --pairs {arguments.pairs}" * (arguments.pairs != Amount.pairs),
         "date": time.strftime("%Y-%m-%d"),
         "environment": environment(),
         "load_average": os.getloadavg()[0],
-        **measure(QUICK if quick else Amount()),
+        **measure(QUICK if quick else Amount(pairs=arguments.pairs)),
     }
     text = json.dumps(record, indent=1)
     if not quick:

@@ -27,6 +27,9 @@ def own_cost_lines() -> list[str]:
             if row["note"]:
                 rows.append((what, "n/a", row["note"], 0))
                 continue
+            if "told_share" in row:
+                rows.append((f"{what}: its own CPU time while it watches, as it tells it", percents(row["told_share"]),
+                             "of one core", row["told_share"]["n"]))  # fmt: skip
             rows += [
                 (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
                  row["own_share"]["n"]),

@@ -160,7 +160,7 @@ ENVIRONMENT = dict.fromkeys(("cpu", "num_cpus", "gpu", "torch", "monai", "commit
 
 def test_the_page_on_spans_shows_what_they_and_the_watchers_cost(tables, tmp_path):
     watcher = {"watcher": "voxelocity monitor --period 0.5", "program": "cpu", "note": ""}
-    watcher |= {"own_share": figure(0.004), "wall_share": figure(0.01)}
+    watcher |= {"own_share": figure(0.004), "wall_share": figure(0.01), "told_share": figure(0.002)}
     absent = {"watcher": "voxelocity diagnose", "program": "training", "note": "could not be run: x"}
     step = {"share": figure(0.001), "step_cpu_s": figure(0.2), "spans_per_step": 7}
     record = {"span_off_us": figure(0.4), "span_on_us": figure(2.5), "training_step": step, "load_average": 1.0}
@@ -175,6 +175,8 @@ def test_the_page_on_spans_shows_what_they_and_the_watchers_cost(tables, tmp_pat
     assert (
         f"{around} its own CPU time, start-up included | 0.40% (0.20% to 0.80%) | of the program's time | 5 |" in lines
     )
+    told = "its own CPU time while it watches, as it tells it | 0.20% (0.10% to 0.40%) | of one core | 5 |"
+    assert f"{around} {told}" in lines
     assert f"{around} what it adds to the program | 1.00% (0.50% to 2.00%) | of the program's time | 5 |" in lines
     assert "| `voxelocity diagnose` around a training program | n/a | could not be run: x | 0 |" in lines
     assert lines[-1].startswith("Load average before: 1.0. `python x.py`")

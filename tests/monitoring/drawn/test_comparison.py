@@ -66,7 +66,7 @@ def test_what_spoils_the_figures_is_said(record):
 def test_lines_fit_a_terminal_of_60_columns_but_for_what_wraps(record, mark):
     before = record(20, phases=[mark("a phase with a name that is longer than the column", 0.0, 6.0)])
     lines = monitor_comparison_lines(before, record(10, command=("python", "train.py", "--fast")))
-    assert "watched                        20 s         10 s" in lines
+    assert "Watched                        20 s         10 s" in lines
     assert max(len(line) for line in lines[1:-1]) <= 60
     assert lines[-1].strip().startswith("command:")
 

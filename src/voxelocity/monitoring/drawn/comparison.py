@@ -163,22 +163,22 @@ def _measured(columns: Columns) -> dict[str, float]:
 
 _Text = Callable[[float], str]
 _OF_ALL: Mapping[str, tuple[str, _Text]] = {
-    "seconds": ("watched", duration_text),
-    "cpu_busy_share": ("cores busy", share_text),
-    "program_cores": ("program, cores", rate_text),
-    "others_cores": ("others, cores", rate_text),
-    "memory_peak_bytes": ("memory, peak", bytes_text),
-    "program_memory_peak_bytes": ("of the program, peak", bytes_text),
-    "disk_read_bytes": ("read from disk", bytes_text),
-    "disk_write_bytes": ("written to disk", bytes_text),
+    "seconds": ("Watched", duration_text),
+    "cpu_busy_share": ("Cores busy", share_text),
+    "program_cores": ("Program, cores", rate_text),
+    "others_cores": ("Others, cores", rate_text),
+    "memory_peak_bytes": ("Memory, peak", bytes_text),
+    "program_memory_peak_bytes": ("Program memory, peak", bytes_text),
+    "disk_read_bytes": ("Read from disk", bytes_text),
+    "disk_write_bytes": ("Written to disk", bytes_text),
     "gpu_busy_share": ("GPUs busy", share_text),
     "gpu_memory_peak_bytes": ("GPU memory, peak", bytes_text),
     "gpu_energy_wh": ("GPU energy", lambda value: f"{rate_text(value)} Wh" if math.isfinite(value) else NOT_AVAILABLE),
 }
 
 
-def _figure(key: str, before: float, after: float) -> Figure:
-    name, text = _OF_ALL[key]
+def _figure(key: str, before: float, after: float, *, of_phase: bool = False) -> Figure:
+    name, text = ("Time", duration_text) if of_phase and key == "seconds" else _OF_ALL[key]
     return Figure(key=key, name=name, before=before, after=after, text=text)
 
 
@@ -188,7 +188,7 @@ def _phases(sides: tuple[Columns, Columns]) -> list[PhaseFigures]:
     result = []
     for name in names:
         measured = [_of_phase(columns, phases.get(name)) for columns, phases in zip(sides, found, strict=True)]
-        figures = [_figure(key, measured[0][key], measured[1][key]) for key in measured[0]]
+        figures = [_figure(key, measured[0][key], measured[1][key], of_phase=True) for key in measured[0]]
         known = [one for one in figures if not math.isnan(one.before) or not math.isnan(one.after)]
         result.append(PhaseFigures(name=name, figures=known))
     return result

@@ -43,4 +43,4 @@ _CARDS = ("seconds", "cpu_busy_share", "program_memory_peak_bytes", "gpu_busy_sh
 
 def _card(figure: Figure) -> Card:
     name, before, after = figure.row
-    return Card(name=name[:1].upper() + name[1:], value=after, note=f"{before} before")
+    return Card(name=name, value=after, note=f"{before} before")

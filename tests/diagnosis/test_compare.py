@@ -1,8 +1,9 @@
 import dataclasses
+import json
 
 import pytest
 
-from voxelocity.diagnosis.compare import compare_diagnoses, comparison_lines, comparison_verdict
+from voxelocity.diagnosis.compare import compare_diagnoses, comparison_lines, comparison_to_plain, comparison_verdict
 from voxelocity.diagnosis.compare_page import render_diagnosis_comparison
 
 
@@ -166,3 +167,20 @@ def test_the_page_shows_both_bars_on_one_scale_and_every_finding(before, after, 
     for phrase in ("What is gone", "What is still there", "loader.num_workers", "1.29", before.verdict[20:60]):
         assert phrase in words
     assert "What is new" not in words
+
+
+def test_as_plain_data_what_cannot_be_compared_is_null(before, after, example_diagnosis):
+    found = comparison_to_plain(before, after)
+    assert found["gone"] == [
+        {
+            "code": "VX101",
+            "title": before.findings[0].title,
+            "predicted": pytest.approx(2.5),
+            "achieved": found["achieved"],
+        }
+    ]
+    assert found["settings"]["loader.num_workers"] == {"before": 0, "after": 2}
+    assert sum(found["before"]["costs_s"].values()) > sum(found["after"]["costs_s"].values())
+    unseen = json.loads(json.dumps(comparison_to_plain(before, example_diagnosis("nothing seen")), allow_nan=False))
+    assert unseen["achieved"] is None
+    assert unseen["after"]["steps_per_s"] is None

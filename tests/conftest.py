@@ -56,6 +56,12 @@ def _no_memory_is_shared_with_other_tests(
     monkeypatch.setattr("voxelocity.data.cache.choose.memory_folder", lambda *, min_free_bytes: (place, ""))
 
 
+@pytest.fixture(autouse=True)
+def _plans_are_made_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured, they would take seconds and depend on how busy the machine is."""
+    monkeypatch.setattr("voxelocity.planning.make._MEASURE", "never")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """With REQUIRE_GPU=1 a GPU test that would be skipped fails instead."""

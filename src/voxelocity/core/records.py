@@ -8,6 +8,26 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured for a choice on this machine: how long one way takes of another's time.
+
+    Attributes:
+        what: the two ways, "A against B".
+        ratio: time with A over time with B, the median of all rounds; below 1 A is quicker.
+        low: the least of them. `high` is the most.
+        rounds: how many there were.
+        decided: whether the choice follows from it; otherwise it stands beside a choice made by rule.
+    """
+
+    what: str
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+    decided: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice:
     """One automatic decision.
 
@@ -16,12 +36,17 @@ class Choice:
         value: what was chosen, as plain data.
         reason: why, in words, with the measurement behind it.
         changes_results: whether another choice would change the trained weights or the predictions.
+        changes_roundings: whether another choice would change them by roundings alone, as another machine does: the
+            same sums in another order.
+        measured: the measurement behind or beside it.
     """
 
     key: str
     value: Any
     reason: str
     changes_results: bool = True
+    changes_roundings: bool = False
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

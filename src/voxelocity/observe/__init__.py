@@ -2,7 +2,7 @@
 
 from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.command import run_command, shell_status, watch_command
-from voxelocity.observe.environment import environment
+from voxelocity.observe.environment import cpu_name, environment
 from voxelocity.observe.events import EventLog, events_path, read_events, read_events_of_ranks
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
@@ -48,6 +48,7 @@ __all__ = [
     "Timing",
     "available_memory_bytes",
     "cpu_budget",
+    "cpu_name",
     "device_clock",
     "end_range",
     "ended_span",

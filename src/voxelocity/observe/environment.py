@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
         **{name: _version(name) for name in _PACKAGES},
         "voxelocity": _version("voxelocity") or _version_of_checkout(_CHECKOUT),
         "platform": platform.platform(),
-        "cpu": _cpu_name(Path("/proc/cpuinfo")),
+        "cpu": cpu_name(),
         "num_cpus": cpu_budget(),
         "memory_bytes": total_memory_bytes(),
         "gpu": _gpu_name(Path("/proc/driver/nvidia/gpus")),
@@ -58,7 +58,8 @@ def _version_of_checkout(checkout: Path) -> str | None:
     return str(project.get("version")) if project.get("name") == "voxelocity" else None
 
 
-def _cpu_name(cpuinfo: Path) -> str:
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of the CPU as its maker calls it, or its architecture where the system does not tell."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

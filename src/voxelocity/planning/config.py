@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,17 @@ from voxelocity.core.config import Config
 from voxelocity.data.pipeline import DataConfig
 from voxelocity.infer import WindowConfig
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig, ScheduleConfig
+
+Measure = Literal["once", "again", "never"]
+
+
+class PlannerConfig(Config):
+    """How the plan itself is made. Changes nothing in a run whose plan is made."""
+
+    measure: Measure = "once"
+    """Whether choices that hang on the machine are measured by a few steps of the planned network: "once" for each
+    network, machine and version of torch, and kept in the cache folder; "again" whatever is kept; "never" leaves all of
+    them to the rules."""
 
 
 class TrainConfig(Config):
@@ -44,6 +55,8 @@ class Plan(Config):
 
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of weights, order, patches and augmentation."""
+    planner: PlannerConfig = PlannerConfig()
+    """How the plan was made."""
     data: DataConfig
     """From files to batches."""
     network: NetworkConfig

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from voxelocity.core.config import set_value
-from voxelocity.core.records import Choice
+from voxelocity.core.records import Choice, Measured
 from voxelocity.planning.fingerprint import Fingerprint
 from voxelocity.planning.machine import Machine
+from voxelocity.planning.step_trial import StepTimer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,8 @@ class Facts:
 
     Attributes:
         overrides: dotted keys a person has set; they win over every rule, and later rules see them.
+        kept: dotted keys that an unfinished run has measured; they win over measuring again.
+        time_steps: says how long a step takes; None where rules choose without measuring.
         settled: nested plain values of the plan so far.
         choices: every settled value with its reason, in order.
     """
@@ -47,18 +50,46 @@ class Facts:
     machine: Machine
     request: Request
     overrides: Mapping[str, Any]
+    kept: Mapping[str, Any] = field(default_factory=dict)
+    time_steps: StepTimer | None = None
     settled: dict[str, Any] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
 
-    def settle(self, key: str, value: Any, reason: str, *, changes_results: bool = True) -> Any:
+    def settle(
+        self,
+        key: str,
+        value: Any,
+        reason: str,
+        *,
+        changes_results: bool = True,
+        changes_roundings: bool = False,
+        measured: Measured | None = None,
+    ) -> Any:
         """Records the rule's choice for `key`, or the person's own value; returns the one that holds."""
         if key in self.overrides:
             chosen = self.overrides[key]
             reason = "set by you" + ("" if chosen == value else f"; the rule would have taken {_short(value)}")
-            value = chosen
+            value, measured = chosen, None
         set_value(self.settled, key, value)
-        self.choices.append(Choice(key=key, value=value, reason=reason, changes_results=changes_results))
+        self.choices.append(
+            Choice(
+                key=key,
+                value=value,
+                reason=reason,
+                changes_results=changes_results,
+                changes_roundings=changes_roundings,
+                measured=measured,
+            )
+        )
         return value
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What is known so far of a section of the plan: settled values, and a person's keys that no rule has met."""
+        values = dict(self.settled.get(name, {}))
+        for key, value in self.overrides.items():
+            if key.startswith(f"{name}."):
+                set_value(values, key.removeprefix(f"{name}."), value)
+        return values
 
 
 def _short(value: Any) -> str:

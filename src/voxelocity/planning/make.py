@@ -14,14 +14,17 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Choice
 from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.planning.config import Plan
+from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
+from voxelocity.planning.kept_times import FOLDER_NAME, KeptStepTimer
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
+from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
+_MEASURE: Measure = "once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +72,12 @@ def make_plan(
     device: DeviceChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
+    begun: Plan | None = None,
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
+
+    Trains a few steps on random patches where that decides a choice and nobody has measured it here before (six seconds
+    at the most, 5 % of a time budget; `planner.measure=never` leaves it out).
 
     Args:
         cases: what `voxelocity.open` returned.
@@ -79,7 +86,8 @@ def make_plan(
         seed: of the run; "auto": as in `overrides`, else 0.
         device: where to train.
         overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
-        cache_folder: where a disk cache lies; `default_cache_folder()` if not given.
+        cache_folder: where a disk cache lies, and what was measured; `default_cache_folder()` if not given.
+        begun: the plan of an unfinished run that is to go on: what it has measured stays as it is.
 
     Raises:
         ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
@@ -100,7 +108,16 @@ def make_plan(
         seed=_given("seed", seed, chosen, "seed"),
         cache_folder=str(folder),
     )
-    facts = Facts(data=fingerprint, machine=machine, request=request, overrides=chosen)
+    measure = chosen.get("planner.measure", _MEASURE)
+    timer = KeptStepTimer(folder=folder / FOLDER_NAME, machine=machine, anew=measure == "again")
+    facts = Facts(
+        data=fingerprint,
+        machine=machine,
+        request=request,
+        overrides=chosen,
+        kept={} if begun is None else _measured_values(begun),
+        time_steps=None if measure == "never" else timer,
+    )
     for rule in RULES:
         rule(facts)
     ruled = {choice.key for choice in facts.choices}
@@ -129,6 +146,11 @@ def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
         if value != AUTO:
             chosen[key] = check_value(Plan, key, value)
     return chosen
+
+
+def _measured_values(begun: Plan) -> dict[str, Any]:
+    values = flatten(Plan, begun.to_plain())
+    return {key: values[key] for key in MEASURED_KEYS}
 
 
 def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from voxelocity.planning.cache_rule import settle_cache
 from voxelocity.planning.facts import Facts
 from voxelocity.planning.patch_rule import fit_patch, strides_for
+from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.prepared_size import prepared_bytes, prepared_spacing_mm
 
 Vector = npt.NDArray[np.float64]
@@ -194,49 +195,6 @@ def settle_feed(facts: Facts) -> None:
     facts.settle("data.feed.num_batches_ahead", 4, "smooths over a slow case", changes_results=False)
 
 
-def settle_precision(facts: Facts) -> None:
-    """Half precision where the device has units for it."""
-    machine = facts.machine
-    if machine.fast_bfloat16:
-        compute, why = "bfloat16", f"{machine.device_name} multiplies bfloat16 in hardware; weights stay float32"
-    elif machine.device == "cuda":
-        compute, why = "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
-    else:
-        compute, why = "float32", "this CPU has no bfloat16 units"
-    facts.settle("precision.compute", compute, why)
-    facts.settle("precision.channels_last", compute != "float32", "faster with half precision convolutions")
-    if machine.device == "cuda":
-        settle_backend(facts)
-    facts.settle("precision.compile", "none", _compile_reason(machine.device))
-    facts.settle("seed", facts.request.seed, "the default, or --seed")
-
-
-def settle_backend(facts: Facts) -> None:
-    """Switches of CUDA's libraries: as torch has them, as we have not measured others."""
-    facts.settle(
-        "backend.tf32",
-        True,
-        "torch's own choice for convolutions, here for what half precision leaves in float32; "
-        "`voxelocity bench tf32` measures it here, --set backend.tf32=false turns it off",
-    )
-    facts.settle(
-        "backend.cudnn_benchmark",
-        False,
-        "torch's own choice; patches have one shape, so trying every algorithm once may pay: "
-        "`voxelocity bench cudnn-benchmark` measures it here, --set backend.cudnn_benchmark=true turns it on",
-    )
-
-
-def _compile_reason(device: str) -> str:
-    turned_on = "(`voxelocity bench compile` measures it here); --set precision.compile=default turns it on"
-    if device == "cpu":
-        return (
-            "compiling takes half a minute to one and a half before the first step, and steps then took as long as "
-            f"before on two cores {turned_on}"
-        )
-    return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"
-
-
 def settle_length(facts: Facts) -> None:
     """Steps or seconds, and the learning rate that suits so short or long a run."""
     request = facts.request
@@ -252,6 +210,7 @@ def settle_length(facts: Facts) -> None:
             f"each of the {request.num_training} training cases is seen about "
             f"{steps * batch / request.num_training:.0f} times; --time-budget ends by the clock instead",
         )
+    facts.settle("seed", request.seed, "the default, or --seed")
     facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
 
 
@@ -314,9 +273,10 @@ RULES = (
     settle_patch_and_network,
     settle_feed,
     settle_augment,
-    settle_precision,
     settle_length,
     settle_optimizer,
+    # Last of what a step is made of, because it may be measured.
+    settle_precision,
     settle_window,
 )
 

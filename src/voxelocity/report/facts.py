@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.records import CaseScore, Choice
+from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.observe import events_path, read_events
 from voxelocity.report.records import (
     CheckpointRecord,
@@ -208,7 +208,8 @@ def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _choice(values: Mapping[str, Any]) -> Choice:
-    choice = Choice(**values)
+    measured = values.get("measured")
+    choice = Choice(**{**values, "measured": None if measured is None else Measured(**measured)})
     for name in ("key", "reason"):
         if not isinstance(getattr(choice, name), str):
             raise ValueError(f"a choice has the {name} {getattr(choice, name)!r}, which is no text")

@@ -1,6 +1,6 @@
 """One training step: network, precision, loss, optimiser, schedule."""
 
-from voxelocity.step.backend import BackendConfig, set_backend
+from voxelocity.step.backend import BackendConfig, backend_as_found, set_backend
 from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
 from voxelocity.step.network import NetworkConfig, build_network
@@ -19,6 +19,7 @@ __all__ = [
     "ScheduleConfig",
     "TrainingStep",
     "autocast",
+    "backend_as_found",
     "build_loss",
     "build_network",
     "build_optimizer",

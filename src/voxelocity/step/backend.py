@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from voxelocity.core.config import Config
@@ -23,3 +26,16 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
     torch.backends.cudnn.allow_tf32 = config.tf32
     torch.backends.cuda.matmul.allow_tf32 = config.tf32
     torch.backends.cudnn.benchmark = config.cudnn_benchmark
+
+
+@contextmanager
+def backend_as_found(device: torch.device) -> Iterator[None]:
+    """Puts the process's switches for a CUDA device back as they were; does nothing for a CPU."""
+    if device.type != "cuda":
+        yield
+        return
+    found = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark = found

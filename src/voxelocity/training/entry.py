@@ -105,6 +105,7 @@ def train(
         seed=seed,
         device=device,
         overrides=overrides,
+        begun=None if begun is None else begun.plan,
     )
     plan_s = clock() - plan_begin_s
     if begun is not None:
@@ -208,6 +209,8 @@ def _check_same_plan(folder: RunFolder, begun: Begun, planned: Planned) -> None:
     before, now = begun.plan.to_plain(), planned.plan.to_plain()
     # Depends on the memory that happens to be free, and changes no result.
     before["data"]["cache"] = now["data"]["cache"]
+    # How a plan is made, not what it says.
+    before["planner"] = now["planner"]
     lines = differing_keys(before, now)
     if begun.fold != planned.fold:
         lines.append(f"fold: {begun.fold} -> {planned.fold}")

@@ -1,0 +1,156 @@
+"""The stopwatch behind measured choices: several ways to do one thing, timed in turn for a few seconds at the most."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from voxelocity.observe import Clock, system_clock
+
+MIN_ROUNDS = 3
+MAX_ROUNDS = 9
+# Ratios nearer to 1 are no clear difference: pairs of one and the same step on a busy machine differ by as much.
+_MARGIN = 0.05
+# One way in a round is timed for at least this long, so that short steps are not the clock's noise.
+_MIN_TIMED_S = 0.03
+_MAX_CALLS = 20
+# A first step makes code and takes memory. Later ones of DynUNet took 0.5 to 0.9 of it on two cores (docs/log.md).
+_LATER_SHARE = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """How long one way took of another's time: below 1 it is quicker.
+
+    Attributes:
+        median: of the ratios within each round.
+        low: the least of them. `high` is the most.
+        rounds: how many there are.
+        num_below: how many are below 1.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+    num_below: int
+
+    @property
+    def is_quicker(self) -> bool:
+        """Whether it is clearly quicker: by 5 %, with one round in five against it at the most."""
+        return self.median <= 1.0 - _MARGIN and self.rounds - self.num_below <= self.rounds // 5
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether it is clearly slower, by the same measure."""
+        return self.median >= 1.0 / (1.0 - _MARGIN) and self.num_below <= self.rounds // 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """What was timed.
+
+    Attributes:
+        seconds: of one call, by way, one value a round; empty where there was no time for it.
+        why_not: why nothing was timed; "" where something was.
+    """
+
+    seconds: Mapping[str, tuple[float, ...]]
+    why_not: str = ""
+
+    def ratio(self, way: str, against: str) -> Ratio | None:
+        """How long `way` took of the other's time; None where one of them was not timed."""
+        if way not in self.seconds or against not in self.seconds:
+            return None
+        pairs = zip(self.seconds[way], self.seconds[against], strict=True)
+        ratios = [own / other for own, other in pairs]
+        return Ratio(
+            median=statistics.median(ratios),
+            low=min(ratios),
+            high=max(ratios),
+            rounds=len(ratios),
+            num_below=sum(ratio < 1.0 for ratio in ratios),
+        )
+
+    def median_s(self, way: str) -> float:
+        """Seconds of one call, the middle of all rounds."""
+        return statistics.median(self.seconds[way])
+
+
+def time_in_turn(
+    ways: Mapping[str, Callable[[], object]], *, limit_s: float, expected_s: float = 0.0, clock: Clock = system_clock
+) -> Times:
+    """Times of the ways, each called once a round, each round begun by another; its first call does not count.
+
+    At least three rounds of the first two ways, or nothing. Further ways are left out, the last first, where three
+    rounds with them would take longer than the limit.
+
+    Args:
+        ways: by name, most important first, at least two. A call must return only when its work is done.
+        limit_s: seconds for all of it. Once begun, one round may go beyond.
+        expected_s: what a call is thought to take, from outside.
+        clock: tells seconds.
+    """
+    watch = _Watch(clock)
+    # A rough guess, so that only what is far too long is not even begun.
+    if _least_s(expected_s, num_to_begin=2, num_ways=2) > 3.0 * limit_s:
+        return _too_long(expected_s, limit_s)
+    first_s: dict[str, float] = {}
+    for name, call in ways.items():
+        if first_s:
+            longest_s = max(first_s.values())
+            num_ways = len(first_s) + 1
+            if watch.elapsed_s() + _least_s(longest_s, num_to_begin=1, num_ways=num_ways) > limit_s:
+                break
+        first_s[name] = watch.seconds_of(call)
+    if len(first_s) < 2:
+        return _too_long(max(first_s.values()), limit_s)
+    return _rounds({name: ways[name] for name in first_s}, min(first_s.values()), watch, limit_s)
+
+
+class _Watch:
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._begin_s = clock, clock()
+
+    def elapsed_s(self) -> float:
+        return self._clock() - self._begin_s
+
+    def seconds_of(self, call: Callable[[], object], num_calls: int = 1) -> float:
+        """Seconds of one of so many calls."""
+        begin_s = self._clock()
+        for _ in range(num_calls):
+            call()
+        return (self._clock() - begin_s) / num_calls
+
+
+def _rounds(ways: Mapping[str, Callable[[], object]], quickest_s: float, watch: _Watch, limit_s: float) -> Times:
+    num_calls = max(1, min(_MAX_CALLS, math.ceil(_MIN_TIMED_S / max(quickest_s, 1e-6))))
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for number in range(MAX_ROUNDS):
+        begin_s = watch.elapsed_s()
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name].append(watch.seconds_of(ways[name], num_calls))
+        now_s = watch.elapsed_s()
+        left = max(1, MIN_ROUNDS - number - 1)
+        if now_s + left * (now_s - begin_s) > limit_s:
+            break
+    num_rounds = len(seconds[names[0]])
+    if num_rounds < MIN_ROUNDS:
+        return _too_long(max(max(values) for values in seconds.values()), limit_s)
+    return Times(seconds={name: tuple(values) for name, values in seconds.items()})
+
+
+def _least_s(call_s: float, *, num_to_begin: int, num_ways: int) -> float:
+    """Seconds until each of these ways has had its rounds, of which so many have not been called yet."""
+    return call_s * (num_to_begin + MIN_ROUNDS * num_ways * _LATER_SHARE)
+
+
+def _too_long(call_s: float, limit_s: float) -> Times:
+    return Times(
+        seconds={},
+        why_not=f"a step takes about {call_s:.2g} s here, too long to try others within {limit_s:.2g} s",
+    )

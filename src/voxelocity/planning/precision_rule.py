@@ -1,0 +1,209 @@
+"""How a step computes: number format, memory format, compilation, CUDA's switches; by rule, and where it is safe and
+clear by a measurement of the planned step on this machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.core.records import Measured
+from voxelocity.planning.facts import Facts
+from voxelocity.planning.in_turn import Ratio, Times
+from voxelocity.planning.step_trial import StepTask, Way
+from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+
+COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
+TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
+MEASURED_KEYS = (LAST, TRIED)
+"""Keys that a measurement may choose: those that leave results as they are but for roundings."""
+
+_PLANNED = "as planned"
+_LIMIT_S = 6.0
+_LIMIT_SHARE = 0.05
+
+
+def settle_precision(facts: Facts) -> None:
+    """Half precision where the device has units for it; the rest by measurement where that decides."""
+    compute, why = _compute(facts)
+    planned = _planned_way(facts, compute)
+    times = _times(facts, planned)
+    fast = facts.settle(COMPUTE, compute, why + _gain_text(times, planned), measured=_gain(times, planned))
+    _settle_format(facts, times, planned, is_half=fast != "float32")
+    if facts.machine.device == "cuda":
+        _settle_backend(facts, times)
+    facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
+
+
+def _compute(facts: Facts) -> tuple[str, str]:
+    machine = facts.machine
+    if machine.fast_bfloat16:
+        return "bfloat16", f"{machine.device_name} multiplies bfloat16 in hardware; weights stay float32"
+    if machine.device == "cuda":
+        return "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
+    return "float32", "this CPU has no bfloat16 units"
+
+
+def _planned_way(facts: Facts, compute: str) -> Way:
+    """What holds by rules and by the person."""
+    given = {"compute": compute, "channels_last": facts.overrides.get(COMPUTE, compute) != "float32"}
+    return Way(
+        precision=PrecisionConfig.parse(given | facts.section("precision"), where="plan: precision"),
+        backend=BackendConfig.parse(facts.section("backend"), where="plan: backend"),
+    )
+
+
+def _times(facts: Facts, planned: Way) -> Times | None:
+    """Steps as they were timed; None where measuring is off or there is nothing to choose."""
+    open_keys = [key for key in _choosable(facts) if key not in facts.overrides and key not in facts.kept]
+    if facts.time_steps is None or not open_keys:
+        return None
+    if planned.precision.compile != "none":
+        return Times(seconds={}, why_not="compiled code would have to be made for each")
+    task = _task(facts)
+    if task is None:
+        return None
+    ways = {_PLANNED: planned}
+    for key in open_keys:
+        ways[key] = _turned(planned, key)
+    # What changes results is timed for the person alone.
+    if COMPUTE not in facts.overrides and planned.precision.compute != "float32":
+        ways[COMPUTE] = _changed(planned, precision={"compute": "float32"})
+    if facts.machine.device == "cuda" and TF32 not in facts.overrides:
+        ways[TF32] = _changed(planned, backend={"tf32": not planned.backend.tf32})
+    budget_s = facts.request.time_budget_s
+    limit_s = min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
+    return facts.time_steps(task, ways, limit_s=limit_s)
+
+
+def _choosable(facts: Facts) -> tuple[str, ...]:
+    return MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
+
+
+def _turned(way: Way, key: str) -> Way:
+    """The way with one of its choosable switches the other way round."""
+    if key == LAST:
+        return _changed(way, precision={"channels_last": not way.precision.channels_last})
+    return _changed(way, backend={"cudnn_benchmark": not way.backend.cudnn_benchmark})
+
+
+def _changed(way: Way, *, precision: dict[str, Any] | None = None, backend: dict[str, Any] | None = None) -> Way:
+    return Way(
+        precision=way.precision.model_copy(update=precision or {}),
+        backend=way.backend.model_copy(update=backend or {}),
+    )
+
+
+def _task(facts: Facts) -> StepTask | None:
+    """The planned step; None where a person's keys do not fit together, which the check of the whole plan tells."""
+    try:
+        network = NetworkConfig.parse(facts.section("network"))
+        loss = LossConfig.parse(facts.section("loss"))
+        optimizer = OptimizerConfig.parse(facts.section("optimizer"))
+    except ConfigError:
+        return None
+    x, y, z = facts.settled["data"]["patch"]["shape_voxel"]
+    if any(n % d for n, d in zip((x, y, z), network.divisor, strict=True)):
+        return None
+    return StepTask(
+        network=network,
+        loss=loss,
+        optimizer=optimizer,
+        num_channels=len(facts.data.channels),
+        num_classes=len(facts.data.class_names),
+        patch_voxel=(x, y, z),
+        batch_size=int(facts.settled["data"]["batch_size"]),
+    )
+
+
+def _gain(times: Times | None, planned: Way) -> Measured | None:
+    """What the planned number format takes of float32's time."""
+    ratio = None if times is None else times.ratio(_PLANNED, COMPUTE)
+    return None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
+
+
+def _gain_text(times: Times | None, planned: Way) -> str:
+    """What is to be said of the gain of half precision; nothing where float32 is planned."""
+    if planned.precision.compute == "float32":
+        return ""
+    gain = _gain(times, planned)
+    if times is None or gain is None:
+        return f"; `voxelocity bench amp` measures it with the accuracy beside it, --set {COMPUTE}=float32 turns it off"
+    return (
+        f"; measured here: {_took(times, gain, _PLANNED, COMPUTE)} as in float32 and the same memory format; "
+        f"`voxelocity bench amp` shows the accuracy beside it, --set {COMPUTE}=float32 turns it off"
+    )
+
+
+def _settle_format(facts: Facts, times: Times | None, planned: Way, *, is_half: bool) -> None:
+    rule = is_half
+    why = "faster with half precision convolutions" if is_half else "torch's own, as it is in float32"
+    names = {True: "channels_last_3d", False: "contiguous"}
+    _settle_measured(facts, LAST, rule, why, times, names=names, bench="memory-format")
+
+
+def _settle_backend(facts: Facts, times: Times | None) -> None:
+    """Switches of CUDA's libraries."""
+    ratio = None if times is None else times.ratio(_PLANNED, TF32)
+    reason = "torch's own choice for convolutions, here for what half precision leaves in float32"
+    measured = None if ratio is None else _measured("TF32 against float32 in full", ratio, decided=False)
+    if times is not None and measured is not None:
+        reason += f"; measured here: {_took(times, measured, _PLANNED, TF32)} as without"
+    facts.settle(
+        TF32,
+        True,
+        f"{reason}; `voxelocity bench tf32` measures it in whole trainings, --set {TF32}=false turns it off",
+        measured=measured,
+    )
+    names = {True: "algorithms tried", False: "algorithms guessed"}
+    _settle_measured(facts, TRIED, False, "torch's own choice", times, names=names, bench="cudnn-benchmark")
+
+
+def _settle_measured(
+    facts: Facts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
+) -> None:
+    """The rule's value, or the other one where a step is clearly quicker with it; `why` is the rule's own reason."""
+    if key in facts.kept:
+        facts.settle(key, facts.kept[key], "as the run was begun", changes_results=False, changes_roundings=True)
+        return
+    value, measured = rule, None
+    ratio = None if times is None else times.ratio(key, _PLANNED)
+    bench_text = f"`voxelocity bench {bench}` measures whole trainings with their accuracy"
+    if times is None:
+        reason = f"{why}; {bench_text}"
+    elif ratio is None:
+        lacking = times.why_not or "there was no time left to try it"
+        reason = f"{why}; not measured: {lacking}; {bench_text}"
+    else:
+        value = not rule if ratio.is_quicker else rule
+        decided = ratio.is_quicker or ratio.is_slower
+        measured = _measured(f"{names[not rule]} against {names[rule]}", ratio, decided=decided)
+        took = f"{_took(times, measured, key, _PLANNED)} with {names[not rule]} as with {names[rule]}"
+        reason = f"measured here: {took}" if decided else f"no clear difference here ({took}), so by rule: {why}"
+    facts.settle(key, value, reason, changes_results=False, changes_roundings=True, measured=measured)
+
+
+def _measured(what: str, ratio: Ratio, *, decided: bool) -> Measured:
+    return Measured(what=what, ratio=ratio.median, low=ratio.low, high=ratio.high, rounds=ratio.rounds, decided=decided)
+
+
+def _took(times: Times, measured: Measured, way: str, against: str) -> str:
+    way_ms, against_ms = (_ms(times.median_s(name)) for name in (way, against))
+    return (
+        f"a step takes {measured.ratio:.2f} times as long ({measured.low:.2f} to {measured.high:.2f}, "
+        f"n = {measured.rounds}; {way_ms} and {against_ms} ms)"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000.0 * seconds:.3g}"
+
+
+def _compile_reason(device: str) -> str:
+    turned_on = f"(`voxelocity bench compile` measures it here); --set {COMPILE}=default turns it on"
+    if device == "cpu":
+        return (
+            "compiling takes half a minute to one and a half before the first step, and steps then took as long as "
+            f"before on two cores {turned_on}"
+        )
+    return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"

@@ -1,0 +1,156 @@
+"""Steps of the planned network, timed each way it may compute: number format, memory format, CUDA's switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from voxelocity.core.batch import Batch
+from voxelocity.core.region import Index3
+from voxelocity.observe import Clock, system_clock
+from voxelocity.planning.in_turn import Times, time_in_turn
+from voxelocity.step import (
+    BackendConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrainingStep,
+    backend_as_found,
+    build_loss,
+    build_network,
+    set_backend,
+)
+
+_FORECAST_VOXELS = 32**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a step computes."""
+
+    precision: PrecisionConfig
+    backend: BackendConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTask:
+    """What a step computes.
+
+    Attributes:
+        patch_voxel: shape of a patch, a multiple of what the network needs.
+        batch_size: patches.
+    """
+
+    network: NetworkConfig
+    loss: LossConfig
+    optimizer: OptimizerConfig
+    num_channels: int
+    num_classes: int
+    patch_voxel: Index3
+    batch_size: int
+
+
+class StepTimer(Protocol):
+    """Says how long a step takes each way. Must leave the process as it was: threads, switches, random numbers."""
+
+    def __call__(self, task: StepTask, ways: Mapping[str, Way], *, limit_s: float) -> Times:
+        """Times of a step by way; the first way is the one that holds unless another is clearly quicker."""
+        ...
+
+
+def describe(task: StepTask, ways: Mapping[str, Way]) -> dict[str, Any]:
+    """Task and ways as plain data."""
+    parts = {name: part if isinstance(part, (int, tuple)) else part.to_plain() for name, part in vars(task).items()}
+    named = {
+        name: {"precision": way.precision.to_plain(), "backend": way.backend.to_plain()} for name, way in ways.items()
+    }
+    return {**parts, "patch_voxel": list(task.patch_voxel), "ways": named}
+
+
+def time_steps(
+    task: StepTask, ways: Mapping[str, Way], device: torch.device, *, limit_s: float, clock: Clock = system_clock
+) -> Times:
+    """Seconds of a training step on random patches, by way, in turn. Blocks until the device has done them.
+
+    torch's random numbers, its switches for CUDA, the device's memory and its peak are left as they were found. The
+    networks are built before the limit begins to count.
+
+    Args:
+        task: the step.
+        ways: by name, most important first.
+        device: where it runs.
+        limit_s: seconds for all steps; where three rounds take longer, nothing is timed.
+        clock: tells seconds.
+    """
+    on_cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_cuda else []), backend_as_found(device):
+        try:
+            times = _timed(task, ways, device, limit_s, clock)
+        except torch.OutOfMemoryError:
+            times = Times(seconds={}, why_not="the device's memory is too small to try others beside it")
+    if on_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return times
+
+
+def _timed(task: StepTask, ways: Mapping[str, Way], device: torch.device, limit_s: float, clock: Clock) -> Times:
+    steps = {name: _Step(task, way, device) for name, way in ways.items()}
+    begin_s = clock()
+    expected_s = _forecast_s(task, next(iter(steps.values())), clock)
+    whole = _batch(task, task.patch_voxel, task.batch_size, device)
+    calls: dict[str, Callable[[], object]] = {name: partial(step, whole) for name, step in steps.items()}
+    return time_in_turn(calls, limit_s=limit_s - (clock() - begin_s), expected_s=expected_s, clock=clock)
+
+
+class _Step:
+    """One way to compute the step: a network with its optimiser, and the switches it wants."""
+
+    def __init__(self, task: StepTask, way: Way, device: torch.device) -> None:
+        network = build_network(
+            task.network, num_channels=task.num_channels, num_classes=task.num_classes, seed=0
+        ).train()
+        self.device, self._way, self._rate = device, way, task.optimizer.learning_rate
+        self._step = TrainingStep(
+            network, build_loss(task.loss), optimizer=task.optimizer, precision=way.precision, device=device
+        )
+
+    def __call__(self, batch: Batch) -> None:
+        set_backend(self._way.backend, self.device)
+        self._step(batch, self._rate)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _forecast_s(task: StepTask, step: _Step, clock: Clock) -> float:
+    """What a step should take, by a smaller one: rather too much, as small ones are less efficient."""
+    patch = _smaller(task.patch_voxel, task.network.divisor)
+    batch = _batch(task, patch, 1, step.device)
+    # The first makes code.
+    step(batch)
+    begin_s = clock()
+    step(batch)
+    voxels = torch.Size(patch).numel()
+    return (clock() - begin_s) * task.batch_size * torch.Size(task.patch_voxel).numel() / voxels
+
+
+def _smaller(patch: Index3, divisor: Index3) -> Index3:
+    """The patch halved until it is small; its deepest level stays two voxels wide, which instance norms need."""
+    while torch.Size(patch).numel() > _FORECAST_VOXELS:
+        x, y, z = (max(min(n, 2 * d), n // 2 // d * d) for n, d in zip(patch, divisor, strict=True))
+        if (x, y, z) == patch:
+            break
+        patch = (x, y, z)
+    return patch
+
+
+def _batch(task: StepTask, patch: Index3, size: int, device: torch.device) -> Batch:
+    numbers = torch.Generator().manual_seed(0)
+    image = torch.randn((size, task.num_channels, *patch), generator=numbers)
+    label = torch.randint(task.num_classes, (size, *patch), generator=numbers, dtype=torch.uint8)
+    return Batch(image=image.to(device), label=label.to(device), draws=(), regions=(), step=0)

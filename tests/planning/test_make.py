@@ -9,6 +9,8 @@ import yaml
 import voxelocity
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.planning import Plan, make_plan, read_overrides
+from voxelocity.planning import kept_times as kept_times_module
+from voxelocity.planning.in_turn import Times
 
 
 def test_a_plan_survives_the_way_through_its_record(tiny_msd):
@@ -124,3 +126,70 @@ def test_a_plan_that_this_machine_cannot_compile_is_refused_before_anything_runs
         make_plan(voxelocity.open(tiny_msd), device="cpu", overrides={"precision.compile": "default"})
     planned = make_plan(voxelocity.open(tiny_msd), device="cpu")
     assert planned.plan.precision.compile == "none", "without it nothing is asked of the machine"
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Steps of the other memory format take half the time; one entry a measurement."""
+    calls = []
+
+    def time_steps(task, ways, device, *, limit_s, clock):
+        calls.append(task)
+        return Times(seconds={name: ((0.1,) * 5 if "channels_last" in name else (0.2,) * 5) for name in ways})
+
+    monkeypatch.setattr(kept_times_module, "time_steps", time_steps)
+    monkeypatch.setattr("voxelocity.planning.make._MEASURE", "once")
+    return calls
+
+
+def channels_last(planned):
+    (choice,) = [choice for choice in planned.choices if choice.key == "precision.channels_last"]
+    return choice
+
+
+def test_a_plan_measures_once_and_keeps_it_in_the_cache_folder(tiny_msd, tmp_path, measured):
+    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32"}
+    first = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path)
+    assert first.plan.precision.channels_last is True
+    second = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path)
+    assert channels_last(first) == channels_last(second)
+    assert len(measured) == len(list((tmp_path / "measured").iterdir())) == 1
+    make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "again"}, cache_folder=tmp_path)
+    assert len(measured) == 2
+
+
+def test_measuring_can_be_turned_off(tiny_msd, tmp_path, measured):
+    overrides = {"precision.compute": "float32", "planner.measure": "never"}
+    planned = make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides, cache_folder=tmp_path)
+    assert (planned.plan.precision.channels_last, measured) == (False, [])
+    with pytest.raises(ConfigError, match=r"planner\.measure = 'off' is not valid: .*'once', 'again' or 'never'"):
+        make_plan(voxelocity.open(tiny_msd), device="cpu", overrides={"planner.measure": "off"})
+
+
+def test_a_plan_settled_in_full_measures_nothing(tiny_msd, tmp_path, tiny_plan, measured):
+    make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=tiny_plan, cache_folder=tmp_path)
+    assert measured == []
+
+
+def test_a_run_that_goes_on_keeps_what_it_has_measured(tiny_msd, tmp_path, measured):
+    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32"}
+    rule = make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "never"}, cache_folder=tmp_path)
+    again = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path, begun=rule.plan)
+    assert (again.plan.precision.channels_last, channels_last(again).reason) == (False, "as the run was begun")
+    assert measured == []
+
+
+def test_a_measurement_survives_the_way_through_its_record(tiny_msd, tmp_path, measured):
+    planned = make_plan(
+        voxelocity.open(tiny_msd), device="cpu", overrides={"precision.compute": "float32"}, cache_folder=tmp_path
+    )
+    record = yaml.safe_load(yaml.safe_dump(planned.to_record()))
+    (kept,) = [choice for choice in record["choices"] if choice["key"] == "precision.channels_last"]
+    assert kept["measured"] == {
+        "what": "channels_last_3d against contiguous",
+        "ratio": 0.5,
+        "low": 0.5,
+        "high": 0.5,
+        "rounds": 5,
+        "decided": True,
+    }

@@ -4,7 +4,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from voxelocity.core.records import CaseScore, Choice
+from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.report import (
     LabelledRun,
     PairedRuns,
@@ -26,6 +26,14 @@ CHOICES = [
         reason="the median case fits in whole, rounded up to a multiple of eight voxels on each axis",
     ),
     Choice(key="data.cache.tier", value="[red]memory[/red]", reason="61 MiB of 102 GiB", changes_results=False),
+    Choice(
+        key="precision.channels_last",
+        value=True,
+        reason="measured here: a step takes 0.71 times as long",
+        changes_results=False,
+        changes_roundings=True,
+        measured=Measured(what="a against b", ratio=0.71, low=0.69, high=0.74, rounds=5, decided=True),
+    ),
 ]
 SCORES = [
     CaseScore(case_id=f"case_{i} [bold]", dice={"liver": 0.9 - i / 100, "[tumour]": 0.5}, hd95_mm={"liver": 2.0})
@@ -85,12 +93,36 @@ def test_the_words_do_not_depend_on_the_terminal(everything):
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_the_plan_marks_what_would_change_the_results(width):
+def test_the_plan_keeps_apart_what_would_change_the_results(width):
     text = shown(plan_table(CHOICES), width=width)
-    assert "data.patch.shape_voxel *" in text
-    assert "data.cache.tier *" not in text
-    assert "* another value would change the results" in text
+    order = [
+        "CHANGES THE RESULTS",
+        "data.patch.shape_voxel",
+        "CHANGES ROUNDINGS ALONE",
+        "precision.channels_last",
+        "CHANGES SPEED AND MEMORY ALONE",
+        "data.cache.tier",
+    ]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
     assert "rounded up" in text
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_plan_marks_what_was_measured_and_says_how_to_change_a_choice(width):
+    text = shown(plan_table(CHOICES), width=width)
+    assert "precision.channels_last +" in text
+    assert "data.cache.tier +" not in text
+    assert "+ with a measurement on this machine" in text
+    assert "Change a choice with --set KEY=VALUE" in text
+    assert "with a measurement" not in shown(plan_table(CHOICES[:2]), width=width)
+
+
+def test_the_columns_of_all_groups_stand_below_each_other():
+    lines = shown(plan_table(CHOICES), width=120).splitlines()
+    heads = [line for line in lines if line.startswith("setting")]
+    assert len(heads) == 3
+    assert len({(line.index("value"), line.index("why")) for line in heads}) == 1
 
 
 def test_the_narrow_plan_has_no_blanks_at_the_ends_of_its_lines():

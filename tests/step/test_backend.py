@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from voxelocity.step import BackendConfig, set_backend
+from voxelocity.step import BackendConfig, backend_as_found, set_backend
 
 
 def switches():
@@ -32,3 +32,27 @@ def test_a_cpu_leaves_the_process_as_it_is():
 def test_without_a_word_convolutions_are_as_torch_has_them():
     assert BackendConfig().tf32 == torch.backends.cudnn.allow_tf32
     assert BackendConfig().cudnn_benchmark == torch.backends.cudnn.benchmark
+
+
+def test_switches_are_put_back_as_they_were_found_also_after_an_error():
+    before = switches()
+    device = torch.device("cuda")
+    seen = []
+
+    def change():
+        with backend_as_found(device):
+            set_backend(BackendConfig(tf32=not before[0], cudnn_benchmark=not before[2]), device)
+            seen.append(switches())
+            raise RuntimeError("on the way")
+
+    with pytest.raises(RuntimeError, match="on the way"):
+        change()
+    assert seen != [before]
+    assert switches() == before
+
+
+def test_nothing_is_put_back_on_a_cpu():
+    with backend_as_found(torch.device("cpu")):
+        torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+        changed = switches()
+    assert switches() == changed

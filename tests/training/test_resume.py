@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 import voxelocity
 from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
+from voxelocity.planning.in_turn import Times
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import run as run_module
@@ -459,3 +460,21 @@ def test_a_gradient_that_breaks_the_last_step_leaves_no_model(run_in, tmp_path, 
         run_in(tmp_path / "run")
     assert not (tmp_path / "run" / "model.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_goes_on_with_what_it_measured_whatever_a_new_measurement_says(run_in, stop_after, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("voxelocity.planning.make._MEASURE", "once")
+    others = [0.1]
+
+    def time_steps(task, ways, device, *, limit_s, clock):
+        return Times(seconds={name: (others[0] if "channels_last" in name else 0.2,) * 5 for name in ways})
+
+    monkeypatch.setattr("voxelocity.planning.kept_times.time_steps", time_steps)
+    by_rule = {"precision.channels_last": "auto"}
+    stop_after(tmp_path / "run", 3, by_rule)
+    shutil.rmtree(tmp_path / "cache")
+    others[0] = 0.4
+    result = run_in(tmp_path / "run", plan={**by_rule, "planner.measure": "again"})
+    assert result.step == 6
+    assert read_run(tmp_path / "run").plan["precision"]["channels_last"] is True

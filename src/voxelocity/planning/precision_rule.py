@@ -137,7 +137,7 @@ def _gain_text(times: Times | None, planned: Way) -> str:
 
 def _settle_format(facts: Facts, times: Times | None, planned: Way, *, is_half: bool) -> None:
     rule = is_half
-    why = "faster with half precision convolutions" if is_half else "torch's own, as it is in float32"
+    why = "faster with half precision convolutions" if is_half else "torch's own"
     names = {True: "channels_last_3d", False: "contiguous"}
     _settle_measured(facts, LAST, rule, why, times, names=names, bench="memory-format")
 
@@ -179,7 +179,7 @@ def _settle_measured(
         decided = ratio.is_quicker or ratio.is_slower
         measured = _measured(f"{names[not rule]} against {names[rule]}", ratio, decided=decided)
         took = f"{_took(times, measured, key, _PLANNED)} with {names[not rule]} as with {names[rule]}"
-        reason = f"measured here: {took}" if decided else f"no clear difference here ({took}), so by rule: {why}"
+        reason = f"measured here: {took}" if decided else f"no clear difference here: {took}; so by rule: {why}"
     facts.settle(key, value, reason, changes_results=False, changes_roundings=True, measured=measured)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.charts import time_chart
+from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups, measured_text
 from voxelocity.report.factors import factor_table_view
 from voxelocity.report.labelled import LabelledRun, label_run
 from voxelocity.report.palette import css_colour
@@ -76,7 +77,8 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None
         "factors": None if baseline is None else _factors(run, baseline),
         "command": run.command,
         "warnings": run.warnings,
-        "choices": [(choice, value_text(choice.value, choice.key)) for choice in run.choices],
+        "choice_groups": _choice_groups(run),
+        "how_to_change": HOW_TO_CHANGE,
         "settings": settings_table(run),
         "machine": machine_table(run.environment, device=run.device),
         **_curves(run),
@@ -86,6 +88,18 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None
         **_dataset(run),
     }
     return write_whole(path, render("run.html.j2", **context))
+
+
+def _choice_groups(run: RunFacts) -> list[dict[str, Any]]:
+    """Groups of choices; of each choice its value in words and its measurement in short."""
+    return [
+        {
+            "title": group.title,
+            "hint": group.hint,
+            "rows": [(choice, value_text(choice.value, choice.key), measured_text(choice)) for choice in group.choices],
+        }
+        for group in choice_groups(run.choices)
+    ]
 
 
 def _notices(run: RunFacts) -> list[str]:

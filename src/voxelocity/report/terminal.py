@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.panel import Panel
@@ -19,6 +20,7 @@ from rich.text import Text
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report import views
 from voxelocity.report.accuracy import difference_cells, interval_text, judged_head, unit_head
+from voxelocity.report.choices import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 from voxelocity.report.comparison import comparison_verdict
 from voxelocity.report.differences import machine_notices
 from voxelocity.report.factors import factor_cells, factor_header
@@ -30,14 +32,17 @@ from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_fir
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
+_VALUE_COLUMNS = 28
 _NUM_WORST_CASES = 5
 _INDENT_COLUMNS = 4
 
 
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
-    """Every automatic choice with its reason; those marked * would change the results."""
-    mark = Text("* another value would change the results", style="dim")
-    return _ByWidth(wide=Group(_wide_plan(choices), mark), narrow=Group(_narrow_plan(choices), mark))
+    """Every automatic choice with its reason, grouped by what another value would change, and how to change it."""
+    groups = choice_groups(choices)
+    notes = ["+ with a measurement on this machine"] if any(choice.measured for choice in choices) else []
+    lines = [_Wrapped(note, style="dim") for note in (*notes, HOW_TO_CHANGE)]
+    return _ByWidth(wide=Group(*_wide_plan(groups), *lines), narrow=Group(*_narrow_plan(groups), *lines))
 
 
 def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> RenderableType:
@@ -154,39 +159,57 @@ class _ByWidth:
 
 
 @dataclass(frozen=True)
-class _Indented:
-    """Words below a head, wrapped without the blanks that fill up lines in a pipe."""
+class _Wrapped:
+    """Words wrapped without the blanks that fill up lines in a pipe."""
 
     words: str
+    indent_columns: int = 0
+    style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        indent = " " * _INDENT_COLUMNS
-        for line in Text(self.words, overflow="fold").wrap(console, options.max_width - _INDENT_COLUMNS):
+        indent = " " * self.indent_columns
+        text = Text(self.words, style=self.style, overflow="fold")
+        for line in text.wrap(console, options.max_width - self.indent_columns):
             line.rstrip()
             yield Text.assemble(indent, line)
 
 
-def _wide_plan(choices: Sequence[Choice]) -> Table:
-    table = _table()
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", overflow="fold", max_width=28)
-    table.add_column("why", ratio=1, overflow="fold")
-    for choice in choices:
-        value = Text(value_text(choice.value, choice.key), style="bold")
-        table.add_row(Text(_marked(choice)), value, Text(choice.reason))
-    return table
+def _indented(words: str) -> _Wrapped:
+    """Words below a head."""
+    return _Wrapped(words, indent_columns=_INDENT_COLUMNS)
 
 
-def _narrow_plan(choices: Sequence[Choice]) -> Group:
+def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
+    shown = [choice for group in groups for choice in group.choices]
+    # One width for all groups, so that their columns stand below each other.
+    key_width = max((cell_len(_marked(choice)) for choice in shown), default=0)
+    value_width = min(_VALUE_COLUMNS, max((cell_len(value_text(c.value, c.key)) for c in shown), default=0))
+    parts: list[RenderableType] = []
+    for group in groups:
+        table = _table()
+        table.add_column("setting", no_wrap=True, min_width=key_width)
+        table.add_column("value", overflow="fold", min_width=max(value_width, len("value")), max_width=_VALUE_COLUMNS)
+        table.add_column("why", ratio=1, overflow="fold")
+        for choice in group.choices:
+            value = Text(value_text(choice.value, choice.key), style="bold")
+            table.add_row(Text(_marked(choice)), value, Text(choice.reason))
+        parts += [Text.assemble((group.title.upper(), "bold"), f": {group.hint}"), table, Text()]
+    return parts
+
+
+def _narrow_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    for choice in choices:
-        head = Text.assemble(_marked(choice), " = ", (value_text(choice.value, choice.key), "bold"), overflow="fold")
-        lines += [head, _Indented(choice.reason)]
-    return Group(*lines)
+    for group in groups:
+        lines += [Text(group.title.upper(), style="bold"), _indented(group.hint)]
+        for choice in group.choices:
+            value = (value_text(choice.value, choice.key), "bold")
+            lines += [Text.assemble(_marked(choice), " = ", value, overflow="fold"), _indented(choice.reason)]
+        lines.append(Text())
+    return lines
 
 
 def _marked(choice: Choice) -> str:
-    return f"{choice.key}{' *' if choice.changes_results else ''}"
+    return f"{choice.key}{' +' if choice.measured else ''}"
 
 
 def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[tuple[str, str]]:

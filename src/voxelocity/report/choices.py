@@ -1,0 +1,53 @@
+"""The choices of a plan, told apart by what another value would change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from voxelocity.core.records import Choice
+
+HOW_TO_CHANGE = (
+    "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto gives it back to its rule. "
+    "For seed and train.time_budget_s there are also --seed and --time-budget."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceGroup:
+    """Choices whose change means the same.
+
+    Attributes:
+        title: what another value would change.
+        hint: what that means.
+        choices: in the order of the plan, at least one.
+    """
+
+    title: str
+    hint: str
+    choices: tuple[Choice, ...]
+
+
+def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
+    """Those that change the results first, those that change nothing but speed and memory last; no empty group."""
+    results = tuple(choice for choice in choices if choice.changes_results)
+    roundings = tuple(choice for choice in choices if choice.changes_roundings and not choice.changes_results)
+    safe = tuple(choice for choice in choices if not choice.changes_results and not choice.changes_roundings)
+    groups = [
+        ChoiceGroup(title="Changes the results", hint="another value trains or predicts otherwise", choices=results),
+        ChoiceGroup(
+            title="Changes roundings alone",
+            hint="the same sums in another order, as on another machine; chosen for speed",
+            choices=roundings,
+        ),
+        ChoiceGroup(title="Changes speed and memory alone", hint="results stay as they are", choices=safe),
+    ]
+    return [group for group in groups if group.choices]
+
+
+def measured_text(choice: Choice) -> str:
+    """The choice's measurement in short, "0.71 times the time (0.69 to 0.74, n = 5)"; "" where there is none."""
+    found = choice.measured
+    if found is None:
+        return ""
+    return f"{found.what}: {found.ratio:.2f} times the time ({found.low:.2f} to {found.high:.2f}, n = {found.rounds})"

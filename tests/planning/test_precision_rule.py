@@ -1,0 +1,237 @@
+from dataclasses import replace
+
+import pytest
+
+from voxelocity.core.records import Measured
+from voxelocity.planning.facts import Facts, Request
+from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
+from voxelocity.planning.in_turn import Times
+from voxelocity.planning.machine import Machine
+from voxelocity.planning.precision_rule import settle_precision
+
+SPREAD = Spread(low=(1, 1, 1), median=(1, 1, 1), high=(1, 1, 1))
+DATA = Fingerprint(
+    num_cases=10,
+    channels=("T1", "T2"),
+    class_names=("background", "a", "b"),
+    shape_voxel=SPREAD,
+    spacing_mm=SPREAD,
+    extent_mm=SPREAD,
+    stored_dtypes={"int16": 10},
+    file_bytes=10,
+    num_voxels=10,
+    num_sampled=8,
+    intensity=(Intensity(percentile_00_5=0, median=1, percentile_99_5=2, mean=1, std=1, lowest=0, highest=2),) * 2,
+    class_shares={},
+    crop_share=1.0,
+    prepare_s=0.1,
+    sampled_voxels=80,
+)
+CPU = Machine(
+    device="cpu",
+    device_name="CPU",
+    device_memory_bytes=0,
+    device_free_bytes=0,
+    fast_bfloat16=True,
+    num_cpus=2,
+    memory_bytes=2**34,
+    shared_bytes=2**33,
+    disk_bytes=2**36,
+    has_lmdb=False,
+)
+OLD_CPU = replace(CPU, fast_bfloat16=False)
+GPU = replace(CPU, device="cuda", device_name="H100", device_memory_bytes=2**36, device_free_bytes=2**36)
+
+
+class FakeTimer:
+    """Answers with made-up times, and notes what it was asked."""
+
+    def __init__(self, why_not="", **ratios):
+        self.ratios, self.why_not, self.asked = {"as planned": 1.0, **ratios}, why_not, []
+
+    def __call__(self, task, ways, *, limit_s):
+        self.asked.append((task, dict(ways), limit_s))
+        if self.why_not:
+            return Times(seconds={}, why_not=self.why_not)
+        names = {name.rpartition(".")[2]: name for name in ways}
+        spread = (0.98, 1.0, 1.0, 1.0, 1.02)
+        found = {
+            names.get(short, short): tuple(0.2 * ratio * part for part in spread)
+            for short, ratio in self.ratios.items()
+        }
+        found["as planned"] = (0.2,) * 5
+        return Times(seconds=found)
+
+
+def settled(timer, machine=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16)):
+    request = Request(num_training=8, num_validation=2, time_budget_s=budget_s, seed=0, cache_folder="cache")
+    facts = Facts(
+        data=DATA, machine=machine, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer
+    )
+    facts.settled |= {
+        "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
+        "network": {"name": "unet", "widths": [8, 16], "strides": [[2, 2, 2]]},
+        "optimizer": {"name": "adamw", "learning_rate": 1e-3},
+    }
+    settle_precision(facts)
+    return {choice.key: choice for choice in facts.choices}
+
+
+def test_without_measuring_the_rule_holds_and_says_how_to_measure():
+    choice = settled(None)["precision.channels_last"]
+    assert (choice.value, choice.measured) == (True, None)
+    assert choice.reason == (
+        "faster with half precision convolutions; `voxelocity bench memory-format` measures whole trainings with their "
+        "accuracy"
+    )
+    assert settled(None, OLD_CPU)["precision.channels_last"].value is False
+
+
+def test_the_other_memory_format_is_taken_where_it_is_clearly_quicker():
+    choice = settled(FakeTimer(channels_last=0.7), OLD_CPU)["precision.channels_last"]
+    assert choice.value is True
+    assert choice.reason == (
+        "measured here: a step takes 0.70 times as long (0.69 to 0.71, n = 5; 140 and 200 ms) with channels_last_3d as "
+        "with contiguous"
+    )
+    assert choice.measured == Measured(
+        what="channels_last_3d against contiguous",
+        ratio=pytest.approx(0.7),
+        low=pytest.approx(0.686),
+        high=pytest.approx(0.714),
+        rounds=5,
+        decided=True,
+    )
+    assert not choice.changes_results
+    assert choice.changes_roundings
+
+
+def test_the_rule_is_upheld_where_its_choice_is_clearly_quicker():
+    choice = settled(FakeTimer(channels_last=1.4))["precision.channels_last"]
+    assert (choice.value, choice.measured.decided) == (True, True)
+    assert choice.reason.startswith(
+        "measured here: a step takes 1.40 times as long (1.37 to 1.43, n = 5; 280 and 200 ms)"
+    )
+    assert choice.reason.endswith("with contiguous as with channels_last_3d")
+
+
+@pytest.mark.parametrize("machine", [CPU, OLD_CPU])
+def test_the_rule_holds_where_there_is_no_clear_difference(machine):
+    choice = settled(FakeTimer(channels_last=0.98), machine)["precision.channels_last"]
+    assert choice.value is machine.fast_bfloat16
+    assert choice.reason.startswith("no clear difference here: a step takes 0.98 times as long (0.96 to 1.00, n = 5;")
+    assert "; so by rule: " in choice.reason
+    assert choice.measured.decided is False
+
+
+def test_what_could_not_be_measured_is_said():
+    choice = settled(FakeTimer("a step takes about 9 s here"))["precision.channels_last"]
+    assert choice.value is True
+    assert "convolutions; not measured: a step takes about 9 s here; `voxelocity bench memory-format`" in choice.reason
+
+
+def test_the_number_format_stays_as_the_rule_has_it_whatever_it_takes():
+    for ratio in (0.5, 3.0):
+        choice = settled(FakeTimer(compute=ratio))["precision.compute"]
+        assert choice.value == "bfloat16"
+        assert choice.changes_results
+        assert choice.measured.ratio == pytest.approx(1.0 / ratio)
+        assert (choice.measured.what, choice.measured.decided) == ("bfloat16 against float32", False)
+        assert f"measured here: a step takes {1 / ratio:.2f} times as long" in choice.reason
+        assert "as in float32 and the same memory format" in choice.reason
+        assert choice.reason.endswith("--set precision.compute=float32 turns it off")
+
+
+def test_there_is_nothing_to_say_of_half_precision_where_float32_is_planned():
+    timer = FakeTimer()
+    assert settled(timer, OLD_CPU)["precision.compute"].reason == "this CPU has no bfloat16 units"
+    ((_, ways, _),) = timer.asked
+    assert list(ways) == ["as planned", "precision.channels_last"]
+
+
+def test_a_value_of_the_persons_own_is_neither_measured_nor_replaced():
+    timer = FakeTimer(channels_last=0.5)
+    choice = settled(timer, overrides={"precision.channels_last": True, "precision.compute": "float32"})
+    assert timer.asked == []
+    assert choice["precision.channels_last"].reason == "set by you; the rule would have taken False"
+    assert choice["precision.channels_last"].measured is None
+
+
+def test_a_number_format_of_the_persons_own_is_what_is_measured():
+    timer = FakeTimer(channels_last=0.5)
+    choices = settled(timer, overrides={"precision.compute": "float32"})
+    ((_, ways, _),) = timer.asked
+    assert {way.precision.compute for way in ways.values()} == {"float32"}
+    assert choices["precision.channels_last"].value is True
+
+
+def test_a_run_that_goes_on_keeps_what_it_has_measured():
+    timer = FakeTimer(channels_last=0.5)
+    choice = settled(timer, kept={"precision.channels_last": True, "backend.cudnn_benchmark": False})
+    assert (choice["precision.channels_last"].value, choice["precision.channels_last"].reason) == (
+        True,
+        "as the run was begun",
+    )
+    assert timer.asked == []
+
+
+def test_a_gpu_also_tries_its_libraries_switches():
+    timer = FakeTimer(channels_last=1.0, cudnn_benchmark=0.8, tf32=1.5)
+    choices = settled(timer, GPU)
+    ((_, ways, _),) = timer.asked
+    assert [key for key in ways if key != "as planned"] == [
+        "precision.channels_last",
+        "backend.cudnn_benchmark",
+        "precision.compute",
+        "backend.tf32",
+    ]
+    assert ways["backend.cudnn_benchmark"].backend.cudnn_benchmark
+    assert not ways["backend.tf32"].backend.tf32
+    tried = choices["backend.cudnn_benchmark"]
+    assert tried.value is True
+    assert tried.reason.endswith("with algorithms tried as with algorithms guessed")
+    assert (tried.changes_results, tried.changes_roundings) == (False, True)
+
+
+def test_tf32_stays_on_with_its_gain_beside_it():
+    choice = settled(FakeTimer(tf32=0.5), GPU)["backend.tf32"]
+    assert (choice.value, choice.changes_results, choice.measured.decided) == (True, True, False)
+    assert choice.measured.ratio == pytest.approx(2.0)
+    assert "measured here: a step takes 2.00 times as long" in choice.reason
+    assert choice.reason.endswith("--set backend.tf32=false turns it off")
+    assert settled(None, GPU)["backend.tf32"].value is True
+
+
+@pytest.mark.parametrize(("budget_s", "limit_s"), [(0.0, 6.0), (60.0, 3.0), (600.0, 6.0)])
+def test_measuring_takes_no_more_than_a_twentieth_of_a_time_budget(budget_s, limit_s):
+    timer = FakeTimer()
+    settled(timer, budget_s=budget_s)
+    assert timer.asked[0][2] == limit_s
+
+
+def test_the_step_that_is_measured_is_the_planned_one():
+    timer = FakeTimer()
+    settled(timer, overrides={"network.norm": "batch", "loss.name": "dice", "optimizer.momentum": 0.5})
+    ((task, ways, _),) = timer.asked
+    assert (task.num_channels, task.num_classes, task.patch_voxel, task.batch_size) == (2, 3, (16, 16, 16), 2)
+    assert (task.network.norm, task.loss.name, task.optimizer.momentum) == ("batch", "dice", 0.5)
+    assert ways["as planned"].precision.compute == "bfloat16"
+    assert ways["as planned"].precision.channels_last
+
+
+def test_compiled_code_is_not_made_for_measuring():
+    timer = FakeTimer()
+    choices = settled(timer, overrides={"precision.compile": "default"})
+    assert timer.asked == []
+    assert "not measured: compiled code would have to be made for each" in choices["precision.channels_last"].reason
+
+
+@pytest.mark.parametrize(
+    ("overrides", "patch"),
+    [({"network.name": "dynunet"}, (16, 16, 16)), ({}, (17, 16, 16))],
+)
+def test_what_does_not_fit_together_is_left_to_the_check_of_the_plan(overrides, patch):
+    timer = FakeTimer()
+    choices = settled(timer, patch=patch, overrides=overrides)
+    assert timer.asked == []
+    assert choices["precision.channels_last"].measured is None

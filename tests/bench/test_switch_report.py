@@ -66,7 +66,7 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
         assert phrase in text
     plain = json.loads(record.read_text())
     assert plain["benchmark"] == "amp"
-    assert plain["settings"]["off"] == {"precision.compute": "float32"}
+    assert plain["settings"]["off"] == {"precision.compute": "float32", "precision.channels_last": True}
     assert plain["comparisons"][0]["sides"][1]["ours_better_by"]["median"] == 2.0
     assert plain["losses"]["on"][0] == 1.0
     assert plain["final_dice"]["off"] == pytest.approx([0.805, 0.815])

@@ -49,6 +49,7 @@ def test_both_sides_differ_in_the_setting_alone(amp):
     off, on = (runs[0].plan["keys"] for runs in (amp.off, amp.on))
     assert {key for key in off if off[key] != on[key]} == {"precision.compute"}
     assert off.keys() == on.keys()
+    assert off["planner.measure"] == "never", "measured, the plans of both sides could differ in more"
     assert (off["train.validate_every_steps"], off["train.validation_cases"]) == (2, 4)
 
 

@@ -47,6 +47,8 @@ class Trainings:
         """Keys of the plan that hold in all trainings."""
         return {
             "train.steps": self.steps,
+            # Else what is measured would differ from side to side, and the first run would take longer for it.
+            "planner.measure": "never",
             "train.validate_every_steps": max(1, self.steps // self.num_validations),
             "train.validation_cases": self.num_cases_on_the_way,
             # The kidneys of these bodies are mirror images, which flipped patches could not tell apart.

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from voxelocity.core.records import Choice, Measured
-from voxelocity.report.choices import choice_groups, measured_text
+from voxelocity.core.records import Choice
+from voxelocity.report.choices import choice_groups
 
 SPEED = Choice(key="data.feed.num_threads", value=1, reason="x", changes_results=False)
 ROUNDINGS = Choice(key="precision.channels_last", value=True, reason="x", changes_results=False, changes_roundings=True)
@@ -28,9 +28,3 @@ def test_there_is_no_empty_group():
 
 def test_what_changes_results_and_roundings_changes_results():
     assert titles([replace(ROUNDINGS, changes_results=True)])[0][0] == "Changes the results"
-
-
-def test_a_measurement_in_short_says_what_how_much_and_how_often():
-    measured = Measured(what="a against b", ratio=0.711, low=0.69, high=0.744, rounds=5, decided=True)
-    assert measured_text(replace(SPEED, measured=measured)) == "a against b: 0.71 times the time (0.69 to 0.74, n = 5)"
-    assert measured_text(SPEED) == ""

@@ -43,11 +43,3 @@ def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
         ChoiceGroup(title="Changes speed and memory alone", hint="results stay as they are", choices=safe),
     ]
     return [group for group in groups if group.choices]
-
-
-def measured_text(choice: Choice) -> str:
-    """The choice's measurement in short, "0.71 times the time (0.69 to 0.74, n = 5)"; "" where there is none."""
-    found = choice.measured
-    if found is None:
-        return ""
-    return f"{found.what}: {found.ratio:.2f} times the time ({found.low:.2f} to {found.high:.2f}, n = {found.rounds})"

@@ -9,7 +9,7 @@ import numpy as np
 
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.charts import time_chart
-from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups, measured_text
+from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
 from voxelocity.report.factors import factor_table_view
 from voxelocity.report.labelled import LabelledRun, label_run
 from voxelocity.report.palette import css_colour
@@ -91,12 +91,12 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None
 
 
 def _choice_groups(run: RunFacts) -> list[dict[str, Any]]:
-    """Groups of choices; of each choice its value in words and its measurement in short."""
+    """Groups of choices, each choice with its value in words."""
     return [
         {
             "title": group.title,
             "hint": group.hint,
-            "rows": [(choice, value_text(choice.value, choice.key), measured_text(choice)) for choice in group.choices],
+            "rows": [(choice, value_text(choice.value, choice.key)) for choice in group.choices],
         }
         for group in choice_groups(run.choices)
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from voxelocity.observe import Clock, system_clock
 
 MIN_ROUNDS = 3
-MAX_ROUNDS = 9
+MAX_ROUNDS = 21
 # Ratios nearer to 1 are no clear difference: pairs of one and the same step on a busy machine differ by as much.
 _MARGIN = 0.05
 # One way in a round is timed for at least this long, so that short steps are not the clock's noise.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tables_of.results import load, markdown_table, percents, range_text, source_line
 from voxelocity.report import duration_text
+from voxelocity.report.quantities import factor_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 
@@ -55,4 +56,25 @@ def split_lines() -> list[str]:
         lines += markdown_table(heads, rows)
         lines += ["", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
                   f"{source_line(record, record['command'])}"]  # fmt: skip
+    return lines
+
+
+def diagnosed_lines() -> list[str]:
+    """Scripts of the kind that people write: what the diagnosis named, what it promised, what the change brought."""
+    lines: list[str] = []
+    for record in load("diagnose_scripts.json"):
+        rows = []
+        for one in record["scripts"]:
+            first, achieved = one["first"], one.get("achieved")
+            named = "nothing is wrong" if first is None or not one["expected"] else f"{first['code']} {first['title']}"
+            rows.append((
+                f"{one['stands_for']} (`{one['name']}`)",
+                named if one["is_right"] else f"{named} (wrong)",
+                "" if one["predicted"] is None else factor_text(one["predicted"]),
+                "" if achieved is None else factor_text(achieved["median"]),
+                "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
+                one.get("n", ""),
+            ))  # fmt: skip
+        heads = ("script", "first cause", "promised", "achieved", "least to most", "n")
+        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
     return lines

@@ -87,7 +87,7 @@ def test_data_rules_that_fire_together_stay_below_the_ceiling(waiting, make):
     ]
     facts = waiting(
         0.06,
-        make.loader(num_workers=0),
+        make.loader(num_workers=0, collate="train.collate"),
         make.fetch(batch_s=0.06, collate_share=0.4, worker=-1),
         transforms=chain,
         stacks=[make.stack("wait", "gunzip", 60), make.stack("wait", "transform", 40)],

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity.diagnosis.facts import Ending
+from voxelocity.diagnosis.facts import Ending, HostFacts
 from voxelocity.diagnosis.judge import diagnose
 
 
@@ -119,3 +119,18 @@ def test_an_unhappy_end_is_told_behind_the_verdict(clean, status, ended, told):
 
 def test_a_program_that_was_ended_when_enough_was_seen_did_not_fail(clean):
     assert verdict(clean, status=-15, ended=Ending(reason="limit", time_s=16.0)) == verdict(clean)
+
+
+def test_the_programs_own_cause_is_named_before_a_busy_machine(waiting, make):
+    facts = waiting(0.15, make.loader(num_workers=0), make.fetch(batch_s=0.15, worker=-1))
+    told = verdict(facts, host=HostFacts(num_cpus=2, num_machine_cpus=2, cpu_share=0.3, others_share=1.6))
+    assert told.startswith("60 % of the training time the network waits for data: batches are made in")
+    assert told.endswith("; the machine holds it back, too: other programs use the same cores.")
+
+
+def test_small_gains_of_computing_are_told_behind_that_nothing_is_wrong(clean, make):
+    optimizer = replace(clean.optimizer, implementation="for-loop")
+    steps = make.steps({"forward": 0.04, "backward": 0.05, "optimizer": 0.01})
+    told = verdict(clean, optimizer=optimizer, steps=steps)
+    assert told.startswith("Nothing holds this program back: the network computes 100 % of the time; ")
+    assert told.endswith("; a little is left to gain: the optimiser goes through the parameters one by one.")

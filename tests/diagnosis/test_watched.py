@@ -83,3 +83,10 @@ def test_without_a_loader_all_that_is_no_network_may_be_data(clean, make):
     facts = replace(clean, steps=make.steps({"other": 0.05, "forward": 0.1}), loaders=[], experiments=[])
     assert data_room_s(facts) == pytest.approx(5.0)
     assert data_room_s(replace(facts, loaders=clean.loaders)) == 0.0
+
+
+def test_without_workers_only_waiting_can_be_saved_whatever_the_resident_steps_took(clean, make):
+    """Nothing runs beside the network, so that slower steps are those of a busier machine."""
+    steps = make.steps({"wait": 0.02, "forward": 0.2})
+    assert data_room_s(replace(clean, steps=steps)) == pytest.approx(100 * (0.22 - 0.099))
+    assert data_room_s(replace(clean, steps=steps, loaders=[make.loader(num_workers=0)])) == pytest.approx(2.0)

@@ -102,7 +102,8 @@ def _not_measured(facts: Facts) -> Sequence[str]:
     missing = list(facts.not_measured)
     if facts.counted and resident_s(facts) is None:
         notes = [one.note for one in facts.experiments if one.name == RESIDENT and one.note]
-        why = f" ({notes[0]})" if notes else ""
+        is_told = any(notes[0] in text for text in missing) if notes else False
+        why = f" ({notes[0]})" if notes and not is_told else ""
         missing.append(
             f"the step on batches that are there already{why}: the ceiling is estimated from the steps' parts"
         )
@@ -110,6 +111,6 @@ def _not_measured(facts: Facts) -> Sequence[str]:
         missing.append("the machine while the program ran: cores, memory, other programs")
     if facts.counted and not facts.stacks:
         missing.append("which lines the time went to: no stacks were taken")
-    if facts.counted and facts.files is not None and experiment_s(facts, "storage") is None:
+    if facts.counted and facts.files is not None and facts.files.num_opens and experiment_s(facts, "storage") is None:
         missing.append("how fast the storage reads the program's files")
     return tuple(dict.fromkeys(missing))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.finding import Finding
+from voxelocity.diagnosis.in_loop import has_loader, making_share
 from voxelocity.diagnosis.rules import Pool
 from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
@@ -25,8 +26,26 @@ def verdict(facts: Facts, findings: Sequence[Finding], pools: Mapping[str, Pool]
     causes = [finding for finding in findings if finding.is_cause]
     if not facts.counted:
         return _without_steps(facts, causes, pools)
-    begin = _beginning(facts, causes[0], pools) if causes else _no_cause(facts)
-    return f"{begin}{_doubts(facts)}."
+    if not causes:
+        return f"{_no_cause(facts)}{_doubts(facts)}."
+    if all(pools[one.code] == "compute" and _is_small(facts, one) for one in causes):
+        return f"{_no_cause(facts)}; a little is left to gain: {clause(causes[0].title)}{_doubts(facts)}."
+    first = _named(facts, causes, pools)
+    beside = [one for one in causes[:1] if one is not first]
+    machine = f"; the machine holds it back, too: {clause(beside[0].title)}" if beside else ""
+    return f"{_beginning(facts, first, pools)}{machine}{_doubts(facts)}."
+
+
+def _named(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> Finding:
+    """The cause that the verdict names: the program's own before the machine's, unless it brings next to nothing."""
+    of_program = [
+        one for one in causes if pools[one.code] != "machine" and one.saves_s is not None and not _is_small(facts, one)
+    ]
+    return of_program[0] if of_program else causes[0]
+
+
+def _is_small(facts: Facts, cause: Finding) -> bool:
+    return cause.saves_s is not None and cause.saves_s < _UNEXPLAINED_SHARE * watched_s(facts)
 
 
 def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
@@ -56,6 +75,10 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
 
 def _of_data(facts: Facts, cause: Finding, told: str) -> str:
     whole_s = max(watched_s(facts), 1e-12)
+    if not has_loader(facts):
+        made = making_share(facts) * part_s(facts, "wait", "other")
+        share = percent(max(made, cause.saves_s or 0.0) / whole_s)
+        return f"{share} of {_time(facts)} the loop makes its own data, and the network waits: {told}"
     wait, starts = part_s(facts, "wait"), passes_s(facts, "epoch start")
     if starts > wait:
         return f"{percent(starts / whole_s)} of the watched time passes before the first batch of an epoch: {told}"

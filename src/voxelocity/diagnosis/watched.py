@@ -5,9 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from voxelocity.diagnosis.facts import Facts, Pass
+from voxelocity.diagnosis.facts import Facts, Pass, Step
+from voxelocity.diagnosis.in_loop import has_loader, making_share
 
 RESIDENT = "resident batch"
+# Loaders that, without workers, make a batch when it is asked for and not before.
+_IN_OWN_THREAD = ("DataLoader",)
 
 
 def counted_passes(facts: Facts) -> Sequence[Pass]:
@@ -86,22 +89,42 @@ def resident_s(facts: Facts) -> float | None:
 
 
 def without_data_s(facts: Facts) -> float | None:
-    """Median seconds of the counted steps without waiting and copying; None where none was counted."""
+    """Median seconds of the counted steps without waiting, copying and making data in the loop; None without steps."""
     if not facts.counted:
         return None
-    return statistics.median(
-        max(0.0, step.seconds - step.parts.get("wait", 0.0) - step.parts.get("copy", 0.0)) for step in facts.counted
-    )
+    share = _loop_share(facts, unseen=0.0)
+    return statistics.median(max(0.0, one.seconds - _data_s(one, share)) for one in facts.counted)
 
 
 def data_room_s(facts: Facts) -> float:
     """The most that any change of the data could save: what the counted steps took beyond steps without data.
 
     Measured by the step on resident batches; without it, the time that the network waited and batches were copied, and
-    all that a loop without a loader did beside computing.
+    what a loop without a loader did to make its own (all that it did beside computing, where no stacks were taken).
+    Where the training's own thread makes the batches nothing runs beside the network, so that waiting is all there is:
+    what else differs from the resident steps is the machine's mood.
     """
     alone_s = resident_s(facts)
-    if alone_s is None:
-        has_loader = any(loader.is_for_training for loader in facts.loaders)
-        return part_s(facts, "wait", "copy", *(() if has_loader else ("other",)))
-    return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)
+    if alone_s is not None and not makes_alone(facts):
+        return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)
+    share = _loop_share(facts, unseen=1.0)
+    return sum(_data_s(one, share) for one in facts.counted)
+
+
+def makes_alone(facts: Facts) -> bool:
+    """Whether the training's own thread makes its batches, in torch's loader without workers."""
+    loaders = [one for one in facts.loaders if one.is_for_training]
+    return bool(loaders) and all(one.num_workers == 0 and one.kind in _IN_OWN_THREAD for one in loaders)
+
+
+def _loop_share(facts: Facts, *, unseen: float) -> float:
+    """Share of "other" that makes data: none where a loader does; `unseen` where no stacks were taken."""
+    if has_loader(facts):
+        return 0.0
+    return making_share(facts) if facts.stacks else unseen
+
+
+def _data_s(step: Step, loop_share: float) -> float:
+    """Seconds of a step that went to its data."""
+    waited_s = step.parts.get("wait", 0.0) + step.parts.get("copy", 0.0)
+    return waited_s + loop_share * step.parts.get("other", 0.0)

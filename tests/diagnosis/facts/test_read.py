@@ -210,3 +210,9 @@ def test_files_and_stacks_of_workers_are_summed(tmp_path: Path) -> None:
 def test_files_hold_plain_json_lines(tmp_path: Path) -> None:
     path = write(tmp_path, "10-a", [process(10), ("step", STEP)])
     assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == ["process", "step"]
+
+
+def test_a_reason_that_several_experiments_share_is_told_once(tmp_path: Path) -> None:
+    notes = [ExperimentFacts(name=name, unit="item", seconds=(), note="no loader") for name in ("loader", "items")]
+    write(tmp_path, "10-a", [process(10), ("step", STEP), *(("experiment", note) for note in notes)])
+    assert "loader, items: no loader" in read_facts(tmp_path).not_measured

@@ -62,3 +62,21 @@ def repeated_work(folder: Path) -> None:
 def dominant_random(folder: Path) -> None:
     """A random transform that takes nearly all of an item's time."""
     _train(_arrays(), [AddChannel(), SlowRandom(), RandFlip(prob=0.5)])
+
+
+def read_again(folder: Path) -> None:
+    """Reads and scales each of twelve scans at each use."""
+    noise = np.random.default_rng(0).integers(0, 200, (48, 48, 48), dtype=np.int16)
+    paths = [folder / f"{number}.nii.gz" for number in range(12)]
+    for path in paths:
+        nibabel.save(nibabel.Nifti1Image(noise, np.eye(4)), path)
+    network = nn.Conv3d(1, 2, 3)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    for _ in range(4):
+        for path in paths:
+            scan = nibabel.load(path).get_fdata(dtype=np.float32)
+            scan = (scan - scan.mean()) / scan.std()
+            patch = torch.from_numpy(scan[None, None, :SIDE, :SIDE, :SIDE].copy())
+            optimizer.zero_grad()
+            network(patch).square().mean().backward()
+            optimizer.step()

@@ -95,3 +95,18 @@ def frequent_saving(folder: Path) -> None:
     """Saves a large state after each short epoch."""
     state = {"weights": torch.zeros(4_000_000)}
     _train(lambda network: torch.save(state, folder / "last.pt"))
+
+
+def overlapping_windows(folder: Path) -> None:
+    """Validates with windows that share three quarters of theirs with the next."""
+
+    def windows(network: nn.Module, overlap: float) -> None:
+        for _ in range(round(4 / (1 - overlap))):
+            network(torch.zeros(1, 1, SIDE, SIDE, SIDE))
+            time.sleep(0.003)
+
+    def validate(network: nn.Module) -> None:
+        with torch.no_grad():
+            list(map(lambda _: windows(network, overlap=0.75), range(2)))  # noqa: C417
+
+    _train(validate)

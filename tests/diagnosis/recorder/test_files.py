@@ -169,3 +169,24 @@ def test_the_recorder_needs_nothing_but_the_standard_library():
     )
     run = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_a_file_that_is_opened_for_its_header_and_again_for_its_voxels_is_used_once(files, moment, tmp_path):
+    paths = [tmp_path / f"{number}.raw" for number in range(10)]
+    for path in paths:
+        path.write_bytes(bytes(8))
+    for _ in range(2):
+        for path in paths:
+            path.read_bytes()
+            path.read_bytes()
+    found = seen(files, moment)
+    assert (found["num_opens"], found["num_files"], found["num_uses"]) == (40, 10, 20)
+
+
+def test_what_gzip_files_hold_is_told_beside_the_size_of_others(files, moment, tmp_path):
+    (tmp_path / "scan.nii.gz").write_bytes(gzip.compress(bytes(5000)))
+    (tmp_path / "label.raw").write_bytes(bytes(100))
+    (tmp_path / "torn.nii.gz").write_bytes(b"12")
+    for name in ("scan.nii.gz", "label.raw", "torn.nii.gz"):
+        (tmp_path / name).read_bytes()
+    assert seen(files, moment)["unpacked_bytes"] == 5000 + 100 + 2

@@ -213,3 +213,41 @@ def test_a_stack_of_libraries_alone_has_their_function_and_no_line():
         thread.join()
     assert (found.own, found.kind) == (None, "other")
     assert found.function == "threading.Condition.wait"
+
+
+def test_the_buffer_that_gzip_fills_is_unpacking_and_its_file_is_reading(tmp_path, monkeypatch):
+    path = tmp_path / "scan.gz"
+    path.write_bytes(gzip.compress(b"voxels" * 100))
+    with gzip.open(path) as file:
+        look = found_in(file, "_buffer", "read")
+    assert look.kind == "gunzip"
+    looks = []
+
+    class Watching(io.FileIO):
+        def read(self, size=-1):
+            looks.append(READER.look(sys._getframe(1), "worker").kind)
+            return super().read(size)
+
+    with Watching(path) as raw, gzip.GzipFile(fileobj=raw) as file:
+        file.read()
+    assert set(looks) == {"read"}
+
+
+def found_in(file, attribute, name):
+    """What a look finds while `file` reads its buffer."""
+    buffer, looks = getattr(file, attribute), []
+
+    class Spy:
+        def read(self, size=-1):
+            looks.append(READER.look(sys._getframe(1), "worker"))
+            return getattr(buffer, name)(size)
+
+        def __getattr__(self, other):
+            return getattr(buffer, other)
+
+    setattr(file, attribute, Spy())
+    try:
+        file.read()
+    finally:
+        setattr(file, attribute, buffer)
+    return looks[0]

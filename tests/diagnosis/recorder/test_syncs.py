@@ -222,3 +222,18 @@ def test_the_profiler_is_told_the_call_and_its_line(syncs):
     torch.ones(1).item()
     assert seen[0].startswith("sync: Tensor.item at ")
     assert seen[1:] == ["begun", "ended"]
+
+
+def test_what_would_not_wait_on_a_device_either_is_not_counted(syncs, moment):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight], foreach=False)
+    weight.sum().backward()
+    optimizer.step()
+    weight.to(torch.device("cpu"))
+    assert counted(syncs, moment) == {}
+
+
+def test_reading_in_validation_is_no_wait_of_a_step(syncs, moment):
+    moment.part = "validation"
+    torch.ones(1).item()
+    assert counted(syncs, moment) == {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from voxelocity.diagnosis.facts import FileFacts, TransformFacts
+from voxelocity.diagnosis.judge import diagnose
 
 
 def transform(name, self_s, *, order, is_random=False, library="monai", calls=200):
@@ -57,10 +58,10 @@ def test_fixed_transforms_before_the_first_random_one_could_be_kept(slow, find):
         transform("RandFlipd", 1.0, order=2, is_random=True),
         transform("CastToTyped", 6.0, order=3),
     ]
-    facts = slow(transforms=chain, files=FileFacts(kinds={}, num_opens=200, num_files=50, read_bytes=1))
+    facts = slow(transforms=chain, files=FileFacts(kinds={}, num_opens=600, num_files=50, read_bytes=1, num_uses=200))
     (found,) = find("VX113", facts)
     assert "70 % of making items is LoadImaged, Spacingd" in found.cause
-    assert "each file was opened 4.0 times" in found.evidence
+    assert "each file was read 4.0 times" in found.evidence
     assert "CastToTyped" not in found.cause
     # 0.09 s of 0.3 s are left, less than the network's step.
     assert found.saves_s == pytest.approx(20.0, rel=0.05)
@@ -98,3 +99,58 @@ def test_batches_that_carry_more_than_the_network_takes_are_told(waiting, make, 
     (found,) = find("VX115", waiting(0.2, make.loader(num_workers=1), heavy))
     assert "A batch holds 400 MiB, 100× what" in found.cause
     assert find("VX115", waiting(0.2, make.loader(num_workers=1), make.fetch(batch_s=0.3))) == ()
+
+
+@pytest.fixture
+def rereading(clean, make):
+    """A loop without a loader that reads each of 40 files three times."""
+    return replace(
+        clean,
+        steps=make.steps({"forward": 0.04, "backward": 0.06, "other": 0.1}),
+        loaders=[],
+        fetches=[],
+        experiments=[],
+        stacks=[
+            make.stack("other", "gunzip", 60, where="train.py:25", line="image = load(path)"),
+            make.stack("other", "other", 20, where="train.py:27", line="image = image - image.mean()"),
+            make.stack("other", "other", 20, where="train.py:28", line="patch = random_crop(image)"),
+            make.stack("forward", "other", 40, where="train.py:32"),
+        ],
+        files=FileFacts(
+            kinds={".nii.gz": 360}, num_opens=360, num_files=40, read_bytes=10**8, unpacked_bytes=10**8, num_uses=120
+        ),
+    )
+
+
+def test_files_that_are_read_again_and_fit_into_memory_are_to_be_kept(rereading, find):
+    (found,) = find("VX116", rereading)
+    assert "each of 40 files was read 3.0 times; kept in memory they take 381 MiB at most" in found.cause
+    assert found.evidence[0] == "60 % of the samples, train.py:25: image = load(path)"
+    assert not any("random_crop" in line for line in found.evidence)
+    # All but the random line, a fifth of the making.
+    assert found.saves_s == pytest.approx(8.0, rel=0.01)
+    assert found.change.startswith("scans = [read(path) for path in paths]  # before the first epoch")
+    assert diagnose(rereading).verdict.startswith(
+        "50 % of the training time the loop makes its own data, and the network waits: the same files are read again"
+    )
+
+
+def test_files_that_are_read_once_or_do_not_fit_are_not_to_be_kept(rereading, find):
+    files = rereading.files
+    assert find("VX116", replace(rereading, files=replace(files, num_uses=40))) == ()
+    assert find("VX116", replace(rereading, files=replace(files, unpacked_bytes=10**10))) == ()
+
+
+def test_a_data_set_of_their_own_is_told_to_read_in_its_beginning(slow, make, find):
+    files = FileFacts(kinds={}, num_opens=200, num_files=50, read_bytes=10**8, num_uses=200)
+    stacks = [make.stack("worker", "read", 60, where="data.py:7"), make.stack("worker", "resample", 40)]
+    (found,) = find("VX116", slow(stacks=stacks, files=files))
+    assert "self.scans = [read(path) for path in paths]" in found.change
+    assert found.where == "data.py:7"
+    chain = [transform("LoadImaged", 20.0, order=0), transform("RandFlipd", 1.0, order=1, is_random=True)]
+    assert find("VX116", slow(stacks=stacks, files=files, transforms=chain)) == ()
+
+
+def test_the_collate_function_of_torch_is_never_called_slow(slow, make, find, waiting):
+    loader = make.loader(num_workers=16, collate="torch.utils.data._utils.collate.default_collate")
+    assert find("VX111", waiting(0.2, loader, make.fetch(batch_s=0.3, collate_share=0.8))) == ()

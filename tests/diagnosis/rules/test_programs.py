@@ -58,6 +58,7 @@ TABLE = {
     "VX113": Planted(program="chains.repeated_work", num_cpus=1),
     "VX114": Planted(program="chains.dominant_random", num_cpus=1),
     "VX115": Planted(program="loading.large_batches", is_cause=False),
+    "VX116": Planted(program="chains.read_again"),
     "VX122": Planted(program="loading.small_files", num_cpus=1),
     "VX123": Planted(
         program="loading.with_workers", host={"shm_size_bytes": 64 * MIB, "shm_used_bytes": 63 * MIB}, num_cpus=2
@@ -82,6 +83,7 @@ TABLE = {
     "VX402": Planted(program="validations.gradients_in_validation", is_cause=False),
     "VX404": Planted(program="validations.waiting_validation"),
     "VX405": Planted(program="validations.slow_metrics"),
+    "VX406": Planted(program="validations.overlapping_windows"),
     "VX411": Planted(program="validations.frequent_saving"),
     "VX501": Planted(program="networks.clean", host={"swap_in_bytes": 900 * MIB, "swap_out_bytes": 900 * MIB}),
     "VX502": Planted(

@@ -83,3 +83,31 @@ def test_saving_too_often_is_told_how_seldom_it_should_be(clean, make, find):
     assert "% 29 == 0" in found.change
     assert found.saves_s == pytest.approx(4.0 * 28 / 29)
     assert find("VX411", replace(clean, passes=[make.between("saving", 0.05, at=10)])) == ()
+
+
+def test_windows_that_overlap_by_three_quarters_are_told_what_half_would_leave(clean, make, find):
+    """Five windows an axis become three: 27 of 125."""
+    line = "output = sliding_window_inference(image, roi, 4, model, overlap=0.75)"
+    shapes = (((4, 1, 32, 32, 32), 31), ((1, 1, 32, 32, 32), 1))
+    facts = replace(
+        clean,
+        passes=[validation(make, 10.0, batch_shapes=shapes, parts={"forward": 9.0, "other": 1.0})],
+        loaders=[*clean.loaders, make.loader(key=2, is_for_training=False)],
+        fetches=[*clean.fetches, replace(make.fetch(batch_s=0.01), key=2, num_items=1)],
+        stacks=[make.stack("validation", "other", 50, where="train.py:80", line=line)],
+    )
+    (found,) = find("VX406", facts)
+    assert "with windows that overlap by 75 % along each axis; with 50 % it would be 22 % of the windows" in found.cause
+    assert found.saves_s == pytest.approx(10.0 * (1 - 27 / 125))
+    assert found.change.startswith("output = sliding_window_inference(image, roi, 4, model, overlap=0.5)")
+    assert "125 windows a scan" in found.evidence
+    # Where nobody knows how many windows a scan has, as many as in a scan without borders.
+    assert find("VX406", replace(facts, fetches=clean.fetches))[0].saves_s == pytest.approx(10.0 * 7 / 8)
+    half = [replace(facts.stacks[0], line=line.replace("0.75", "0.5"))]
+    assert find("VX406", replace(facts, stacks=half)) == ()
+
+
+def test_no_validation_is_told_to_happen_less_than_every_tenth_time(clean, make, find):
+    (found,) = find("VX401", replace(clean, passes=[validation(make, 100.0)]))
+    assert "% 10 == 0" in found.change
+    assert found.saves_s == pytest.approx(90.0)

@@ -281,13 +281,17 @@ def _joined_files(processes: Sequence[_Process]) -> FileFacts | None:
         for kind, count in files.kinds.items():
             kinds[kind] = kinds.get(kind, 0) + count
     largest = dict.fromkeys(path for files in found for path in files.largest)
+    # Workers share the files of a data set: at least as many as the one that saw most.
+    num_files = max(max(files.num_files for files in found), len(largest))
+    num_told = max(1, sum(files.num_files for files in found))
     return FileFacts(
         kinds=kinds,
         num_opens=sum(files.num_opens for files in found),
-        # Workers share the files of a data set: at least as many as the one that saw most.
-        num_files=max(max(files.num_files for files in found), len(largest)),
+        num_files=num_files,
         read_bytes=sum(files.read_bytes for files in found),
         largest=tuple(largest)[:_MAX_LARGEST],
+        unpacked_bytes=round(sum(files.unpacked_bytes for files in found) * num_files / num_told),
+        num_uses=sum(files.num_uses for files in found),
     )
 
 
@@ -320,13 +324,22 @@ def _not_measured(main: _Process, processes: Sequence[_Process]) -> list[str]:
             "the ceiling: no experiment was made, as "
             + ("they were not asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
-    notes += [f"{e.name}: {e.note}" for e in _last_of_each(main.all("experiment"), "name") if not e.seconds]
+    notes += _not_done(_last_of_each(main.all("experiment"), "name"))
     others = {p.facts.rank for p in processes if p.facts.role == "main" and p.all("step")} - {main.facts.rank}
     if others:
         notes.append(
             f"ranks {', '.join(map(str, sorted(others)))}: recorded too; what is told is rank {main.facts.rank}"
         )
     return notes
+
+
+def _not_done(experiments: Sequence[ExperimentFacts]) -> list[str]:
+    """What was not tried alone, each reason once."""
+    names: dict[str, list[str]] = {}
+    for one in experiments:
+        if not one.seconds:
+            names.setdefault(one.note, []).append(one.name)
+    return [f"{', '.join(those)}: {note}" for note, those in names.items()]
 
 
 def _errors_of(folder: Path) -> list[str]:

@@ -171,6 +171,10 @@ class FileFacts:
         read_bytes: sizes of the files, counted at each open.
         largest: up to 64 paths, for reading them again.
         unseen: libraries in use that open files by themselves, of which nothing is counted here.
+        unpacked_bytes: of the different files together; of a gzip file what it says itself that it holds, of others
+            their size.
+        num_uses: opens of a file that was none of the last eight different ones; a reader that opens a file for its
+            header and again for its voxels counts once.
     """
 
     kinds: Mapping[str, int]
@@ -179,6 +183,8 @@ class FileFacts:
     read_bytes: int
     largest: Sequence[str] = ()
     unseen: Sequence[str] = ()
+    unpacked_bytes: int = 0
+    num_uses: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

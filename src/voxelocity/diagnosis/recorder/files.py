@@ -11,6 +11,7 @@ import heapq
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -26,6 +27,8 @@ _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _UNSEEN = ("itk", "lmdb", "blosc2", "safetensors", "cucim", "openslide", "indexed_gzip")
 _MOST_FILES = 100_000
 _NUM_LARGEST = 64
+# Files that one item may be made of: opened for their headers first and for their voxels later.
+_NUM_LATEST = 8
 
 _active: list[Files] = []
 _hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
@@ -49,6 +52,9 @@ class Files:
         self._sizes: dict[str, int] = {}
         self._num_opens = 0
         self._read_bytes = 0
+        self._unpacked_bytes = 0
+        self._num_uses = 0
+        self._latest: deque[str] = deque(maxlen=_NUM_LATEST)
         self._is_inside = threading.local()
         self._undo: list[Callable[[], None]] = []
         self._done: set[str] = set()
@@ -86,6 +92,8 @@ class Files:
             read_bytes=self._read_bytes,
             largest=[path for path, _ in largest],
             unseen=[name for name in _UNSEEN if name in sys.modules],
+            unpacked_bytes=self._unpacked_bytes,
+            num_uses=self._num_uses,
         )
 
     def _replace(self, owner: Any, name: str, index: int) -> None:
@@ -128,6 +136,10 @@ class Files:
                 return
             if len(self._sizes) < _MOST_FILES:
                 self._sizes[path] = size
+                self._unpacked_bytes += _unpacked(path, size)
+        if path not in self._latest:
+            self._num_uses += 1
+            self._latest.append(path)
         kind = _kind(path)
         self._kinds[kind] = self._kinds.get(kind, 0) + 1
         self._num_opens += 1
@@ -153,6 +165,18 @@ def _size(path: str) -> int | None:
     except (OSError, ValueError):
         return None
     return found.st_size if (found.st_mode & 0o170000) == 0o100000 else None
+
+
+def _unpacked(path: str, size: int) -> int:
+    """Bytes that a file holds when it is unpacked: the last four of a gzip file say so, less multiples of 4 GiB."""
+    if not path.endswith(".gz") or size < 18:
+        return size
+    try:
+        with open(path, "rb") as file:
+            file.seek(-4, os.SEEK_END)
+            return max(size, int.from_bytes(file.read(4), "little"))
+    except OSError:
+        return size
 
 
 def _kind(path: str) -> str:

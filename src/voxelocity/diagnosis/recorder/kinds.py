@@ -21,6 +21,7 @@ _WORK: tuple[tuple[str, str, str], ...] = (
     ("sync", "torch.cuda", "synchronize"),
     ("sync", "torch.cuda.streams", "Stream.synchronize"),
     ("sync", "torch.cuda.streams", "Event.synchronize"),
+    ("read", "gzip", "_PaddedFile"),
     ("gunzip", "gzip", ""),
     ("gunzip", "zlib", ""),
     ("gunzip", "isal", ""),
@@ -209,7 +210,9 @@ class StackReader:
                     call = self.called(frame)
                     # C functions in private modules stand behind a public function that is on the stack.
                     if call is not None and "._" not in call[0]:
-                        kind = kind or _kind(*call, makes_items)
+                        # What gzip reads is its own unpacked buffer, but for the class that reads the file.
+                        if known.kind_in_data != "gunzip":
+                            kind = kind or _kind(*call, makes_items)
                         function = _public(*call)
                 if known.is_own:
                     own = frame

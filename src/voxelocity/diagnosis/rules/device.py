@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from voxelocity.diagnosis.facts import Facts, SyncFacts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
 from voxelocity.diagnosis.rules.words import at, percent
 from voxelocity.diagnosis.watched import experiment_s, part_s, steps_s
-from voxelocity.report.quantities import duration_text
+from voxelocity.report.quantities import count_text, duration_text
 
 # Any CUDA device that torch still supports against the cores of one machine, for convolutions: far more than this.
 _GPU_GAIN = 5.0
@@ -17,6 +19,11 @@ _GPU_GAIN = 5.0
 _PINNED_SAVED = 0.5
 _EVERY_STEP = 0.9
 _LAUNCH_SHARE = 0.15
+_READ_SELDOM = (
+    "total += loss.detach()          # a tensor, on the device\n"
+    "if step % 100 == 99:\n"
+    "    print(float(total) / 100); total.zero_()   # read once in a while"
+)
 
 
 @rule("VX201", "There is a GPU, and the network runs on the CPU", pool="compute", names_work=True)
@@ -75,19 +82,16 @@ def blocking_copy(facts: Facts) -> Found | None:
 
 @rule("VX204", "A line in the loop waits for the device at each step", pool="compute", names_work=True)
 def waits_each_step(facts: Facts) -> list[Found]:
-    """One finding a line that reads a tensor or synchronises in nearly every step."""
+    """One finding a line that reads a tensor or synchronises in nearly every step; on a CPU one for all of them."""
     syncs = [one for one in facts.syncs if one.num_steps > 0 and one.count >= _EVERY_STEP * one.num_steps]
     syncs.sort(key=lambda one: -one.seconds)
     gpu = [one for one in syncs if one.on_device or on_gpu(facts)]
     idle_s = _idle_s(facts)
     whole_s = sum(one.seconds for one in gpu)
-    found = []
-    for one in syncs[:4]:
-        is_gpu = one in gpu
-        # What the device stood still is shared out among the lines by how long they waited.
-        share = one.seconds / whole_s if is_gpu and whole_s > 0.0 else 0.0
-        found.append(_waiting(facts, one, saves_s=share * idle_s if is_gpu else 0.0, is_gpu=is_gpu))
-    return found
+    if not gpu:
+        return [_would_wait(syncs)] if syncs else []
+    # What the device stood still is shared out among the lines by how long they waited.
+    return [_waiting(facts, one, saves_s=idle_s * one.seconds / max(whole_s, 1e-12)) for one in gpu[:4]]
 
 
 @rule("VX205", "The GPU waits for the next kernel to be started", pool="compute")
@@ -176,26 +180,37 @@ def _idle_s(facts: Facts) -> float:
     return part_s(facts, "other") if on_gpu(facts) else 0.0
 
 
-def _waiting(facts: Facts, sync: SyncFacts, *, saves_s: float, is_gpu: bool) -> Found:
-    seen = f"{sync.count} calls in {sync.num_steps} steps, {duration_text(sync.seconds)}"
-    if is_gpu:
-        cause = (
-            f"{sync.call} waits in each step until the GPU has done all it was given ({seen}); the GPU then "
-            "stands still "
-            "until Python has started the next kernels."
-        )
-    else:
-        cause = f"{sync.call} runs in each step ({seen}). On a CPU it waits for nothing; on a GPU it would."
+def _waiting(facts: Facts, sync: SyncFacts, *, saves_s: float) -> Found:
+    seen = _calls_text(sync)
     return Found(
-        cause=cause,
+        cause=f"{sync.call} waits in each step until the GPU has done all it was given ({seen}); the GPU then stands "
+        "still until Python has started the next kernels.",
         evidence=[f"{sync.where}: {sync.line.strip()}", seen],
         saves_s=saves_s,
-        change="total += loss.detach()          # a tensor, on the device\n"
-        "if step % 100 == 99:\n"
-        "    print(float(total) / 100); total.zero_()   # read once in a while",
+        change=_READ_SELDOM,
         where=sync.where,
-        is_cause=is_gpu and saves_s > TELL_SHARE * steps_s(facts),
+        is_cause=saves_s > TELL_SHARE * steps_s(facts),
     )
+
+
+def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
+    """What costs nothing here: one finding for all lines."""
+    count, steps = sum(one.count for one in syncs), max(one.num_steps for one in syncs)
+    calls = " and ".join(dict.fromkeys(one.call for one in syncs))
+    return Found(
+        cause=f"{calls} {'runs' if len({one.call for one in syncs}) == 1 else 'run'} in each step "
+        f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU it waits for nothing and costs no "
+        "time to speak of; on a GPU each would wait until all work is done.",
+        evidence=[f"{one.where}: {one.line.strip()} ({_calls_text(one)})" for one in syncs[:4]],
+        saves_s=0.0,
+        change=_READ_SELDOM,
+        where=syncs[0].where,
+        is_cause=False,
+    )
+
+
+def _calls_text(sync: SyncFacts) -> str:
+    return f"{sync.count} calls in {sync.num_steps} steps, {duration_text(sync.seconds)}"
 
 
 def _copy_line(facts: Facts) -> list[str]:

@@ -6,15 +6,16 @@ import math
 import statistics
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.rules.making import OWN_FEED, THREADED, Making, made_in_loop, making, training_loader
+from voxelocity.diagnosis.in_loop import making_places
+from voxelocity.diagnosis.rules.making import OWN_FEED, THREADED, Making, making, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     TELL_SHARE,
     is_shown,
+    lines_of,
     num_cores,
     num_samples,
     on_gpu,
-    stack_line,
     stacks_in,
     waits_for_data,
 )
@@ -93,7 +94,7 @@ def no_loader(facts: Facts) -> Found | None:
     """The loop reads, unpacks or transforms between two steps, and no loader feeds it."""
     if training_loader(facts) is not None or not facts.counted:
         return None
-    stacks = made_in_loop(facts)
+    stacks = making_places(facts)
     whole_s = part_s(facts, "wait", "other")
     whole = num_samples(stacks_in(facts, ("wait", "other")))
     made_s = whole_s * num_samples(stacks) / max(1, whole)
@@ -110,7 +111,7 @@ def no_loader(facts: Facts) -> Found | None:
         cause=f"The loop spends {duration_text(made_s)} of {duration_text(steps_s(facts))} "
         f"({percent(made_s / steps_s(facts))}) making its own batches, while the network does nothing.",
         evidence=[
-            *[stack_line(one, num_samples(stacks)) for one in stacks[:3]],
+            *lines_of(stacks, num_samples(stacks)),
             f"{cores} cores for the program; computing keeps {threads} busy",
         ],
         saves_s=min(saves_s, data_room_s(facts)),
@@ -252,7 +253,7 @@ def threads_and_gil(facts: Facts) -> Found | None:
 def cores_used_up(facts: Facts) -> Found | None:
     """All cores are busy; no number of workers helps, only less work a batch."""
     made = making(facts)
-    if made is None or made.num_workers == 0 or not waits_for_data(facts):
+    if made is None or not 0 < made.num_workers <= made.cores or not waits_for_data(facts):
         return None
     busy_s = made.compute_s * made.compute_cores + made.cpu_s
     if (

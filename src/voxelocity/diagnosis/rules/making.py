@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from voxelocity.diagnosis.facts import Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
-from voxelocity.diagnosis.rules.seen import MAKING_KINDS, num_cores, num_samples, on_gpu, stacks_in
-from voxelocity.diagnosis.watched import data_room_s, experiment_s, part_s, resident_s, steps_s
+from voxelocity.diagnosis.in_loop import MAKING_KINDS, making_places
+from voxelocity.diagnosis.rules.seen import num_cores, num_samples, on_gpu, stacks_in
+from voxelocity.diagnosis.watched import data_room_s, experiment_s, makes_alone, part_s, resident_s, steps_s
 
 # Loaders whose workers are threads of the program itself.
 THREADED = ("ThreadDataLoader", "ThreadBuffer")
@@ -140,7 +141,7 @@ def making(facts: Facts) -> Making | None:
         batch_bytes=max(one.batch_bytes for one in fetches),
         step_s=step_s,
         wait_s=wait_s,
-        compute_s=max(0.0, step_s - wait_s) if alone_s is None else min(alone_s, step_s),
+        compute_s=max(0.0, step_s - wait_s) if alone_s is None or makes_alone(facts) else min(alone_s, step_s),
         compute_cores=_compute_cores(facts),
         cores=num_cores(facts),
         room_s=data_room_s(facts),
@@ -162,6 +163,7 @@ def _alone_s(
     alone_s = experiment_s(facts, "items")
     if alone_s is not None and loader.num_workers > 0:
         item_s = min(item_s, alone_s * sum(one.num_items for one in fetches) / num_batches)
+        collate_s = min(collate_s, experiment_s(facts, "collate") or collate_s)
     elif loader.num_workers > num_cores(facts):
         item_s, collate_s = item_cpu_s, collate_cpu_s
     return item_s, collate_s, item_cpu_s + collate_cpu_s
@@ -175,14 +177,9 @@ def _compute_cores(facts: Facts) -> float:
     return float(max(1, min(threads, num_cores(facts))))
 
 
-def made_in_loop(facts: Facts) -> Sequence[StackFacts]:
-    """Places where a program without a loader makes its batches, within its steps."""
-    return stacks_in(facts, ("wait", "other"), MAKING_KINDS)
-
-
 def making_stacks(facts: Facts) -> Sequence[StackFacts]:
     """Places where batches are made, in workers where there are any."""
-    return stacks_in(facts, ("worker",), MAKING_KINDS) or made_in_loop(facts)
+    return stacks_in(facts, ("worker",), MAKING_KINDS) or making_places(facts)
 
 
 def kind_share(facts: Facts, kind: str) -> float:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from voxelocity.diagnosis.facts import Facts, TransformFacts
+import re
+
+from voxelocity.diagnosis.facts import Facts, StackFacts, TransformFacts
+from voxelocity.diagnosis.in_loop import making_places
 from voxelocity.diagnosis.rules.loading import making_lines
 from voxelocity.diagnosis.rules.making import (
     OWN_FEED,
     Making,
     kind_share,
-    made_in_loop,
     making,
     making_stacks,
     training_loader,
     transforms_of,
 )
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import num_samples, part_share_of, stack_line, waits_for_data
+from voxelocity.diagnosis.rules.seen import lines_of, num_samples, part_share_of, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
 from voxelocity.diagnosis.watched import data_room_s, part_s
 from voxelocity.report.quantities import bytes_text, duration_text, factor_text
@@ -30,6 +32,12 @@ _DOMINANT_SHARE = 0.4
 # Chains lowered to few passes ran 3.8 to 10 times MONAI's rate (docs/measured.md, side by side: monai).
 _LOWERED_SAVED = 0.67
 _FIXED_SHARE = 0.15
+_READING_SHARE = 0.15
+_USED_AGAIN = 1.5
+# Voxels stored in one or two bytes, read as float32: four times at most.
+_HELD_FACTOR = 4
+# Lines of a person's own that may give something else each time.
+_RANDOM = re.compile(r"rand|rng|choice|shuffle|augment|crop", re.IGNORECASE)
 # A batch that travels between processes with this many times the voxels that the network takes.
 _EXCESS = 3.0
 _MOVED_BYTES_PER_S = 1e9
@@ -43,7 +51,7 @@ def slow_collate(facts: Facts) -> Found | None:
     made = making(facts)
     if made is None or made.loader is None or not waits_for_data(facts):
         return None
-    if made.collate_s < _COLLATE_SHARE * made.made_s:
+    if made.collate_s < _COLLATE_SHARE * made.made_s or made.loader.collate.startswith("torch.utils.data"):
         return None
     needed_s = made.batch_bytes / _COLLATE_BYTES_PER_S
     share = max(0.0, made.collate_s - needed_s) / made.made_s
@@ -55,9 +63,10 @@ def slow_collate(facts: Facts) -> Found | None:
         f"about {duration_text(needed_s)}.",
         evidence=[f"collate function: {made.loader.collate}, {place or 'place unknown'}", *making_lines(made)],
         saves_s=made.gain_s(share),
-        change=f"{made.loader.kind}(..., collate_fn=torch.utils.data.default_collate)\n"
-        f"# and what {made.loader.collate or 'it'} does beyond stacking, per item: in the data set, where workers "
-        "share it",
+        change=f"# what {made.loader.collate or 'it'} does beyond stacking, item by item: once where it gives the same "
+        "each time,\n# otherwise in the data set, where workers share it\n"
+        "items = [prepared(item) for item in items]\n"
+        f"{made.loader.kind}(items, ..., collate_fn=torch.utils.data.default_collate)",
         where=place,
     )
 
@@ -94,7 +103,7 @@ def repeated_work(facts: Facts) -> Found | None:
         return None
     fixed = _fixed(facts)
     files = facts.files
-    opened_again = files.num_opens / max(1, files.num_files) if files else 1.0
+    read_times = files.num_uses / max(1, files.num_files) if files else 1.0
     share = _transform_share(facts, fixed)
     if share < _FIXED_SHARE or not fixed:
         return None
@@ -107,7 +116,7 @@ def repeated_work(facts: Facts) -> Found | None:
                 f"{one.name}: {one.num_calls} calls, {duration_text(one.self_s / max(1, one.num_calls))} each"
                 for one in sorted(fixed, key=lambda one: -one.self_s)[:4]
             ],
-            *([f"each file was opened {opened_again:.1f} times"] if opened_again > 1.0 else []),
+            *([f"each file was read {read_times:.1f} times"] if read_times > 1.0 else []),
         ],
         saves_s=_saved_s(facts, share),
         change="from voxelocity.monai import CacheDataset  # keeps what comes before the first random transform\n\n"
@@ -186,7 +195,7 @@ def _making_holds_up(facts: Facts) -> bool:
     """Whether the steps wait for what is made, in a loader or in the loop."""
     if training_loader(facts) is not None:
         return waits_for_data(facts)
-    return bool(facts.counted) and bool(made_in_loop(facts)) and part_share_of(facts, "other", "wait") > 0.03
+    return bool(facts.counted) and bool(making_places(facts)) and part_share_of(facts, "other", "wait") > 0.03
 
 
 def _saved_s(facts: Facts, share: float) -> float:
@@ -195,7 +204,7 @@ def _saved_s(facts: Facts, share: float) -> float:
     if made is not None:
         return made.gain_s(share)
     whole = num_samples([one for one in facts.stacks if one.part in ("wait", "other")])
-    of_loop = num_samples(made_in_loop(facts)) / max(1, whole)
+    of_loop = num_samples(making_places(facts)) / max(1, whole)
     return min(data_room_s(facts), share * of_loop * part_s(facts, "wait", "other"))
 
 
@@ -219,4 +228,69 @@ def _transform_share(facts: Facts, transforms: list[TransformFacts]) -> float:
     return sum(one.self_s for one in transforms) / whole_s if whole_s > 0.0 else 0.0
 
 
-RULES = (slow_collate, gunzip, repeated_work, dominant_random, large_batches)
+@rule("VX116", "The same files are read again at each use, though memory could hold them", pool="data", names_work=True)
+def read_again(facts: Facts) -> Found | None:
+    """Each file was read several times, and what all of them hold is small beside the memory that is free."""
+    loader, files = training_loader(facts), facts.files
+    if files is None or files.num_uses < _USED_AGAIN * max(1, files.num_files) or not _making_holds_up(facts):
+        return None
+    if loader is not None and (loader.dataset in _KEEPING or loader.kind == OWN_FEED):
+        return None
+    if _transform_share(facts, _fixed(facts)) >= _FIXED_SHARE:
+        # A chain that is known is kept up to its first random transform, which is more (VX113).
+        return None
+    held_bytes = files.unpacked_bytes * _HELD_FACTOR
+    stacks, reading = making_stacks(facts), _reading(facts)
+    share = num_samples(reading) / max(1, num_samples(stacks))
+    if share < _READING_SHARE or not _fits(facts, held_bytes):
+        return None
+    return Found(
+        cause=f"{percent(share)} of making batches is reading files and preparing what they hold, and each of "
+        f"{files.num_files} files was read {files.num_uses / max(1, files.num_files):.1f} times; "
+        + (f"kept in memory they take {bytes_text(held_bytes)} at most." if held_bytes else "kept, once would do."),
+        evidence=[
+            *lines_of(reading, num_samples(stacks)),
+            f"{files.num_opens} opens of {files.num_files} files, {bytes_text(files.read_bytes)} read",
+            *([f"unpacked they hold {bytes_text(files.unpacked_bytes)}"] if files.unpacked_bytes else []),
+        ],
+        saves_s=_saved_s(facts, share),
+        change=_kept_change(reading[0].where, has_loader=loader is not None),
+        where=reading[0].where,
+    )
+
+
+def _reading(facts: Facts) -> list[StackFacts]:
+    """Places of the making that give the same for a file each time: reading, unpacking, the lines that follow it."""
+    return [
+        one
+        for one in making_stacks(facts)
+        if one.kind in ("read", "gunzip", "decode") or (one.kind == "other" and not _RANDOM.search(one.line))
+    ]
+
+
+def _fits(facts: Facts, num_bytes: int) -> bool:
+    """Whether half of the memory that is free holds so much; taken for granted where nobody looked."""
+    host = facts.host
+    if host is None or host.memory_limit_bytes <= 0:
+        return True
+    return num_bytes <= (host.memory_limit_bytes - host.memory_bytes) / 2
+
+
+def _kept_change(where: str, *, has_loader: bool) -> str:
+    if has_loader:
+        return (
+            "class Scans(torch.utils.data.Dataset):\n"
+            "    def __init__(self, paths):\n"
+            f"        self.scans = [read(path) for path in paths]  # the lines around {where}, once; workers share it\n"
+            "    def __getitem__(self, index):\n"
+            "        scan = self.scans[index].copy()  # and from here on what is random"
+        )
+    return (
+        f"scans = [read(path) for path in paths]  # before the first epoch: the lines around {where}\n\n"
+        "for epoch in ...:\n"
+        "    for index in ...:\n"
+        "        scan = scans[index]  # and from here on what is random"
+    )
+
+
+RULES = (slow_collate, gunzip, repeated_work, dominant_random, large_batches, read_again)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
 from voxelocity.diagnosis.watched import part_s, steps_s, watched_s
 
 # Less than this is within what a second recording of the same program differs by, and not worth a line.
 TELL_SHARE = 0.01
-
-# What makes an item of what lies in files; "sleep" stands for a source that answers late.
-MAKING_KINDS = frozenset({"gunzip", "read", "decode", "resample", "transform", "collate", "sleep"})
 
 _HALF_TYPES = ("bfloat16", "float16", "half")
 
@@ -81,6 +79,15 @@ def stack_line(stack: StackFacts, of: int) -> str:
     share = stack.num_samples / max(1, of)
     function = f" in {stack.function}" if stack.function else ""
     return f"{share * 100:.0f} % of the samples{function}, {stack.where}: {stack.line.strip()}"
+
+
+def lines_of(stacks: Sequence[StackFacts], of: int, *, most: int = 3) -> list[str]:
+    """Lines of evidence, one a line of the person's code, most often found first; the function is the one met most."""
+    found: dict[str, StackFacts] = {}
+    for one in sorted(stacks, key=lambda one: -one.num_samples):
+        known = found.get(one.where)
+        found[one.where] = one if known is None else replace(known, num_samples=known.num_samples + one.num_samples)
+    return [stack_line(one, of) for one in sorted(found.values(), key=lambda one: -one.num_samples)[:most]]
 
 
 def calls_named(facts: Facts, *names: str) -> Sequence[CallFacts]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from voxelocity.diagnosis.facts import Facts, Pass
 from voxelocity.diagnosis.rules.making import is_own_run
@@ -15,6 +16,10 @@ from voxelocity.report.quantities import duration_text
 # A validation is to cost a tenth of the time at most: `voxelocity train` gives it that too.
 _TARGET_SHARE = 0.1
 _LARGE_SHARE = 0.2
+# More seldom than this a training is not seen to go wrong in time.
+_MOST_SELDOM = 10
+_OVERLAP = re.compile(r"\boverlap\s*=\s*(0?\.\d+)")
+_ENOUGH_OVERLAP = 0.5
 _WAIT_SHARE = 0.3
 _METRIC_SHARE = 0.4
 _MANY_FORWARDS = 8
@@ -43,7 +48,7 @@ def large_validation(facts: Facts) -> Found | None:
     if not passes or not facts.counted or seconds < _LARGE_SHARE * of_s:
         return None
     # So seldom that what is left of it is its target share of all.
-    every = _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9)))
+    every = min(_MOST_SELDOM, _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
     return Found(
         cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
         f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
@@ -161,6 +166,60 @@ def slow_metrics(facts: Facts) -> Found | None:
     )
 
 
+@rule("VX406", "Windows of the validation overlap more than they need", pool="validation", names_work=True)
+def overlapping_windows(facts: Facts) -> Found | None:
+    """Each voxel is computed many times over, as neighbouring windows share most of theirs."""
+    passes = _validations(facts)
+    places = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
+    if not passes or not places or not facts.counted:
+        return None
+    overlap, seconds = _overlap(places[0].line), passes_s(facts, "validation")
+    windows = sum(count * shape[0] for one in facts.passes for shape, count in one.batch_shapes if shape)
+    scans = sum(one.num_items for one in facts.fetches if one.key in _validation_keys(facts))
+    each = windows / scans if scans else 0.0
+    left = _windows_left(each, overlap)
+    # What is done with a whole scan stays as it is.
+    same_s = _part_s(passes, "wait", "copy")
+    saves_s = (seconds - same_s) * (1.0 - left)
+    if not is_shown(facts, saves_s):
+        return None
+    return Found(
+        cause=f"Validation takes {duration_text(seconds)} of {duration_text(watched_s(facts))} "
+        f"({percent(seconds / watched_s(facts))}), with windows that overlap by {percent(overlap)} along each axis; "
+        f"with {percent(_ENOUGH_OVERLAP)} it would be {percent(left)} of the windows.",
+        evidence=[
+            f"{places[0].where}: {places[0].line.strip()}",
+            f"{sum(one.num_forwards for one in passes)} calls of the network in validation",
+            *([f"{each:.0f} windows a scan"] if each else []),
+        ],
+        saves_s=saves_s,
+        risk="changes results",
+        change=_OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", places[0].line.strip())
+        + "  # 0.25 is MONAI's default; more in the last validation only",
+        where=places[0].where,
+    )
+
+
+def _overlap(line: str) -> float:
+    """The overlap that a line of code gives to its windows; 0 where it tells none."""
+    found = _OVERLAP.search(line)
+    return float(found.group(1)) if found else 0.0
+
+
+def _validation_keys(facts: Facts) -> set[int]:
+    return {one.key for one in facts.loaders if not one.is_for_training}
+
+
+def _windows_left(each: float, overlap: float) -> float:
+    """Share of the windows of a scan that are left with enough overlap, were the scan and its windows cubes."""
+    step, wanted = 1.0 - overlap, 1.0 - _ENOUGH_OVERLAP
+    if each < 1.0:
+        return float((step / wanted) ** 3)
+    along = each ** (1.0 / 3.0)
+    then = math.ceil((along - 1.0) * step / wanted - 1e-6) + 1.0
+    return float(min(1.0, (then / along) ** 3))
+
+
 @rule("VX411", "Checkpoints are written too often or take too long", pool="saving")
 def frequent_saving(facts: Facts) -> Found | None:
     """Checkpoints are so frequent or so large that they show."""
@@ -182,4 +241,12 @@ def frequent_saving(facts: Facts) -> Found | None:
     )
 
 
-RULES = (large_validation, gradients_in_validation, single_windows, waiting_validation, slow_metrics, frequent_saving)
+RULES = (
+    large_validation,
+    gradients_in_validation,
+    single_windows,
+    waiting_validation,
+    slow_metrics,
+    overlapping_windows,
+    frequent_saving,
+)

@@ -1,0 +1,223 @@
+"""Diagnoses the scripts of `slow_scripts/` and runs each beside its cured twin: verdict right, promise kept?
+
+    python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
+    python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: is all of it in order?
+
+The cured twin is the script with the change that the diagnosis proposed, made by hand. Both print the seconds of their
+epochs; the ratio of a round is that of two runs one after the other, each round begun by the other. Needs
+VOXELOCITY_DATA. Writes `diagnose_scripts.json`, one script after the other, so that what was measured stays where a
+later one fails; `benchmarks/tables.py` makes the table of docs/diagnose.md of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from voxelocity.observe import environment
+from voxelocity.report.atomic import write_whole
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SCRIPTS = ROOT / "benchmarks" / "slow_scripts"
+FACTOR = 1.5
+"""A promise is kept where predicted and achieved speed-up differ by no more than this."""
+# Together less than this is not what holds a program back.
+_WRONG_SHARE = 0.1
+_EPOCH = re.compile(r"^epoch (\d+): .*, ([0-9.]+) s$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One script.
+
+    Attributes:
+        name: of the file, without its ending; the cured twin is called NAME_cured.
+        stands_for: what people do.
+        codes: findings any of which names the right cause; empty where nothing is wrong, and there is no twin.
+        epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
+    """
+
+    name: str
+    stands_for: str
+    codes: tuple[str, ...]
+    epochs: int = 4
+
+
+CASES = (
+    Case(name="decode_in_loop", stands_for="a plain loop that decodes each scan where it is used", codes=("VX116",)),
+    Case(name="monai_tutorial", stands_for="MONAI's tutorials: `Dataset`, fixed transforms at each use",
+         codes=("VX113",), epochs=5),
+    Case(name="item_each_step", stands_for="`.item()` and a Dice of each class in every step", codes=("VX363",)),
+    Case(name="huge_validation", stands_for="windows that overlap by three quarters, after each epoch",
+         codes=("VX406",), epochs=3),
+    Case(name="many_workers", stands_for="16 workers on 2 cores", codes=("VX104",)),
+    Case(name="slow_collate", stands_for="a `collate_fn` that computes distance maps", codes=("VX111",)),
+    Case(name="at_ceiling", stands_for="all in memory, the network computes all the time", codes=()),
+)  # fmt: skip
+
+
+def diagnose(script: Path, folder: Path, *, seconds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the diagnosis of a script says.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
+    command = [sys.executable, "-m", "voxelocity", "diagnose", "--json", "--seconds", str(seconds), "-o", str(folder)]
+    done = subprocess.run(
+        [*command, "--", sys.executable, str(script)],
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=dict(environ),
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def judged(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Whether the diagnosis named the right cause, and what it promised.
+
+    What is wrong with the machine (VX5xx: other programs on its cores) is no fault of the script and left out.
+    """
+    causes = [one for one in told["findings"] if one["is_cause"] and not one["code"].startswith("VX5")]
+    saved = [(one["saves_s"] or 0.0) / one["of_s"] for one in causes]
+    first = causes[0] if causes else None
+    is_right = first is not None and first["code"] in case.codes if case.codes else sum(saved, start=0.0) < _WRONG_SHARE
+    return {
+        "verdict": told["verdict"],
+        "first": None if first is None else {key: first[key] for key in ("code", "title", "basis", "change")},
+        "causes": [one["code"] for one in causes],
+        "machine": [one["code"] for one in told["findings"] if one["is_cause"] and one["code"].startswith("VX5")],
+        "is_right": is_right,
+        "predicted": first["speedup"] if first is not None and case.codes else None,
+        "own_share": told["own_share"],
+    }
+
+
+def epoch_s(text: str) -> float:
+    """Mean seconds of the epochs that a script has printed, without the first.
+
+    Raises:
+        ValueError: it printed fewer than two.
+    """
+    seconds = [float(one) for number, one in _EPOCH.findall(text) if int(number) > 1]
+    if not seconds:
+        raise ValueError("a script printed fewer than two lines of the form 'epoch 2: ..., 1.234 s'; give it EPOCHS=2")
+    return statistics.fmean(seconds)
+
+
+def timed(script: Path, *, epochs: int, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Seconds of an epoch of the script and of its cured twin, in turn, and their ratios round by round."""
+    pair = (script, script.with_stem(f"{script.stem}_cured"))
+    seconds: dict[Path, list[float]] = {one: [] for one in pair}
+    for number in range(rounds):
+        for one in pair[:: 1 if number % 2 == 0 else -1]:
+            done = subprocess.run(
+                [sys.executable, str(one)],
+                check=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**environ, "EPOCHS": str(epochs)},
+            )
+            seconds[one].append(epoch_s(done.stdout))
+    ratios = [slow / quick for slow, quick in zip(*seconds.values(), strict=True)]
+    return {
+        "epoch_s": statistics.median(seconds[pair[0]]),
+        "cured_epoch_s": statistics.median(seconds[pair[1]]),
+        "achieved": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
+        "n": rounds,
+    }
+
+
+def is_kept(predicted: float, achieved: float) -> bool:
+    """Whether what came is within a factor of 1.5 of what was promised."""
+    return 1.0 / FACTOR <= predicted / achieved <= FACTOR
+
+
+def measure(
+    case: Case, folder: Path, *, scripts: Path, seconds: int, rounds: int, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """One script: its diagnosis, and how the promise was kept."""
+    script = scripts / f"{case.name}.py"
+    record: dict[str, Any] = {"name": case.name, "stands_for": case.stands_for, "expected": list(case.codes)}
+    record |= judged(case, diagnose(script, folder / case.name, seconds=seconds, environ=environ))
+    if not case.codes:
+        return record
+    record |= timed(script, epochs=case.epochs, rounds=rounds, environ=environ)
+    if record["predicted"] is not None:
+        record["is_kept"] = is_kept(record["predicted"], record["achieved"]["median"])
+    return record
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    cause = record["first"]["code"] if record["first"] else "nothing"
+    line = f"{record['name']}: {cause}, {'right' if record['is_right'] else 'WRONG'}"
+    if "achieved" not in record:
+        return line
+    achieved, predicted = record["achieved"], record["predicted"]
+    promise = "no promise" if predicted is None else f"predicted {predicted:.2f}"
+    kept = {True: ", kept", False: ", NOT KEPT", None: ""}[record.get("is_kept")]
+    return (
+        f"{line}; {promise}, achieved {achieved['median']:.2f} ({achieved['low']:.2f} to {achieved['high']:.2f}){kept}"
+    )
+
+
+def write(record: Mapping[str, Any], path: Path, *, command: str) -> None:
+    """Puts one script's record into the file, in place of an older one of the same name."""
+    known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
+    others = {one["name"]: one for one in known["scripts"]} | {record["name"]: dict(record)}
+    order = [case.name for case in CASES]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = {
+        "command": command,
+        "date": date.today().isoformat(),
+        "environment": environment(),
+        "scripts": sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99),
+    }
+    write_whole(path, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Status 1 where a verdict was wrong or a promise was not kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [case.name for case in CASES]
+    parser.add_argument("--only", action="append", choices=names, help="a script; may be given several times")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a script and its twin")
+    parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--quick", action="store_true", help="the first script of --only, few steps and one round")
+    given = parser.parse_args(arguments)
+    environ = {**os.environ}
+    environ.setdefault("VOXELOCITY_DATA", str(ROOT.parent / "shared" / "data"))
+    chosen = [case for case in CASES if given.only is None or case.name in given.only]
+    rounds, seconds = given.rounds, given.seconds
+    if given.quick:
+        chosen, rounds, seconds = chosen[:1], 1, 2
+    is_good = True
+    with tempfile.TemporaryDirectory() as folder:
+        for case in chosen:
+            record = measure(case, Path(folder), scripts=SCRIPTS, seconds=seconds, rounds=rounds, environ=environ)
+            print(_line(record), flush=True)
+            is_good = is_good and record["is_right"] and record.get("is_kept", True)
+            if not given.quick:
+                command = f"python benchmarks/diagnose_scripts.py --rounds {rounds} --seconds {seconds}"
+                write(record, given.out / "diagnose_scripts.json", command=command)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""The structure of `benchmarks/diagnose_scripts.py`, on scripts that only print; its figures mean nothing here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def runner():
+    spec = importlib.util.spec_from_file_location("diagnose_scripts", BENCHMARKS / "diagnose_scripts.py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    sys.modules["diagnose_scripts"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["diagnose_scripts"]
+
+
+def finding(code, *, saves_s=5.0, is_cause=True):
+    return {
+        "code": code, "title": code, "basis": "estimated", "change": "x = 1", "is_cause": is_cause, "saves_s": saves_s,
+        "of_s": 10.0, "speedup": 10.0 / (10.0 - saves_s),
+    }  # fmt: skip
+
+
+def told(*findings):
+    return {"verdict": "v", "findings": list(findings), "own_share": 0.01}
+
+
+def test_every_script_but_the_one_at_its_ceiling_has_a_twin(runner):
+    for case in runner.CASES:
+        assert (runner.SCRIPTS / f"{case.name}.py").is_file()
+        assert (runner.SCRIPTS / f"{case.name}_cured.py").is_file() == bool(case.codes)
+
+
+def test_the_machines_own_trouble_is_not_taken_for_the_scripts_cause(runner):
+    case = runner.Case(name="x", stands_for="y", codes=("VX116",))
+    found = runner.judged(case, told(finding("VX504"), finding("VX116"), finding("VX313", is_cause=False)))
+    assert (found["is_right"], found["predicted"], found["machine"]) == (True, 2.0, ["VX504"])
+    assert not runner.judged(case, told(finding("VX101"), finding("VX116")))["is_right"]
+    assert not runner.judged(case, told())["is_right"]
+
+
+def test_nothing_wrong_is_little_to_gain(runner):
+    case = runner.Case(name="x", stands_for="y", codes=())
+    assert runner.judged(case, told(finding("VX504"), finding("VX342", saves_s=0.5)))["is_right"]
+    assert not runner.judged(case, told(finding("VX342", saves_s=2.0)))["is_right"]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "achieved", "kept"), [(1.5, 1.0, True), (1.0, 1.5, True), (1.6, 1.0, False), (1.0, 1.6, False)]
+)
+def test_a_promise_is_kept_within_a_factor_of_one_and_a_half(runner, predicted, achieved, kept):
+    assert runner.is_kept(predicted, achieved) is kept
+
+
+def test_a_script_and_its_twin_are_timed_in_turn_by_what_they_print(runner, tmp_path):
+    text = "import os\nfor number in range(int(os.environ['EPOCHS'])):\n    print(f'epoch {{number + 1}}: x, {} s')\n"
+    (tmp_path / "slow.py").write_text(text.format("2.5"))
+    (tmp_path / "slow_cured.py").write_text(text.format("0.5"))
+    found = runner.timed(tmp_path / "slow.py", epochs=3, rounds=2, environ=os.environ)
+    assert found["achieved"] == {"median": 5.0, "low": 5.0, "high": 5.0}
+    assert (found["epoch_s"], found["cured_epoch_s"], found["n"]) == (2.5, 0.5, 2)
+
+
+def test_a_script_that_prints_too_little_is_named_with_the_cure(runner):
+    with pytest.raises(ValueError, match="fewer than two lines .* give it EPOCHS=2"):
+        runner.epoch_s("epoch 1: loss 1, 0.5 s\n")
+
+
+def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path):
+    path = tmp_path / "results" / "diagnose_scripts.json"
+    for name in ("many_workers", "decode_in_loop", "many_workers"):
+        runner.write({"name": name, "n": 1}, path, command="python x.py")
+    kept = json.loads(path.read_text())
+    assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
+    assert kept["command"] == "python x.py"

@@ -72,7 +72,7 @@ def test_a_script_and_its_twin_are_timed_in_turn_by_what_they_print(runner, tmp_
 
 
 def test_a_script_that_prints_too_little_is_named_with_the_cure(runner):
-    with pytest.raises(ValueError, match="fewer than two lines .* give it EPOCHS=2"):
+    with pytest.raises(ValueError, match=r"fewer than two lines .* give it EPOCHS=2"):
         runner.epoch_s("epoch 1: loss 1, 0.5 s\n")
 
 
@@ -83,3 +83,24 @@ def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path
     kept = json.loads(path.read_text())
     assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
     assert kept["command"] == "python x.py"
+
+
+def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def diagnose(script, folder, *, seconds, environ):
+        asked.append((script.name, seconds))
+        return told(finding("VX104"))
+
+    def timed(script, *, epochs, rounds, environ):
+        asked.append((script.name, rounds))
+        return {"achieved": {"median": 4.0, "low": 4.0, "high": 4.0}}
+
+    monkeypatch.setattr(runner, "diagnose", diagnose)
+    monkeypatch.setattr(runner, "timed", timed)
+    status = runner.main(["--quick", "--only", "many_workers", "--only", "slow_collate", "--out", str(tmp_path)])
+    assert asked == [("many_workers.py", 2), ("many_workers.py", 1)]
+    assert not list(tmp_path.iterdir())
+    # Twice as fast was promised, four times came.
+    assert capsys.readouterr().out.endswith("right; predicted 2.00, achieved 4.00 (4.00 to 4.00), NOT KEPT\n")
+    assert status == 1

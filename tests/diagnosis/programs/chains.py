@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import torch
 from monai.data import DataLoader, Dataset

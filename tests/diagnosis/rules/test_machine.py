@@ -53,6 +53,8 @@ def test_other_programs_are_told_only_where_no_core_is_left(on):
     assert "Other programs kept 4.0 of 8 cores busy, this one 4.0" in found.cause
     assert found.saves_s == pytest.approx(5.0)
     assert on("VX504", cpu_share=0.3, others_share=2.0) == ()
+    # A program that sleeps most of the time would do so on cores of its own, too.
+    assert on("VX504", cpu_share=0.02, others_share=7.8) == ()
 
 
 def test_other_programs_cost_no_more_than_the_time_in_which_a_core_was_wanted(clean, make, find):

@@ -15,6 +15,7 @@ _FAULTS_PER_S = 100.0
 _MEMORY_SHARE = 0.9
 _THROTTLED_SHARE = 0.05
 _OTHERS_SHARE = 0.1
+_OWN_SHARE = 0.05
 _GPU_THROTTLED_SHARE = 0.1
 _GPU_MEMORY_SHARE = 0.95
 # Of what NVML names, these hold a GPU back; the others are idling and what a person set.
@@ -87,6 +88,9 @@ def shared_cores(facts: Facts) -> Found | None:
     cores = host.num_machine_cpus or host.num_cpus
     own = host.cpu_share * host.num_cpus
     if host.others_share < _OTHERS_SHARE * cores or own + host.others_share < 0.9 * cores:
+        return None
+    if own < _OWN_SHARE * cores:
+        # It sleeps or waits for something else; on cores of its own it would do so, too.
         return None
     whole_s = watched_s(facts) - (compute_s(facts) if on_gpu(facts) else 0.0)
     # Its share of the cores against all of them, but no more than it could have run and did not.

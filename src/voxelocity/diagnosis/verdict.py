@@ -38,10 +38,8 @@ def verdict(facts: Facts, findings: Sequence[Finding], pools: Mapping[str, Pool]
 
 def _named(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> Finding:
     """The cause that the verdict names: the program's own before the machine's, unless it brings next to nothing."""
-    of_program = [
-        one for one in causes if pools[one.code] != "machine" and one.saves_s is not None and not _is_small(facts, one)
-    ]
-    return of_program[0] if of_program else causes[0]
+    of_program = [one for one in causes if pools[one.code] != "machine" and not _is_small(facts, one)]
+    return of_program[0] if of_program and pools[causes[0].code] == "machine" else causes[0]
 
 
 def _is_small(facts: Facts, cause: Finding) -> bool:

@@ -244,6 +244,7 @@ def read_again(facts: Facts) -> Found | None:
     share = num_samples(reading) / max(1, num_samples(stacks))
     if share < _READING_SHARE or not _fits(facts, held_bytes):
         return None
+    where = next((one.where for one in reading if one.kind != "other"), reading[0].where)
     return Found(
         cause=f"{percent(share)} of making batches is reading files and preparing what they hold, and each of "
         f"{files.num_files} files was read {files.num_uses / max(1, files.num_files):.1f} times; "
@@ -254,8 +255,8 @@ def read_again(facts: Facts) -> Found | None:
             *([f"unpacked they hold {bytes_text(files.unpacked_bytes)}"] if files.unpacked_bytes else []),
         ],
         saves_s=_saved_s(facts, share),
-        change=_kept_change(reading[0].where, has_loader=loader is not None),
-        where=reading[0].where,
+        change=_kept_change(where, has_loader=loader is not None),
+        where=where,
     )
 
 

@@ -102,20 +102,21 @@ def thread_loader(folder: Path) -> None:
     class Slow(Scans):
         def __getitem__(self, index: int) -> torch.Tensor:
             total = sum(number * number for number in range(60_000))
+            time.sleep(0.004)
             return torch.full((1, SIDE, SIDE, SIDE), float(total % 7))
 
     train_on(ThreadDataLoader(Slow(0.0), batch_size=1, num_workers=0))
 
 
 def more_work_than_cores(folder: Path) -> None:
-    """Two workers that compute for longer than the network; the table says that there is one core."""
+    """A worker that computes for longer than the network; the table says that there is one core."""
 
     class Computed(Scans):
         def __getitem__(self, index: int) -> torch.Tensor:
             total = sum(number * number for number in range(100_000))
             return torch.full((1, SIDE, SIDE, SIDE), float(total % 7))
 
-    train_on(DataLoader(Computed(0.0), num_workers=2, persistent_workers=True))
+    train_on(DataLoader(Computed(0.0), num_workers=1, persistent_workers=True))
 
 
 def gunzip(folder: Path) -> None:
@@ -152,16 +153,16 @@ def large_batches(folder: Path) -> None:
 
 
 def small_files(folder: Path) -> None:
-    """An item of thirty files, one for each slice."""
-    for number in range(30):
-        (folder / f"{number}.raw").write_bytes(bytes(SIDE * SIDE))
+    """An item of 200 files, one for each line of its slices; none is used twice."""
+    for index in range(NUM_STEPS):
+        (folder / str(index)).mkdir()
+        for number in range(200):
+            (folder / str(index) / f"{number}.raw").write_bytes(bytes(SIDE))
 
     class Slices(Scans):
         def __getitem__(self, index: int) -> torch.Tensor:
-            planes = [(folder / f"{number}.raw").read_bytes() for number in range(30)]
-            for _ in range(20):
-                planes = [(folder / f"{number}.raw").read_bytes() for number in range(30)]
-            voxels = np.frombuffer(b"".join(planes), dtype=np.uint8).astype(np.float32)
-            return torch.from_numpy(voxels[: SIDE**3]).reshape(1, -1, SIDE, SIDE)
+            lines = [(folder / str(index) / f"{number}.raw").read_bytes() for number in range(200)]
+            voxels = np.frombuffer(b"".join(lines), dtype=np.uint8).astype(np.float32)
+            return torch.from_numpy(voxels[: SIDE**3].reshape(1, -1, SIDE, SIDE))
 
     train_on(DataLoader(Slices(0.0)))

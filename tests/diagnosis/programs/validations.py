@@ -108,6 +108,7 @@ def overlapping_windows(folder: Path) -> None:
             return nn.functional.pad(network(window), [2] * 6)
 
         with torch.no_grad():
-            sliding_window_inference(scan, (SIDE, SIDE, SIDE), 4, same_size, overlap=0.75)
+            for _ in range(4):
+                sliding_window_inference(scan, (SIDE, SIDE, SIDE), 4, same_size, overlap=0.75)
 
     _train(validate)

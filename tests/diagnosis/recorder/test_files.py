@@ -96,6 +96,8 @@ def test_only_one_hook_is_ever_added(moment):
 
 
 def test_files_of_simpleitk_are_seen_and_its_reader_is_put_back(files, moment, tmp_path):
+    # Another test may have imported it before the fixture started.
+    files.stop()
     sitk = pytest.importorskip("SimpleITK")
     original = sitk.ReadImage
     path = str(tmp_path / "case.mha")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from voxelocity.diagnosis.facts import HostFacts
+from voxelocity.diagnosis.facts import ExperimentFacts, HostFacts
 
 
 def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, make, find):
@@ -141,6 +141,19 @@ def test_a_loader_of_threads_that_waits_is_told_of_the_lock(waiting, make, find)
     (found,) = find("VX107", facts)
     assert found.change == "torch.utils.data.DataLoader(..., num_workers=1, persistent_workers=True)"
     assert find("VX101", facts) == ()
+
+
+def test_a_loop_that_stands_still_within_its_own_calls_is_told_of_the_lock(clean, make, find):
+    alone = ExperimentFacts(name="resident batch", unit="step", seconds=[0.05])
+    facts = replace(
+        clean,
+        loaders=[make.loader(kind="ThreadDataLoader")],
+        fetches=[make.fetch(batch_s=0.06, worker=-1)],
+        experiments=[alone],
+    )
+    (found,) = find("VX107", facts)
+    assert "in a thread of the program itself" in found.cause
+    assert find("VX107", replace(facts, experiments=clean.experiments)) == ()
 
 
 def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, find, clean):

@@ -26,6 +26,8 @@ from voxelocity.report.quantities import count_text, duration_text
 # A batch that takes this many times the median is one that workers cannot hide without batches made ahead.
 _LATE_FACTOR = 3.0
 _NUM_BATCHES_JUDGED = 20
+# Workers that compute for so much of their time wait for cores and not for a source.
+_COMPUTING_SHARE = 0.75
 
 
 def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
@@ -235,7 +237,10 @@ def late_batches(facts: Facts) -> Found | None:
 def threads_and_gil(facts: Facts) -> Found | None:
     """A loader of threads makes batches by Python code that holds the interpreter's lock."""
     made = making(facts)
-    if made is None or made.loader is None or made.loader.kind not in THREADED or not waits_for_data(facts):
+    if made is None or made.loader is None or made.loader.kind not in THREADED:
+        return None
+    # Where the two take turns, the loop also stands still within its own calls; the step without data shows it.
+    if not waits_for_data(facts) and not is_shown(facts, data_room_s(facts)):
         return None
     count = made.best_workers()
     return Found(
@@ -258,7 +263,7 @@ def cores_used_up(facts: Facts) -> Found | None:
     busy_s = made.compute_s * made.compute_cores + made.cpu_s
     if (
         busy_s / made.cores <= made.compute_s * (1.0 + TELL_SHARE)
-        or busy_s / made.cores < made.made_s / made.num_workers
+        or busy_s / made.cores < _COMPUTING_SHARE * made.made_s / made.num_workers
     ):
         return None
     if not is_shown(facts, made.num_steps * (busy_s / made.cores - made.compute_s)):

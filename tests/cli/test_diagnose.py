@@ -111,7 +111,7 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert play.calls["command"] == ["python", "train.py", "--json", "-o", "x", "--", "y"], "its arguments are its own"
     assert play.calls["limits"] == {"seconds": 120.0, "whole": False, "experiments": True, "nsys": False}
     assert play.calls["sampling"] == [4711, "start", "stop"]
-    assert "1. Batches are made in the training's own thread [VX101]" in shown.out
+    assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out
     assert "Page     diagnosis/diagnosis.html" in shown.out
     assert "Trace    diagnosis/timeline.json" in shown.out
     assert shown.err == (
@@ -263,7 +263,7 @@ def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, pla
     monkeypatch.setattr("voxelocity.diagnosis.stored.write_whole", full)
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert shown.status == 1
-    assert "1. Batches are made in the training's own thread [VX101]" in shown.out
+    assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out
     assert "Page " not in shown.out
     assert "No space left on device; what stands on standard output is all there is of this" in shown.err
 

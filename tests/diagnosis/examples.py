@@ -95,31 +95,31 @@ def data_bound() -> Diagnosis:
     of_s = sum(share.seconds for share in split)
     own_thread = Finding(
         code="VX101",
-        title="Batches are made in the training's own thread",
+        title="Batches are made in the training's own thread, one after the other",
         cause="The loader at train.py:38 has num_workers=0, so the network waits 305 ms of each step of 500 ms.",
         evidence=["waiting: 61 % of the watched time", "train.py:38: DataLoader(num_workers=0)", "2 cores, 1.0 in use"],
         change="loader = DataLoader(\n    dataset, batch_size=4, num_workers=2, persistent_workers=True\n)",
         saves_s=of_s * 0.6, of_s=of_s, basis="measured", risk="safe", where="train.py:38",
     )  # fmt: skip
     again = Finding(
-        code="VX106",
-        title="The same deterministic work is done every epoch",
+        code="VX113",
+        title="The same fixed preparation is done again each epoch",
         cause="LoadImaged and Spacingd take 71 % of an item and give the same each time.",
         evidence=["LoadImaged: 52 ms of an item", "Spacingd: 21 ms of an item", "64 files opened 3 times each"],
         change="from voxelocity.monai import compile\n\ntransforms = compile(transforms, cache='cache')",
         saves_s=of_s * 0.43, of_s=of_s, basis="estimated", risk="safe", where="train.py:21",
     )  # fmt: skip
     gunzip = Finding(
-        code="VX105",
-        title="Unpacking of gzipped scans is most of loading",
+        code="VX112",
+        title="Unpacking gzip is most of making a batch",
         cause="38 % of the time in which the network waits, gzip unpacks scans.",
         evidence=["gunzip: 38 % of 412 looks at train.py:21"],
         change="python -m gzip -d data/*.nii.gz",
         saves_s=of_s * 0.02, of_s=of_s, basis="estimated", risk="safe", where="train.py:21", is_cause=False,
     )  # fmt: skip
     bf16 = Finding(
-        code="VX301",
-        title="The network computes in float32",
+        code="VX303",
+        title="The CPU has bfloat16 units, and the network computes in float32",
         cause="This processor multiplies bfloat16 twice as fast; autocast is off.",
         evidence=["autocast: off", "AVX512-BF16: yes"],
         change="with torch.autocast('cpu', torch.bfloat16):\n    loss = loss_function(network(images), labels)",
@@ -288,8 +288,8 @@ def validation_bound() -> Diagnosis:
     split = split_of(steps, passes)
     of_s = sum(share.seconds for share in split)
     finding = Finding(
-        code="VX401",
-        title="Validation takes most of the time",
+        code="VX403",
+        title="Validation runs the network on one window at a time",
         cause="One validation takes 16 s, 50 steps take 5 s: 812 windows go through the network one by one.",
         evidence=["812 forward passes of shape 1 x 1 x 64 x 64 x 64", "gradients are recorded: val.py:70"],
         change="@torch.inference_mode()\ndef validate(): ...",
@@ -328,8 +328,8 @@ def on_a_gpu() -> Diagnosis:
         on_device=True,
     )  # fmt: skip
     finding = Finding(
-        code="VX203",
-        title="The program waits for the device in each step",
+        code="VX204",
+        title="A line in the loop waits for the device at each step",
         cause="gpu.py:51 reads a loss in each step, so that the device runs dry for 10 ms.",
         evidence=["Tensor.item: 2.0 times a step, gpu.py:51", "device idle while the host is busy: 14 %"],
         change="losses.append(loss.detach())  # read them once an epoch",

@@ -119,9 +119,11 @@ def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
         "waiting for data 12 s 60.4 %",
         "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading can bring",
         "Measured: after the counted steps",
-        "Batches are made in the training's own thread VX101 about 2.5 times faster (measured) safe: same results",
+        "Batches are made in the training's own thread, one after the other VX101 about 2.5 times faster "
+        "(measured) safe: same results",
         "Change at train.py:38; a click takes all of it: loader = DataLoader( dataset,",
-        "The network computes in float32 VX301 about 5 % less time (estimated) changes results",
+        "The CPU has bfloat16 units, and the network computes in float32 VX303 about 5 % less time (estimated) "
+        "changes results",
         "Worth knowing, but not holding it back now (1)",
         "LoadImaged monai always the same 192 52 ms 50 ms 69.7 %",
         "The loader, without the step 0.30 s a batch 3.28 batches/s 2",

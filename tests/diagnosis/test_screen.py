@@ -7,6 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from voxelocity.diagnosis.rules import RULES
 from voxelocity.diagnosis.screen import Places, print_screen, screen_lines
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
@@ -31,13 +32,13 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
         "W waiting for data 60 %   F forward 14 %   B backward 21 %   O optimiser 2 %",
         "Watched: 40 steps in 20 s, 1.98 steps/s, 7.92 images/s.",
         "a step takes 0.20 s instead of 0.50 s\n(measured), about 2.6 times faster.",
-        "1. Batches are made in the training's own thread [VX101]",
+        "1. Batches are made in the training's own thread, one after the other [VX101]",
         "   Gain: about 2.5 times faster (measured). Risk: safe: same results.",
         "   Change at train.py:38:\n     loader = DataLoader(\n         dataset, batch_size=4, num_workers=2, "
         "persistent_workers=True\n     )\n",
-        "3. The network computes in float32 [VX301]",
+        "3. The CPU has bfloat16 units, and the network computes in float32 [VX303]",
         "Gain: about 5 % less time (estimated). Risk: changes results.",
-        "Also seen\nVX105 Unpacking of gzipped scans is most of loading; about 2 % less time",
+        "Also seen\nVX112 Unpacking gzip is most of making a batch; about 2 % less time (estimated)",
         "Not measured\n- kernels: there is no CUDA device\n",
         "Page     d/diagnosis.html\nTrace    d/trace.json.gz\nJSON     d/diagnosis.json\n",
         "Watching took 1 % of the watched time.",
@@ -54,7 +55,7 @@ def test_more_than_three_cures_are_named_and_the_rest_is_counted(example_diagnos
     text = shown(dataclasses.replace(diagnosis, findings=many))
     assert "3. Batches" in text
     assert "4. Batches" not in text
-    assert "VX113 Batches are made in the training's own thread; gain not known" in text
+    assert "VX113 Batches are made in the training's own thread, one after the other; gain" in text
     assert "VX115" in text
     assert "VX116" not in text
     assert "and 1 more on the page" in text
@@ -64,6 +65,12 @@ def test_a_program_at_its_ceiling_gets_no_cure(example_diagnosis):
     text = shown(example_diagnosis("clean"))
     assert "Nothing holds this program back" in text
     assert "What to change" not in text
+
+
+def test_examples_are_called_as_their_rules_are(example_diagnosis):
+    titles = {rule.code: rule.title for rule in RULES}
+    found = [finding for name in EXAMPLES for finding in example_diagnosis(name).findings]
+    assert {finding.code: finding.title for finding in found} == {one.code: titles[one.code] for one in found}
 
 
 def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):

@@ -137,6 +137,15 @@ def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
     assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err
 
 
+@pytest.fixture
+def python_raises_ctrl_c():
+    """As in a terminal; what runs in the background of a shell ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_raises_ctrl_c")
 def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxelocity, play, monkeypatch):
     handlers = []
     monkeypatch.setattr(play, "sampler", lambda **_: handlers.append(signal.getsignal(signal.SIGINT)))

@@ -19,7 +19,6 @@ from voxelocity.diagnosis.facts.records import (
     CoreWait,
     Ending,
     ExperimentFacts,
-    Facts,
     FetchFacts,
     FileFacts,
     LoaderFacts,
@@ -34,6 +33,7 @@ from voxelocity.diagnosis.facts.records import (
     SyncFacts,
     TransformFacts,
 )
+from voxelocity.diagnosis.facts.whole import Facts
 
 T = TypeVar("T")
 

@@ -1,0 +1,55 @@
+"""What a profiler saw in a few steps: kernels in groups, operators, waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from voxelocity.diagnosis.facts.records import SyncFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelGroup:
+    """One line of the profile: calls, and their nanoseconds on the CPU (launching) and the GPU (running)."""
+
+    number: int
+    cpu_ns: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTime:
+    """One operator of the profile, without what it calls."""
+
+    name: str
+    number: int
+    cpu_ns: int
+    gpu_ns: int
+    shape: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileFacts:
+    """What torch.profiler saw in the profiled steps, from its trace.
+
+    Attributes:
+        groups: "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels".
+        operators: costliest first.
+        num_steps: profiled.
+        wall_ns: of these steps.
+        gpu_busy_ns: of them with a kernel or a copy running.
+        launch_bound_ns: in which the device had nothing to do while the host was in a step and not waiting for data.
+        tensor_core_share: of the kernels' GPU time; None without a GPU.
+        syncs: waits of the host for the device, with the person's line where stacks were recorded.
+        trace: file that Perfetto opens.
+    """
+
+    groups: Mapping[str, KernelGroup]
+    operators: Sequence[OperatorTime]
+    num_steps: int
+    wall_ns: int
+    gpu_busy_ns: int = 0
+    launch_bound_ns: int = 0
+    tensor_core_share: float | None = None
+    syncs: Sequence[SyncFacts] = ()
+    trace: str = ""

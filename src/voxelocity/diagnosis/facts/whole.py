@@ -1,0 +1,74 @@
+"""All that is known of one watched program, in one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from voxelocity.diagnosis.facts.machine import HostFacts
+from voxelocity.diagnosis.facts.profile import ProfileFacts
+from voxelocity.diagnosis.facts.records import (
+    CallFacts,
+    CompileFacts,
+    CoreWait,
+    Ending,
+    ExperimentFacts,
+    FetchFacts,
+    FileFacts,
+    LoaderFacts,
+    NetworkFacts,
+    OptimizerFacts,
+    OwnCost,
+    Pass,
+    ProcessFacts,
+    SettingFacts,
+    StackFacts,
+    Step,
+    SyncFacts,
+    TransformFacts,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that is known of one watched program.
+
+    Attributes:
+        main: the process that trains; of several ranks the one with the lowest number.
+        steps: all of them, of every phase, in order.
+        seconds: from the start of the process to the end of recording.
+        not_measured: what could not be seen, and why, in words.
+        settings ... : None where the program never came so far.
+    """
+
+    command: Sequence[str]
+    main: ProcessFacts
+    seconds: float
+    ended: Ending | None = None
+    status: int | None = None
+    steps: Sequence[Step] = ()
+    passes: Sequence[Pass] = ()
+    loaders: Sequence[LoaderFacts] = ()
+    fetches: Sequence[FetchFacts] = ()
+    transforms: Sequence[TransformFacts] = ()
+    files: FileFacts | None = None
+    stacks: Sequence[StackFacts] = ()
+    syncs: Sequence[SyncFacts] = ()
+    calls: Sequence[CallFacts] = ()
+    settings: SettingFacts | None = None
+    network: NetworkFacts | None = None
+    optimizer: OptimizerFacts | None = None
+    compiled: CompileFacts | None = None
+    experiments: Sequence[ExperimentFacts] = ()
+    profile: ProfileFacts | None = None
+    host: HostFacts | None = None
+    cost: OwnCost | None = None
+    core_wait: CoreWait | None = None
+    not_measured: Sequence[str] = ()
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> Sequence[Step]:
+        """The steps that the split is made of."""
+        return [step for step in self.steps if step.phase == "watched"]

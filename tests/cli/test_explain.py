@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from voxelocity.diagnosis import pages
+from voxelocity.diagnosis.findings import pages
 
 
 def test_a_code_prints_its_page_as_it_is_written(voxelocity):

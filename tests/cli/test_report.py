@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 
-from voxelocity.diagnosis.stored import write_diagnosis
+from voxelocity.diagnosis.result.stored import write_diagnosis
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import HostSample, Sample

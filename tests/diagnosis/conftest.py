@@ -25,7 +25,7 @@ from voxelocity.diagnosis.facts import (
     StackFacts,
     Step,
 )
-from voxelocity.diagnosis.finding import Finding
+from voxelocity.diagnosis.result import Finding
 from voxelocity.diagnosis.rules import RULES
 
 NUM_STEPS = 100

@@ -29,8 +29,7 @@ from voxelocity.diagnosis.facts import (
     SyncFacts,
     TransformFacts,
 )
-from voxelocity.diagnosis.finding import Finding
-from voxelocity.diagnosis.result import Ceiling, Diagnosis, Share
+from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding, Share
 
 NAMES = ("data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen")
 

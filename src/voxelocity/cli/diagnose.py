@@ -16,7 +16,7 @@ from voxelocity.cli import interrupt, options
 from voxelocity.core.errors import InputError
 
 if TYPE_CHECKING:
-    from voxelocity.diagnosis.watching import Limits
+    from voxelocity.diagnosis.watching.command import Limits
 
 # What stands behind the first word is the watched program's, its options above all.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -49,9 +49,9 @@ def diagnose(
     given = words or []
     folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
     _refuse(context, given, folder)
+    from voxelocity.diagnosis.result.stored import json_text
     from voxelocity.diagnosis.session import diagnose_command, diagnose_folder
-    from voxelocity.diagnosis.stored import json_text
-    from voxelocity.diagnosis.watching import Limits
+    from voxelocity.diagnosis.watching.command import Limits
 
     if folder is not None:
         session = diagnose_folder(folder, out)
@@ -71,7 +71,7 @@ def diagnose(
     else:
         from rich.console import Console
 
-        from voxelocity.diagnosis.screen import print_screen
+        from voxelocity.diagnosis.shown.screen import print_screen
 
         print_screen(session.diagnosis, Console(), places=session.places, has_evidence=evidence)
     for note in session.notes:

@@ -17,7 +17,7 @@ def explain(
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from voxelocity.diagnosis import pages
+    from voxelocity.diagnosis.findings import pages
 
     if index:
         typer.echo(pages.index(), nl=False)

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
+from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
+from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.facts.read import read_facts
-from voxelocity.diagnosis.host import host_facts, watched_stretch_s
-from voxelocity.diagnosis.judge import diagnose
-from voxelocity.diagnosis.kernel_groups import write_kernels
-from voxelocity.diagnosis.own_run import facts_of_run
-from voxelocity.diagnosis.page import render_diagnosis_page
+from voxelocity.diagnosis.judging.judge import diagnose
 from voxelocity.diagnosis.result import Diagnosis
-from voxelocity.diagnosis.screen import Places
-from voxelocity.diagnosis.stored import FILE_NAME, read_diagnosis, write_diagnosis
-from voxelocity.diagnosis.timeline import write_timeline
-from voxelocity.diagnosis.trace import profile_facts
-from voxelocity.diagnosis.watchable import nothing_recorded_text, refuse_unwatchable
-from voxelocity.diagnosis.watching import Limits, watch_command
+from voxelocity.diagnosis.result.stored import FILE_NAME, read_diagnosis, write_diagnosis
+from voxelocity.diagnosis.shown.page import render_diagnosis_page
+from voxelocity.diagnosis.shown.screen import Places
+from voxelocity.diagnosis.tracing.kernel_groups import write_kernels
+from voxelocity.diagnosis.tracing.timeline import write_timeline
+from voxelocity.diagnosis.tracing.trace import profile_facts
+from voxelocity.diagnosis.watching.command import Limits, watch_command
+from voxelocity.diagnosis.watching.watchable import nothing_recorded_text, refuse_unwatchable
 from voxelocity.observe import environment
 from voxelocity.observe.samples import Sample
 

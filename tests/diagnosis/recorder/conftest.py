@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from voxelocity.diagnosis.attach import record_here
 from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.watching.attach import record_here
 
 
 @pytest.fixture(autouse=True)

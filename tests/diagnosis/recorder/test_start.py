@@ -13,8 +13,8 @@ import pytest
 
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis import recorder
-from voxelocity.diagnosis.attach import recording_environment
 from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.watching.attach import recording_environment
 
 RECORDER = Path(recorder.__file__).parent
 

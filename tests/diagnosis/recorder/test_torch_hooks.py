@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 from torch.utils.data._utils import fetch as torch_fetch
 
-from voxelocity.diagnosis.attach import record_here
 from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.watching.attach import record_here
 
 Recorded = Callable[..., Facts]
 OWNERS: tuple[Any, ...] = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from voxelocity.diagnosis.facts import FileFacts, TransformFacts
-from voxelocity.diagnosis.judge import diagnose
+from voxelocity.diagnosis.judging.judge import diagnose
 
 
 def transform(name, self_s, *, order, is_random=False, library="monai", calls=200):

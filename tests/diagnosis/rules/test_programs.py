@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from voxelocity.diagnosis.attach import record_here
 from voxelocity.diagnosis.facts import HostFacts, read_facts
-from voxelocity.diagnosis.judge import diagnose
+from voxelocity.diagnosis.judging.judge import diagnose
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.rules import RULES
+from voxelocity.diagnosis.watching.attach import record_here
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE.parent / "programs"

@@ -4,6 +4,7 @@ from voxelocity.diagnosis.facts.machine import HostFacts
 from voxelocity.diagnosis.facts.profile import KernelGroup, OperatorTime, ProfileFacts
 from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.facts.records import (
+    OWN_FEED,
     PARTS,
     CallFacts,
     CompileFacts,
@@ -29,6 +30,7 @@ from voxelocity.diagnosis.facts.records import (
 from voxelocity.diagnosis.facts.whole import Facts
 
 __all__ = [
+    "OWN_FEED",
     "PARTS",
     "CallFacts",
     "CompileFacts",

@@ -13,6 +13,9 @@ from typing import Literal
 Part = Literal["wait", "copy", "forward", "backward", "optimizer", "other"]
 PARTS: tuple[Part, ...] = ("wait", "copy", "forward", "backward", "optimizer", "other")
 
+OWN_FEED = "Feed"
+"""Kind of the loader of `voxelocity train`."""
+
 Phase = Literal["warm-up", "watched", "profiled", "resident"]
 """Of a step: not counted, counted, slowed down by the profiler, or run on a batch that was there already."""
 

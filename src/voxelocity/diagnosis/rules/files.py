@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
 from voxelocity.diagnosis.rules.making import kind_share, making, making_stacks, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_samples, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import experiment_s, part_s
 from voxelocity.report.quantities import bytes_text, duration_text
 
 # Of the making of a batch, from which on the storage is what to change.

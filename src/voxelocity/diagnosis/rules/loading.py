@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 
-from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.in_loop import making_places
-from voxelocity.diagnosis.rules.making import OWN_FEED, THREADED, Making, making, training_loader
+from voxelocity.diagnosis.accounting.in_loop import making_places
+from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
+from voxelocity.diagnosis.facts import OWN_FEED, Facts
+from voxelocity.diagnosis.rules.making import THREADED, Making, making, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     TELL_SHARE,
@@ -20,7 +21,6 @@ from voxelocity.diagnosis.rules.seen import (
     waits_for_data,
 )
 from voxelocity.diagnosis.rules.words import at, percent
-from voxelocity.diagnosis.watched import data_room_s, part_s, passes_of, steps_s
 from voxelocity.report.quantities import count_text, duration_text
 
 # A batch that takes this many times the median is one that workers cannot hide without batches made ahead.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from voxelocity.diagnosis.accounting.in_loop import making_places
+from voxelocity.diagnosis.accounting.watched import part_s, steps_s
 from voxelocity.diagnosis.facts import PARTS, Facts
-from voxelocity.diagnosis.in_loop import making_places
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     calls_named,
@@ -15,7 +16,6 @@ from voxelocity.diagnosis.rules.seen import (
     stacks_in,
 )
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import part_s, steps_s
 from voxelocity.report.quantities import duration_text
 
 # Bytes that a fill and an addition move a second, on two cores and on a GPU; both low.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from voxelocity.diagnosis.accounting.watched import part_s, watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import part_s, watched_s
 from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SWAPPED_BYTES = 64 * 1024**2

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from voxelocity.diagnosis.facts import Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
-from voxelocity.diagnosis.in_loop import MAKING_KINDS, making_places
+from voxelocity.diagnosis.accounting.in_loop import MAKING_KINDS, making_places
+from voxelocity.diagnosis.accounting.watched import data_room_s, experiment_s, makes_alone, part_s, resident_s, steps_s
+from voxelocity.diagnosis.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
 from voxelocity.diagnosis.rules.seen import num_cores, num_samples, on_gpu, stacks_in
-from voxelocity.diagnosis.watched import data_room_s, experiment_s, makes_alone, part_s, resident_s, steps_s
 
 # Loaders whose workers are threads of the program itself.
 THREADED = ("ThreadDataLoader", "ThreadBuffer")
-OWN_FEED = "Feed"
 
 # One worker more is only worth its memory if it shortens the step by this.
 _WORKER_GAIN = 0.05

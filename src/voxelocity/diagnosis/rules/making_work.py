@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from voxelocity.diagnosis.facts import Facts, StackFacts, TransformFacts
-from voxelocity.diagnosis.in_loop import making_places
+from voxelocity.diagnosis.accounting.in_loop import making_places
+from voxelocity.diagnosis.accounting.watched import data_room_s, part_s
+from voxelocity.diagnosis.facts import OWN_FEED, Facts, StackFacts, TransformFacts
 from voxelocity.diagnosis.rules.loading import making_lines
 from voxelocity.diagnosis.rules.making import (
-    OWN_FEED,
     Making,
     kind_share,
     making,
@@ -19,7 +19,6 @@ from voxelocity.diagnosis.rules.making import (
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import lines_of, num_samples, part_share_of, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.diagnosis.watched import data_room_s, part_s
 from voxelocity.report.quantities import bytes_text, duration_text, factor_text
 
 # torch.stack writes more than this; what a collate function takes beyond it is its own work.

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from voxelocity.diagnosis.accounting.watched import watched_s
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.finding import Basis, Finding, Risk
-from voxelocity.diagnosis.watched import watched_s
+from voxelocity.diagnosis.result import Basis, Finding, Risk
 
 Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine"]
 """The time that findings save from. What two findings of one pool save together is never more than the pool holds."""

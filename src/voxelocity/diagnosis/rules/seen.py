@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from voxelocity.diagnosis.accounting.watched import part_s, steps_s, watched_s
 from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
-from voxelocity.diagnosis.watched import part_s, steps_s, watched_s
 
 # Less than this is within what a second recording of the same program differs by, and not worth a line.
 TELL_SHARE = 0.01

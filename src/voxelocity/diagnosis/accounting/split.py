@@ -1,0 +1,64 @@
+"""Where the watched time went, and how fast the program would be with its data always there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from voxelocity.diagnosis.accounting.watched import (
+    between_s,
+    part_s,
+    passes_s,
+    resident_s,
+    step_s,
+    steps_s,
+    watched_s,
+    without_data_s,
+)
+from voxelocity.diagnosis.facts import PARTS, Facts
+from voxelocity.diagnosis.result import Ceiling, Share
+
+WAITING = "waiting for data"
+OTHER = "other"
+
+_NAMES = {
+    "wait": WAITING,
+    "copy": "copy to the device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimiser",
+}
+_PASSES = ("validation", "saving", "epoch start")
+
+
+def split(facts: Facts) -> Sequence[Share]:
+    """All of the watched time by what it went to, in the order of a step, what lies between steps, and the rest.
+
+    Returns:
+        One share a name that took any time. The seconds sum to the watched time: what no part of a step names is in
+        "other", together with what the loop did beside its steps.
+    """
+    whole_s = watched_s(facts)
+    if whole_s <= 0.0:
+        return ()
+    seconds = {name: part_s(facts, part) for part, name in _NAMES.items()}
+    seconds |= {kind: passes_s(facts, kind) for kind in _PASSES}
+    unnamed_s = steps_s(facts) - part_s(facts, *(part for part in PARTS if part != "other"))
+    seconds[OTHER] = unnamed_s + between_s(facts)
+    return tuple(
+        Share(name=name, seconds=part, share=part / whole_s) for name, part in seconds.items() if abs(part) > 1e-12
+    )
+
+
+def ceiling(facts: Facts) -> Ceiling | None:
+    """A step as it is and a step on batches that are there; None where no step was counted.
+
+    Measured where the program was run on resident batches. Otherwise the counted steps without their waiting and
+    copying; what workers take from the network on a shared CPU is then not seen.
+    """
+    as_is_s, beside_s = step_s(facts), without_data_s(facts)
+    if as_is_s is None or beside_s is None:
+        return None
+    alone_s = resident_s(facts)
+    if alone_s is None:
+        return Ceiling(step_s=as_is_s, resident_s=beside_s, basis="estimated")
+    return Ceiling(step_s=as_is_s, resident_s=alone_s, basis="measured")

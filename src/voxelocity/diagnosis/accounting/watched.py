@@ -1,0 +1,130 @@
+"""Which part of a recording counts, and how long it took: the counted steps, what lay between them, nothing else."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
+from voxelocity.diagnosis.facts import Facts, Pass, Step
+
+RESIDENT = "resident batch"
+# Loaders that, without workers, make a batch when it is asked for and not before.
+_IN_OWN_THREAD = ("DataLoader",)
+
+
+def counted_passes(facts: Facts) -> Sequence[Pass]:
+    """Passes since the first counted step began; all of them where no step was counted."""
+    if not facts.counted:
+        return facts.passes
+    start_s = facts.counted[0].start_s
+    return [one for one in facts.passes if one.start_s >= start_s]
+
+
+def passes_of(facts: Facts, kind: str) -> Sequence[Pass]:
+    """Counted passes of one kind."""
+    return [one for one in counted_passes(facts) if one.kind == kind]
+
+
+def passes_s(facts: Facts, kind: str) -> float:
+    """Seconds of the counted passes of one kind."""
+    return sum(one.seconds for one in passes_of(facts, kind))
+
+
+def steps_s(facts: Facts) -> float:
+    """Seconds of the counted steps."""
+    return sum(step.seconds for step in facts.counted)
+
+
+def part_s(facts: Facts, *parts: str) -> float:
+    """Seconds of these parts in the counted steps."""
+    return sum(step.parts.get(part, 0.0) for step in facts.counted for part in parts)
+
+
+def between_s(facts: Facts) -> float:
+    """Seconds between the first and the last counted step that belong to no step and no pass.
+
+    A pass within the last step lies beyond what `start_s + seconds` of that step reaches, and is left out of both.
+    """
+    if not facts.counted:
+        return 0.0
+    first, last = facts.counted[0], facts.counted[-1]
+    inside_s = sum(step.seconds for step in facts.steps if first.start_s <= step.start_s <= last.start_s)
+    inside_s += sum(one.seconds for one in counted_passes(facts) if one.start_s < last.start_s)
+    return max(0.0, last.start_s + last.seconds - first.start_s - inside_s)
+
+
+def watched_s(facts: Facts) -> float:
+    """Seconds of all that counts: steps, passes, and the time between them."""
+    return steps_s(facts) + sum(one.seconds for one in counted_passes(facts)) + between_s(facts)
+
+
+def step_s(facts: Facts) -> float | None:
+    """Median seconds of a counted step; None where none was counted."""
+    return statistics.median(step.seconds for step in facts.counted) if facts.counted else None
+
+
+def experiment_s(facts: Facts, name: str) -> float | None:
+    """Median seconds for one unit of an experiment; None where it was not done."""
+    for experiment in facts.experiments:
+        if experiment.name == name and experiment.seconds:
+            return statistics.median(experiment.seconds)
+    return None
+
+
+def resident_s(facts: Facts) -> float | None:
+    """Median seconds of a step on a batch that was there already; None where that was not tried.
+
+    Never more than the counted steps took beside waiting and copying: the experiment comes later, and on a machine
+    with other work it may have been the slower moment.
+    """
+    alone_s = experiment_s(facts, RESIDENT)
+    if alone_s is None:
+        seconds = [step.seconds for step in facts.steps if step.phase == "resident"]
+        if not seconds:
+            return None
+        alone_s = statistics.median(seconds)
+    beside_s = without_data_s(facts)
+    return alone_s if beside_s is None else min(alone_s, beside_s)
+
+
+def without_data_s(facts: Facts) -> float | None:
+    """Median seconds of the counted steps without waiting, copying and making data in the loop; None without steps."""
+    if not facts.counted:
+        return None
+    share = _loop_share(facts, unseen=0.0)
+    return statistics.median(max(0.0, one.seconds - _data_s(one, share)) for one in facts.counted)
+
+
+def data_room_s(facts: Facts) -> float:
+    """The most that any change of the data could save: what the counted steps took beyond steps without data.
+
+    Measured by the step on resident batches; without it, the time that the network waited and batches were copied, and
+    what a loop without a loader did to make its own (all that it did beside computing, where no stacks were taken).
+    Where the training's own thread makes the batches nothing runs beside the network, so that waiting is all there is:
+    what else differs from the resident steps is the machine's mood.
+    """
+    alone_s = resident_s(facts)
+    if alone_s is not None and not makes_alone(facts):
+        return max(0.0, steps_s(facts) - len(facts.counted) * alone_s)
+    share = _loop_share(facts, unseen=1.0)
+    return sum(_data_s(one, share) for one in facts.counted)
+
+
+def makes_alone(facts: Facts) -> bool:
+    """Whether the training's own thread makes its batches, in torch's loader without workers."""
+    loaders = [one for one in facts.loaders if one.is_for_training]
+    return bool(loaders) and all(one.num_workers == 0 and one.kind in _IN_OWN_THREAD for one in loaders)
+
+
+def _loop_share(facts: Facts, *, unseen: float) -> float:
+    """Share of "other" that makes data: none where a loader does; `unseen` where no stacks were taken."""
+    if has_loader(facts):
+        return 0.0
+    return making_share(facts) if facts.stacks else unseen
+
+
+def _data_s(step: Step, loop_share: float) -> float:
+    """Seconds of a step that went to its data."""
+    waited_s = step.parts.get("wait", 0.0) + step.parts.get("copy", 0.0)
+    return waited_s + loop_share * step.parts.get("other", 0.0)

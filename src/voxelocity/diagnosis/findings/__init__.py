@@ -1,0 +1,1 @@
+"""A page a finding, and what reads them."""

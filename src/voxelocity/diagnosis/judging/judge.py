@@ -1,0 +1,123 @@
+"""Facts to a diagnosis: the split, the ceiling, what the rules found in the order of what it would bring, a verdict.
+
+Pure: reads no file, asks no machine, prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from voxelocity.diagnosis.accounting.split import ceiling, split
+from voxelocity.diagnosis.accounting.watched import (
+    RESIDENT,
+    data_room_s,
+    experiment_s,
+    part_s,
+    passes_s,
+    resident_s,
+    watched_s,
+)
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.judging.verdict import verdict
+from voxelocity.diagnosis.result import Diagnosis, Finding
+from voxelocity.diagnosis.rules import RULES, Pool, Rule
+from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
+from voxelocity.report.quantities import duration_text
+
+# A change that saves less is lost in what two runs of one program differ by, and holds nothing back.
+CAUSE_SHARE = 0.03
+# A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
+_NAMED_WORK_FACTOR = 1.5
+# Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
+_UNKNOWN_SHARE = 0.5
+_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine")
+
+
+def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
+    """What holds the program back, why, and what to change.
+
+    Findings that save from the same part of the time never promise more than that part holds together: each takes from
+    what those above it leave. Those that would save less than `CAUSE_SHARE` of the watched time are no causes.
+    """
+    found = [(rule, finding) for rule in rules for finding in rule(facts)]
+    findings = _ranked(facts, found)
+    return Diagnosis(
+        verdict=verdict(facts, findings, {rule.code: rule.pool for rule in rules}),
+        split=split(facts),
+        ceiling=ceiling(facts),
+        findings=findings,
+        not_measured=_not_measured(facts),
+        own_share=facts.cost.seconds / facts.cost.of_s if facts.cost is not None and facts.cost.of_s > 0.0 else None,
+        facts=facts,
+    )
+
+
+def _pools(facts: Facts) -> dict[Pool, float]:
+    """Seconds that findings of one pool can save together."""
+    return {
+        "data": data_room_s(facts) + passes_s(facts, "epoch start"),
+        "copy": part_s(facts, "copy"),
+        "compute": compute_s(facts) + (part_s(facts, "other") if on_gpu(facts) else 0.0),
+        "loop": part_s(facts, "other") + part_s(facts, "forward", "backward", "optimizer"),
+        "validation": passes_s(facts, "validation"),
+        "saving": passes_s(facts, "saving"),
+        "machine": watched_s(facts),
+    }
+
+
+def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Finding]:
+    """Causes first, the one that saves most first; among the rest too."""
+    left = _pools(facts)
+    least_s = CAUSE_SHARE * watched_s(facts)
+    ranked = []
+    pools = dict(left)
+    for rule, finding in sorted(found, key=lambda one: _weight(one[0], one[1], pools), reverse=True):
+        if finding.saves_s is None:
+            ranked.append(finding)
+            continue
+        saves_s = max(0.0, min(finding.saves_s, left[rule.pool]))
+        if finding.is_cause:
+            left[rule.pool] -= saves_s
+        ranked.append(_settled(finding, saves_s, least_s))
+    notes = sorted((one for one in ranked if not one.is_cause), key=lambda one: -(one.saves_s or 0.0))
+    return (*(one for one in ranked if one.is_cause), *notes)
+
+
+def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, float]:
+    """Causes before notes, and what saves most before what saves less."""
+    if finding.saves_s is None:
+        return finding.is_cause, _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
+    return finding.is_cause, finding.saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
+
+
+def _settled(finding: Finding, saves_s: float, least_s: float) -> Finding:
+    """The finding with what is left for it to save."""
+    assert finding.saves_s is not None
+    evidence = tuple(finding.evidence)
+    if saves_s < 0.99 * finding.saves_s and finding.is_cause:
+        evidence += (
+            f"alone it would save {duration_text(finding.saves_s)}; beside the causes above it "
+            f"{duration_text(saves_s)} of that is left",
+        )
+    is_cause = finding.is_cause and saves_s >= least_s and saves_s > 0.0
+    return replace(finding, saves_s=saves_s, evidence=evidence, is_cause=is_cause)
+
+
+def _not_measured(facts: Facts) -> Sequence[str]:
+    """What the recording says of itself, and what a reader would otherwise take for measured."""
+    missing = list(facts.not_measured)
+    if facts.counted and resident_s(facts) is None:
+        notes = [one.note for one in facts.experiments if one.name == RESIDENT and one.note]
+        is_told = any(notes[0] in text for text in missing) if notes else False
+        why = f" ({notes[0]})" if notes and not is_told else ""
+        missing.append(
+            f"the step on batches that are there already{why}: the ceiling is estimated from the steps' parts"
+        )
+    if facts.counted and facts.host is None:
+        missing.append("the machine while the program ran: cores, memory, other programs")
+    if facts.counted and not facts.stacks:
+        missing.append("which lines the time went to: no stacks were taken")
+    if facts.counted and facts.files is not None and facts.files.num_opens and experiment_s(facts, "storage") is None:
+        missing.append("how fast the storage reads the program's files")
+    return tuple(dict.fromkeys(missing))

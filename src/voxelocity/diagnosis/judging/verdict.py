@@ -1,0 +1,159 @@
+"""One plain sentence on what holds a program back, honest about what was not seen."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
+from voxelocity.diagnosis.accounting.watched import counted_passes, part_s, passes_s, watched_s
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.result import Finding
+from voxelocity.diagnosis.rules import Pool
+from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
+from voxelocity.diagnosis.rules.words import clause, percent
+from voxelocity.report.quantities import count_text, duration_text
+
+# With fewer steps one slow batch more or less makes another verdict.
+FEW_STEPS = 10
+# A share of waiting that no rule explains is told from here on, and not called the network's ceiling.
+_UNEXPLAINED_SHARE = 0.1
+_PASS_SHARE = 0.01
+
+
+def verdict(facts: Facts, findings: Sequence[Finding], pools: Mapping[str, Pool]) -> str:
+    """The sentence for these facts and their findings, causes first; `pools` by code."""
+    causes = [finding for finding in findings if finding.is_cause]
+    if not facts.counted:
+        return _without_steps(facts, causes, pools)
+    if not causes:
+        return f"{_no_cause(facts)}{_doubts(facts)}."
+    if all(pools[one.code] == "compute" and _is_small(facts, one) for one in causes):
+        return f"{_no_cause(facts)}; a little is left to gain: {clause(causes[0].title)}{_doubts(facts)}."
+    first = _named(facts, causes, pools)
+    beside = [one for one in causes[:1] if one is not first]
+    machine = f"; the machine holds it back, too: {clause(beside[0].title)}" if beside else ""
+    return f"{_beginning(facts, first, pools)}{machine}{_doubts(facts)}."
+
+
+def _named(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> Finding:
+    """The cause that the verdict names: the program's own before the machine's, unless it brings next to nothing."""
+    of_program = [one for one in causes if pools[one.code] != "machine" and not _is_small(facts, one)]
+    return of_program[0] if of_program and pools[causes[0].code] == "machine" else causes[0]
+
+
+def _is_small(facts: Facts, cause: Finding) -> bool:
+    return cause.saves_s is not None and cause.saves_s < _UNEXPLAINED_SHARE * watched_s(facts)
+
+
+def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
+    """The share of the time that a cause speaks of, and the cause."""
+    whole_s = max(watched_s(facts), 1e-12)
+    time = _time(facts)
+    shares: dict[Pool, tuple[float, str]] = {
+        "copy": (part_s(facts, "copy"), f"of {time} goes into copying batches to the device"),
+        "validation": (passes_s(facts, "validation"), "of the watched time goes into validation"),
+        "saving": (passes_s(facts, "saving"), "of the watched time goes into saving"),
+        "loop": (part_s(facts, "other"), f"of {time} is neither data nor network"),
+    }
+    pool, told = pools[cause.code], clause(cause.title)
+    if pool == "data":
+        return _of_data(facts, cause, told)
+    if pool == "compute":
+        computing = percent(compute_s(facts) / whole_s)
+        return f"The network computes {computing} of {time}, and could do so faster: {told}"
+    if pool in shares:
+        seconds, words = shares[pool]
+        return f"{percent(seconds / whole_s)} {words}: {told}"
+    saved = (
+        "" if cause.saves_s is None else f"; without that {percent(cause.saves_s / whole_s)} of {time} would be saved"
+    )
+    return f"The machine holds this program back: {told}{saved}"
+
+
+def _of_data(facts: Facts, cause: Finding, told: str) -> str:
+    whole_s = max(watched_s(facts), 1e-12)
+    if not has_loader(facts):
+        made = making_share(facts) * part_s(facts, "wait", "other")
+        share = percent(max(made, cause.saves_s or 0.0) / whole_s)
+        return f"{share} of {_time(facts)} the loop makes its own data, and the network waits: {told}"
+    wait, starts = part_s(facts, "wait"), passes_s(facts, "epoch start")
+    if starts > wait:
+        return f"{percent(starts / whole_s)} of the watched time passes before the first batch of an epoch: {told}"
+    if wait < (cause.saves_s or 0.0) * 0.5:
+        # Data that is made beside the network, or in the loop, and shows in other parts than waiting.
+        saved = percent((cause.saves_s or 0.0) / whole_s)
+        return f"{saved} of {_time(facts)} goes into making the data: {told}"
+    return f"{percent(wait / whole_s)} of {_time(facts)} the network waits for data: {told}"
+
+
+def _no_cause(facts: Facts) -> str:
+    whole_s = max(watched_s(facts), 1e-12)
+    wait, computing = part_s(facts, "wait") / whole_s, compute_s(facts) / whole_s
+    if wait >= _UNEXPLAINED_SHARE:
+        return f"{percent(wait)} of {_time(facts)} the network waits for data, and what was seen does not tell why"
+    device = "a faster GPU" if on_gpu(facts) else "a faster device"
+    return (
+        f"Nothing holds this program back: the network computes {percent(computing)} of the time; {device}, a smaller "
+        "network or lower precision is what would help"
+    )
+
+
+def _time(facts: Facts) -> str:
+    """What shares are of: with hardly any validation the watched time is the training's."""
+    between = sum(one.seconds for one in counted_passes(facts))
+    return "the watched time" if between > _PASS_SHARE * watched_s(facts) else "the training time"
+
+
+def _doubts(facts: Facts) -> str:
+    """How the program ended and how little was seen, where a reader must know."""
+    doubts = ""
+    if len(facts.counted) < FEW_STEPS:
+        doubts += f"; only {count_text(len(facts.counted), 'step')} could be counted, so look again with more"
+    ending = _ending(facts)
+    return f"{doubts}; {ending}" if ending else doubts
+
+
+def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> str:
+    """What can be said of a program in which no step was counted."""
+    ending = _ending(facts)
+    end = f"; {ending}" if ending else ""
+    seen = len(facts.steps)
+    if seen:
+        return (
+            f"Only {count_text(seen, 'step')} ran, too few to count after the first ones, which are slower: let the "
+            f"program train for longer{end}."
+        )
+    validated_s = passes_s(facts, "validation")
+    if validated_s > 0.0:
+        about = [cause for cause in causes if pools[cause.code] == "validation"]
+        why = f": {clause(about[0].title)}" if about else ""
+        return f"No training step was seen, the network only predicted, for {duration_text(validated_s)}{why}{end}."
+    if facts.ended is not None and facts.main.versions and "torch" not in facts.main.versions:
+        return f"This program never imported torch, so there is no training to look at{end}."
+    return f"No training step was seen in {duration_text(facts.seconds)}: no optimiser of torch's made a step{end}."
+
+
+def _ending(facts: Facts) -> str:
+    """How the program ended, where it did not end as it should."""
+    seconds = duration_text(facts.seconds)
+    if facts.ended is not None and facts.ended.reason == "limit":
+        # All that was wanted was seen; whoever watched may have ended it.
+        return ""
+    if facts.status is not None and facts.status < 0:
+        return f"the program was ended by {_signal(-facts.status)} after {seconds}"
+    if facts.status:
+        return f"the program failed after {seconds} with status {facts.status}"
+    if facts.ended is None and facts.status is None:
+        return f"the program was killed or is still running after {seconds}"
+    if facts.ended is not None and facts.ended.reason == "error":
+        note = f": {facts.ended.note}" if facts.ended.note else ""
+        return f"watching ended with an error after {duration_text(facts.ended.time_s)}{note}"
+    return ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

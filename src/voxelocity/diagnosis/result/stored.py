@@ -1,0 +1,146 @@
+"""A diagnosis as `diagnosis.json`: plain data with the names of the records, written whole and read back.
+
+Keys are only ever added while `VERSION` stays; what a file lacks takes the record's default, what is unknown is passed
+over, so that older and newer files of one version can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from voxelocity.core.errors import InputError
+from voxelocity.diagnosis.result.diagnosis import Diagnosis
+from voxelocity.report.atomic import write_whole
+
+FILE_NAME = "diagnosis.json"
+FORMAT = "voxelocity diagnosis"
+VERSION = 1
+
+_Record = TypeVar("_Record")
+
+
+def diagnosis_to_plain(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The whole diagnosis as data for `json.dump`.
+
+    Returns:
+        format, version: what this is.
+        verdict, split, ceiling, findings, not_measured, own_share, facts: as `Diagnosis` has them. A finding also has
+            its `speedup`. Numbers that do not exist (NaN, infinite) are null.
+    """
+    plain = _plain(diagnosis)
+    for written, finding in zip(plain["findings"], diagnosis.findings, strict=True):
+        written["speedup"] = _plain(finding.speedup)
+    return {"format": FORMAT, "version": VERSION, **plain}
+
+
+def diagnosis_from_plain(plain: Mapping[str, Any], *, where: str = FILE_NAME) -> Diagnosis:
+    """The diagnosis that this data describes; `diagnosis_to_plain` of it gives the data again.
+
+    Args:
+        plain: what `diagnosis_to_plain` returned.
+        where: file it comes from, for errors.
+
+    Raises:
+        InputError: it is no diagnosis, a newer version's, or a key that has no default is missing.
+    """
+    if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
+        raise InputError(f"diagnosis: {where} holds no diagnosis; make one with 'voxelocity diagnose -- COMMAND'")
+    if plain.get("version") != VERSION:
+        raise InputError(
+            f"diagnosis: {where} is of version {plain.get('version')}, this Voxelocity reads version {VERSION}; "
+            "read it with the version that wrote it, or diagnose again"
+        )
+    try:
+        return _record(Diagnosis, plain)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"diagnosis: {where} is damaged ({error}); diagnose again") from error
+
+
+def write_diagnosis(diagnosis: Diagnosis, folder: str | Path) -> Path:
+    """The path of `diagnosis.json` in the folder, which now holds the diagnosis.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    return write_whole(Path(folder) / FILE_NAME, (json_text(diagnosis) + "\n").encode())
+
+
+def json_text(diagnosis: Diagnosis) -> str:
+    """The diagnosis as JSON in ASCII, one line."""
+    return json.dumps(diagnosis_to_plain(diagnosis), allow_nan=False)
+
+
+def read_diagnosis(folder: str | Path) -> Diagnosis:
+    """The diagnosis in a folder, or in a `diagnosis.json` given by its own path.
+
+    Raises:
+        InputError: there is none, or it cannot be read.
+    """
+    path = Path(folder)
+    path = path / FILE_NAME if path.is_dir() else path
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"diagnosis: cannot read {path} ({error.strerror}); name a folder that 'voxelocity diagnose' wrote"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"diagnosis: {path} is not JSON ({error}); diagnose again") from error
+    return diagnosis_from_plain(plain, where=str(path))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, str) or value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Sequence | set | frozenset):
+        return [_plain(inner) for inner in value]
+    return str(value)
+
+
+def _record(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
+    hints = _hints(kind)  # type: ignore[arg-type]  # a class is hashable, which mypy does not see of type[T]
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name in plain:
+            values[field.name] = _value(hints[field.name], plain[field.name])
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise KeyError(f"{kind.__name__} without {field.name}")
+    return kind(**values)
+
+
+def _value(hint: Any, plain: Any) -> Any:
+    """The plain value as its type has it: records are made, lists become tuples, all else stays."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return None if plain is None else _value(next(kind for kind in inner if kind is not NoneType), plain)
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _record(hint, plain)
+    if origin is tuple and inner[-1:] != (...,):
+        return tuple(_value(kind, value) for kind, value in zip(inner, plain, strict=True))
+    if origin in (Sequence, tuple):
+        return tuple(_value(inner[0], value) for value in plain)
+    if origin is Mapping:
+        return {key: _value(inner[1], value) for key, value in plain.items()}
+    if hint is float:
+        return math.nan if plain is None else float(plain)
+    if origin is Literal and plain not in inner:
+        raise ValueError(f"{plain!r} is none of {', '.join(map(str, inner))}")
+    return plain
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)

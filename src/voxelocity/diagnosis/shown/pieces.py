@@ -1,0 +1,156 @@
+"""The pieces that pages of diagnoses draw: bars of parts, lanes to compare, the steps over time, cards of findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from voxelocity.diagnosis.facts import PARTS, Step
+from voxelocity.diagnosis.result import Ceiling, Finding, Share
+from voxelocity.diagnosis.shown.evidence.section import quantile
+from voxelocity.diagnosis.shown.looks import look_of, name_of, shown
+from voxelocity.diagnosis.shown.wording import faster_text, gain_text, risk_text
+from voxelocity.report.charts import Series, stacked_chart, thinned
+from voxelocity.report.quantities import duration_text, rate_text, share_text
+from voxelocity.report.views import BarPart, LegendEntry, Table
+
+NETWORK = "the step itself"
+# The axis ends where all but the rarest steps fit, so that one of 30 s does not flatten the others.
+_AXIS_QUANTILE = 0.98
+_ROOM = 1.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """One bar among several of one scale, with a name and a figure."""
+
+    name: str
+    text: str
+    parts: Sequence[BarPart]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeilingView:
+    """The experiment with and without data, for a page."""
+
+    words: str
+    lanes: Sequence[Lane]
+    legend: Sequence[LegendEntry]
+    how: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingView:
+    """A finding as a card."""
+
+    key: str
+    code: str
+    title: str
+    gain: str
+    risk: str
+    changes_results: bool
+    cause: str
+    evidence: Sequence[str]
+    change: str
+    where: str
+
+
+def split_bar(split: Sequence[Share]) -> list[BarPart]:
+    """The parts of a split as one bar, each as wide as its share."""
+    parts, start = list[BarPart](), 0.0
+    for share in shown(split):
+        width = share.share * 100.0
+        parts.append(BarPart(name=share.name, start=start, width=width, style=look_of(share.name).style))
+        start += width
+    return parts
+
+
+def split_table(split: Sequence[Share]) -> Table:
+    """Seconds and shares of a split, with their sum in the last row."""
+    parts = shown(split)
+    rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in parts]
+    whole = ("sum", duration_text(sum(p.seconds for p in parts)), share_text(sum(p.share for p in parts)))
+    return Table(caption="The watched time by part", heads=("Part", "Time", "Share"), rows=[*rows, whole])
+
+
+def ceiling_view(ceiling: Ceiling) -> CeilingView:
+    """One step as it is and with its data always there, on one scale."""
+    longest_s = max(ceiling.step_s, ceiling.resident_s, 1e-12)
+    waited_s = max(ceiling.step_s - ceiling.resident_s, 0.0)
+    own, waiting = look_of("forward").style, look_of("wait").style
+    own_width, wait_width = ceiling.resident_s / longest_s * 100.0, waited_s / longest_s * 100.0
+    network = BarPart(name=NETWORK, start=0.0, width=own_width, style=own)
+    wait = BarPart(name="waiting for data", start=own_width, width=wait_width, style=waiting)
+    as_it_is = [network, *([wait] if waited_s > 0.0 else [])]
+    factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
+    entries = [(NETWORK, own), *([("waiting for data", waiting)] if waited_s > 0.0 else [])]
+    return CeilingView(
+        words=_ceiling_words(ceiling, factor),
+        lanes=[
+            Lane(name="As it is", text=_step_text(ceiling.step_s), parts=as_it_is),
+            Lane(name="Data always there", text=_step_text(ceiling.resident_s), parts=[network]),
+        ],
+        legend=[LegendEntry(name=name, colour=f"var(--{style})") for name, style in entries],
+        how="Measured: after the counted steps the program itself went on with batches it had been given before."
+        if ceiling.basis == "measured"
+        else "Estimated from the parts of the counted steps; the experiment was not done.",
+    )
+
+
+def _ceiling_words(ceiling: Ceiling, factor: float) -> str:
+    if factor < 1.03:
+        return (
+            f"With its data always there a step takes as long as it does now ({duration_text(ceiling.step_s)}): "
+            "no faster loading can help this program."
+        )
+    return (
+        f"If every batch were there when it is asked for, a step would take {duration_text(ceiling.resident_s)} "
+        f"instead of {duration_text(ceiling.step_s)}: {faster_text(factor, saved_share=1.0 - 1.0 / factor)}. "
+        "Faster loading can bring so much and no more."
+    )
+
+
+def _step_text(seconds: float) -> str:
+    return f"{duration_text(seconds)} a step, {rate_text(1.0 / seconds if seconds else None)} steps/s"
+
+
+def steps_chart(steps: Sequence[Step]) -> tuple[str, str, list[LegendEntry]]:
+    """The counted steps' seconds over time, their parts on top of each other: picture, words for it, legend."""
+    names = [name for name in dict.fromkeys([*PARTS, *_others(steps)]) if any(s.parts.get(name) for s in steps)]
+    if len(steps) < 2 or not names:
+        return "", "", []
+    layers = [
+        Series(
+            points=thinned([(step.start_s, step.parts.get(name, 0.0)) for step in steps]),
+            colour=look_of(name).style,
+            name=name_of(name),
+        )
+        for name in names
+    ]
+    seconds = [step.seconds for step in steps]
+    picture = stacked_chart(
+        "steps", layers, y_label="seconds", y_limit=quantile(seconds, _AXIS_QUANTILE) * _ROOM or None
+    )
+    middle = duration_text(quantile(seconds, 0.5))
+    alt = f"Stacked areas: {len(steps):,} counted steps over time, median {middle}, in {len(names)} parts."
+    return picture, alt, [LegendEntry(name=layer.name, colour=f"var(--{layer.colour})") for layer in layers]
+
+
+def finding_view(finding: Finding, number: int) -> FindingView:
+    """A finding as a card; `number` makes its key unique."""
+    return FindingView(
+        key=f"finding-{number}",
+        code=finding.code,
+        title=finding.title,
+        gain=gain_text(finding),
+        risk=risk_text(finding),
+        changes_results=finding.risk == "changes results",
+        cause=finding.cause,
+        evidence=finding.evidence,
+        change=finding.change,
+        where=finding.where,
+    )
+
+
+def _others(steps: Sequence[Step]) -> list[str]:
+    return [name for step in steps for name in step.parts]

@@ -1,0 +1,120 @@
+"""The words and figures that screen, page and comparison share: gains, shares, the pace of a program."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.result import Diagnosis, Finding
+from voxelocity.report.quantities import NOT_AVAILABLE, rate_text
+
+# A gain below this reads better as time saved than as a factor.
+_LEAST_FACTOR = 1.095
+_MOST_FACTOR = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast the watched program was.
+
+    Attributes:
+        num_steps: counted.
+        watched_s: all watched time, validation and saving included.
+        steps_per_s, images_per_s: of all watched time; None where no step was counted, or images are unknown.
+        step_s: median of the counted steps.
+    """
+
+    num_steps: int
+    watched_s: float
+    steps_per_s: float | None
+    images_per_s: float | None
+    step_s: float | None
+
+
+def pace(diagnosis: Diagnosis) -> Pace:
+    """The pace over all that was watched."""
+    steps = diagnosis.facts.counted
+    watched_s = sum(share.seconds for share in diagnosis.split)
+    images = [step.num_images for step in steps]
+    known = [count for count in images if count is not None]
+    is_known = bool(images) and len(known) == len(images)
+    return Pace(
+        num_steps=len(steps),
+        watched_s=watched_s,
+        steps_per_s=len(steps) / watched_s if steps and watched_s > 0.0 else None,
+        images_per_s=sum(known) / watched_s if is_known and watched_s > 0.0 else None,
+        step_s=statistics.median(step.seconds for step in steps) if steps else None,
+    )
+
+
+def gain_text(finding: Finding) -> str:
+    """What the change would bring, with how it is known: "about 2.6 times faster (measured)"."""
+    if finding.speedup is None or finding.saves_s is None:
+        return "gain not known from what was seen"
+    return f"{faster_text(finding.speedup, saved_share=finding.saves_s / max(finding.of_s, 1e-9))} ({finding.basis})"
+
+
+def faster_text(factor: float, *, saved_share: float) -> str:
+    """A speed-up in words; a small one as the share of the time that it saves."""
+    if factor >= _MOST_FACTOR:
+        return f"more than {_MOST_FACTOR:.0f} times faster"
+    if factor >= _LEAST_FACTOR:
+        return f"about {factor:.0f} times faster" if factor >= 9.95 else f"about {factor:.1f} times faster"
+    if saved_share >= 0.005:
+        return f"about {saved_share * 100:.0f} % less time"
+    return "no time to speak of"
+
+
+def risk_text(finding: Finding) -> str:
+    """The risk in words."""
+    return "safe: same results" if finding.risk == "safe" else "changes results"
+
+
+def percent_text(share: float) -> str:
+    """A share in whole per cent; "<1 %" rather than a 0 for what is there."""
+    percent = share * 100.0
+    return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def per_second_text(rate: float | None, unit: str) -> str:
+    """A rate with its unit: "2.05 steps/s"."""
+    return NOT_AVAILABLE if rate is None else f"{rate_text(rate)} {unit}/s"
+
+
+def command_text(facts: Facts) -> str:
+    """The command as a shell takes it; of a run the folder's name."""
+    return shlex.join(facts.command) if facts.command else "the program"
+
+
+def title_text(facts: Facts) -> str:
+    """The command short enough for a heading: paths lose their folders, arguments from the first option on are left."""
+    words = [word.rstrip("/") for word in facts.command]
+    kept = [Path(word).name or word for word in _until_options(words)]
+    return " ".join(kept) or "A program"
+
+
+def ending_text(facts: Facts) -> str:
+    """How the program ended, where it was not as it should; "" where there is nothing to tell."""
+    was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
+    status = facts.status
+    if was_ended_by_us or not status:
+        return ""
+    number = status - 128 if status > 128 else -status
+    try:
+        end = f"was ended by {signal.Signals(number).name}"
+    except ValueError:
+        end = f"ended by itself with status {status}"
+    return f"The program {end}; this is what was seen until then."
+
+
+def _until_options(words: Sequence[str]) -> Sequence[str]:
+    """The words up to and with the first that is no option after the program's name, such as the script."""
+    for place, word in enumerate(words[1:], start=1):
+        if not word.startswith("-"):
+            return words[: place + 1]
+    return words[:1]

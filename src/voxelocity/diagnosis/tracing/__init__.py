@@ -1,0 +1,1 @@
+"""Traces: those of profilers read into figures, and one of a whole recording written."""

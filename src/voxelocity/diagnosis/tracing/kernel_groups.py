@@ -1,0 +1,55 @@
+"""Kernels in four groups, as DLProf's summary had them: all, those on tensor cores, copies, and all others."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from voxelocity.diagnosis.facts import KernelGroup
+from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
+from voxelocity.diagnosis.tracing.tensor_cores import uses_tensor_cores
+from voxelocity.report.atomic import write_whole
+
+ALL, TENSOR_CORES, COPIES, OTHERS = "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels"
+
+
+def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, Call]) -> dict[str, KernelGroup]:
+    """The groups with their number, CPU and GPU time. The last three sum to the first; fills of memory are copies.
+
+    CPU time is that of the calls that launched the work, found by correlation; of a call that launched several, as that
+    of a CUDA graph does, each has an equal share.
+    """
+    sharing = Counter(work.correlation for work in device)
+    number: Counter[str] = Counter()
+    cpu_ns: defaultdict[str, float] = defaultdict(float)
+    gpu_ns: Counter[str] = Counter()
+    for work in device:
+        call = calls.get(work.correlation)
+        launching = (call.span[1] - call.span[0]) / sharing[work.correlation] if call is not None else 0
+        for group in (ALL, _group(work)):
+            number[group] += 1
+            cpu_ns[group] += launching
+            gpu_ns[group] += work.span[1] - work.span[0]
+    return {
+        group: KernelGroup(number=number[group], cpu_ns=round(cpu_ns[group]), gpu_ns=gpu_ns[group])
+        for group in (ALL, TENSOR_CORES, COPIES, OTHERS)
+    }
+
+
+def write_kernels(groups: Mapping[str, KernelGroup], path: Path | str) -> Path:
+    """Writes the groups as JSON: group to number, cpu_ns and gpu_ns. Returns the path.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    content = {name: dataclasses.asdict(group) for name, group in groups.items()}
+    return write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _group(work: DeviceWork) -> str:
+    if work.kind == "copy":
+        return COPIES
+    return TENSOR_CORES if uses_tensor_cores(work.name) else OTHERS

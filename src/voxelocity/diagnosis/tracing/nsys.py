@@ -1,0 +1,141 @@
+"""Nsight Systems around a watched program, where it is installed, and its kernels in DLProf's groups.
+
+Nsight and torch.profiler both need CUPTI, which serves one of them: a program that runs under Nsight marks the steps
+to capture with `recorder.profile.CaptureRange`, and has no profile of torch's.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from voxelocity.core.errors import InputError
+from voxelocity.diagnosis.facts import KernelGroup
+from voxelocity.diagnosis.tracing.kernel_groups import kernel_groups
+from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
+
+MISSING = (
+    "nsys is not on PATH: get Nsight Systems from https://developer.nvidia.com/nsight-systems, or install the package "
+    "nsight-systems-cli of NVIDIA's CUDA repository"
+)
+_NAME = "nsys"
+_SUFFIXES = (".nsys-rep", ".qdrep")
+# The names before 2022.4 come second.
+_GPU_REPORTS = ("cuda_gpu_trace", "gputrace")
+_API_REPORTS = ("cuda_api_trace", "cudaapitrace")
+_STATS_LIMIT_S = 600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped:
+    """A command under Nsight.
+
+    Attributes:
+        command: to run in place of the program's.
+        folder: where the report will lie.
+    """
+
+    command: Sequence[str]
+    folder: Path
+
+
+def wrap(command: Sequence[str], folder: Path | str) -> Wrapped:
+    """The command under Nsight: CUDA, NVTX and calls of the system, of the steps that the recorder marks alone.
+
+    The program's stacks and its switches between cores are not sampled, so that the host is slowed down little. Nsight
+    ends with the program's exit status, passes on its output, and never ends it. An earlier report is replaced.
+
+    Raises:
+        InputError: nsys is not installed.
+    """
+    executable = shutil.which("nsys")
+    if executable is None:
+        raise InputError(f"diagnosis.nsys: {MISSING}; or leave out --nsys")
+    return Wrapped(
+        command=[
+            executable,
+            "profile",
+            "--trace=cuda,nvtx,osrt",
+            "--sample=none",
+            "--cpuctxsw=none",
+            "--capture-range=cudaProfilerApi",
+            "--capture-range-end=stop",
+            "--kill=none",
+            "--force-overwrite=true",
+            f"--output={Path(folder) / _NAME}",
+            *command,
+        ],
+        folder=Path(folder),
+    )
+
+
+def report_of(wrapped: Wrapped) -> Path:
+    """The report, once the program has ended.
+
+    Raises:
+        InputError: there is none: the program never reached the steps to capture, or uses no CUDA device.
+    """
+    for suffix in _SUFFIXES:
+        path = wrapped.folder / (_NAME + suffix)
+        if path.exists():
+            return path
+    raise InputError(
+        f"diagnosis.nsys: no report in '{wrapped.folder}': the program ended before the steps to capture, or used no "
+        "CUDA device; let it train a few dozen steps on a GPU"
+    )
+
+
+def report_groups(report: Path) -> dict[str, KernelGroup]:
+    """The kernels of a report in DLProf's groups, by Nsight's own tables.
+
+    Raises:
+        InputError: `nsys stats` failed or answered what is no table; the report itself can still be opened in Nsight.
+    """
+    calls: dict[int, Call] = {}
+    for row in _table(report, _API_REPORTS):
+        start = int(row["start (ns)"])
+        calls[int(row["corrid"])] = Call(row["name"], (start, start + int(row["duration (ns)"])), row.get("tid", ""))
+    device = []
+    for row in _table(report, _GPU_REPORTS):
+        start = int(row["start (ns)"])
+        kind = "copy" if row["name"].startswith("[CUDA mem") else "kernel"
+        span = (start, start + int(row["duration (ns)"]))
+        device.append(DeviceWork(kind, row["name"], span, int(row["corrid"]), -1))
+    return kernel_groups(device, calls)
+
+
+def _table(report: Path, names: Sequence[str]) -> list[dict[str, str]]:
+    """Rows of the first of these tables that this version of nsys knows; columns in small letters."""
+    executable = shutil.which("nsys")
+    if executable is None:
+        raise InputError(f"diagnosis.nsys: {MISSING}; it is needed to read '{report}'")
+    said = ""
+    for name in names:
+        arguments = ["stats", "--quiet", "--force-export=true", "--report", name, "--format", "csv", "--output", "-"]
+        try:
+            run = subprocess.run(
+                [executable, *arguments, str(report)],
+                capture_output=True,
+                text=True,
+                timeout=_STATS_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {_STATS_LIMIT_S} s"
+            break
+        lines = run.stdout.splitlines()
+        begin = next((at for at, line in enumerate(lines) if line.lower().startswith("start (ns),")), None)
+        if run.returncode == 0 and begin is not None:
+            lines[begin] = lines[begin].lower()
+            return [row for row in csv.DictReader(lines[begin:]) if row["duration (ns)"]]
+        said = (run.stderr or run.stdout).strip().rpartition("\n")[2]
+        if run.returncode == 0 and "does not contain" in run.stderr + run.stdout:
+            return []
+    raise InputError(
+        f"diagnosis.nsys: 'nsys stats --report {names[0]}' on '{report}' failed: {said or 'it gave no table'}; "
+        "open the report in Nsight Systems itself"
+    )

@@ -1,0 +1,106 @@
+"""Has a program recorded: one that is to be started, by its environment, or this very one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.diagnosis.recorder import start
+from voxelocity.diagnosis.recorder.conductor import Enough
+from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+
+_SITE = Path(start.__file__).with_name("site")
+
+
+def recording_environment(
+    folder: Path | str,
+    *,
+    seconds: float = 120.0,
+    whole: bool = False,
+    experiments: bool = True,
+    profile: bool = True,
+    nsys: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The environment in which every Python program, and every one that it starts, is recorded.
+
+    Args:
+        folder: takes one file a process; made if it is missing.
+        seconds: of counted steps after which enough was seen in any case.
+        whole: lets the program run to its own end, without experiments.
+        experiments: runs the step on resident batches and the loader alone, after the counted steps.
+        profile: has three steps profiled, after the counted ones.
+        nsys: the program runs under Nsight Systems, which captures these steps instead.
+        environment: to start from; this process's own by default.
+
+    Raises:
+        ConfigError: `seconds` is not above 0.
+        OutputError: the folder cannot be made.
+    """
+    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, nsys=nsys)
+    chosen = dict(os.environ if environment is None else environment)
+    chosen[VARIABLE] = settings.to_json()
+    own = [path for path in chosen.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
+    chosen["PYTHONPATH"] = os.pathsep.join([str(_SITE), *own])
+    return chosen
+
+
+@contextmanager
+def record_here(
+    folder: Path | str,
+    *,
+    seconds: float = 120.0,
+    whole: bool = True,
+    experiments: bool = False,
+    profile: bool = False,
+    **limits: float,
+) -> Iterator[None]:
+    """Records what this process does in the block. Everything is as before afterwards.
+
+    The thread that enters trains, unless another one makes the first step. Optimisers and loaders may be older than the
+    block; workers that run already are not seen.
+
+    Args:
+        folder: takes one file a process; made if it is missing.
+        seconds: of counted steps after which enough was seen in any case.
+        whole: lets the block run to its end. Otherwise it is left once enough was seen.
+        experiments: as of `recording_environment`; they need `whole=False`.
+        profile: as of `recording_environment`; it needs `whole=False`.
+        limits: other fields of the recorder's settings: `min_steps`, `warmup_steps`, `experiment_seconds`, ...
+
+    Raises:
+        ConfigError: `seconds` is not above 0, or a limit has no such name.
+        OutputError: the folder cannot be made.
+    """
+    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, **limits)
+    recording = start.begin(settings)
+    try:
+        yield
+    except Enough:
+        pass
+    except BaseException as error:
+        start.end(recording, "error", f"{type(error).__name__}: {error}"[:500])
+        raise
+    finally:
+        start.end(recording, "program")
+
+
+def _settings(folder: Path | str, *, seconds: float, **others: bool | float) -> Settings:
+    if not seconds > 0:
+        raise ConfigError(f"diagnosis.attach: seconds={seconds}; give a time above 0")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
+        ) from None
+    unknown = others.keys() - set(Settings._fields)
+    if unknown:
+        raise ConfigError(
+            f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; "
+            f"there are {', '.join(sorted(set(Settings._fields) - {'folder'}))}"
+        )
+    return Settings(folder=str(Path(folder).resolve()), seconds=seconds, **others)  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""Runs a command under the recorder, and under Nsight Systems where asked for, and samples the machine meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from voxelocity.core.errors import InputError
+from voxelocity.diagnosis.facts import KernelGroup
+from voxelocity.diagnosis.tracing.nsys import MISSING, Wrapped, report_groups, report_of, wrap
+from voxelocity.diagnosis.watching.attach import recording_environment
+from voxelocity.observe.command import run_command
+from voxelocity.observe.samples import Sample
+from voxelocity.observe.sampling import Sampler
+
+_SAMPLE_PERIOD_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long and how closely a command is watched.
+
+    Attributes:
+        seconds: of counted steps, at most; then the program is ended.
+        is_whole: the program runs to its own end instead, unchanged and without experiments.
+        has_experiments: whether single stages are tried alone after the counted steps.
+        has_nsys: whether Nsight Systems records it too, where it is installed.
+    """
+
+    seconds: float = 120.0
+    is_whole: bool = False
+    has_experiments: bool = True
+    has_nsys: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What watching a command left, besides the recording.
+
+    Attributes:
+        status: the command's own.
+        kernel_groups: of Nsight's report; empty where it made none.
+        notes: sentences for a person.
+    """
+
+    status: int
+    samples: Sequence[Sample]
+    kernel_groups: Mapping[str, KernelGroup] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def watch_command(command: Sequence[str], recording: Path, limits: Limits) -> Watched:
+    """Runs it to its end, in this terminal.
+
+    Args:
+        command: program and arguments.
+        recording: folder for the recorder's files; it exists. Nsight's report lies beside it.
+        limits: how long and how closely.
+    """
+    wrapped, notes = _under_nsys(command, recording.parent) if limits.has_nsys else (None, [])
+    variables = recording_environment(
+        # The program may change its folder.
+        recording.absolute(),
+        seconds=limits.seconds,
+        whole=limits.is_whole,
+        experiments=limits.has_experiments,
+        nsys=wrapped is not None,
+    )
+    watch = _HostWatch()
+    try:
+        status = run_command(
+            command if wrapped is None else wrapped.command, environment=variables, on_start=watch.start
+        )
+    finally:
+        samples = watch.stop()
+    groups: Mapping[str, KernelGroup] = {}
+    if wrapped is not None:
+        try:
+            groups = report_groups(report_of(wrapped))
+        except InputError as error:
+            notes.append(str(error))
+    return Watched(status=status, samples=samples, kernel_groups=groups, notes=tuple(notes))
+
+
+def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, list[str]]:
+    try:
+        return wrap(command, folder.absolute()), []
+    except InputError:
+        return None, [f"{MISSING}; torch.profiler watched alone"]
+
+
+class _HostWatch:
+    """Samples the machine from the command's start to its end; one use."""
+
+    def __init__(self) -> None:
+        self._sampler: Sampler | None = None
+
+    def start(self, pid: int) -> None:
+        """Begins to sample; called by whoever has started the command."""
+        self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
+        self._sampler.start()
+
+    def stop(self) -> Sequence[Sample]:
+        """The samples; none where the command never started."""
+        if self._sampler is None:
+            return ()
+        self._sampler.stop()
+        return tuple(self._sampler.samples)

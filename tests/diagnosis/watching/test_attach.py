@@ -1,0 +1,51 @@
+"""Having a program recorded: what is handed to it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+from voxelocity.diagnosis.watching.attach import record_here, recording_environment
+
+
+def test_environment_names_the_folder_and_puts_the_recorder_first_on_the_path(tmp_path: Path) -> None:
+    before = {"PYTHONPATH": "/own/code", "HOME": "/home"}
+    chosen = recording_environment(tmp_path / "made", seconds=30, experiments=False, environment=before)
+    site, own = chosen["PYTHONPATH"].split(os.pathsep)
+    assert (Path(site) / "sitecustomize.py").is_file()
+    assert (own, chosen["HOME"]) == ("/own/code", "/home")
+    assert Settings.from_json(chosen[VARIABLE]) == Settings(
+        folder=str(tmp_path / "made"), seconds=30, experiments=False
+    )
+    assert before == {"PYTHONPATH": "/own/code", "HOME": "/home"}
+    assert recording_environment(tmp_path, environment=chosen)["PYTHONPATH"] == chosen["PYTHONPATH"]
+
+
+def test_settings_of_another_version_are_read_as_far_as_they_are_known() -> None:
+    assert Settings.from_json('{"folder": "/f", "whole": true, "colour": 3}') == Settings(folder="/f", whole=True)
+    with pytest.raises(ValueError, match=r"VOXELOCITY_RECORD='\{\}' names no folder; start the program by"):
+        Settings.from_json("{}")
+
+
+def test_limits_out_of_range_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seconds=0; give a time above 0"):
+        recording_environment(tmp_path, seconds=0)
+    refused = "no limit is called 'minutes'; there are experiment_seconds, experiments, "
+    with pytest.raises(ConfigError, match=refused), record_here(tmp_path, minutes=3):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cannot make the folder .*file.folder \(Not a directory\); choose one"):
+        recording_environment(tmp_path / "file" / "folder")
+
+
+def test_recording_of_a_block_without_training_holds_the_process(tmp_path: Path) -> None:
+    with record_here(tmp_path):
+        pass
+    (file,) = tmp_path.glob("*.jsonl")
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
+    assert events == ["process", "process", "end"]

@@ -80,7 +80,7 @@ def test_without_the_package_nothing_is_sampled_and_the_reason_is_told():
     def load():
         raise ModuleNotFoundError("No module named 'pynvml'")
 
-    assert "the package nvidia-ml-py is not installed" in GpuSampler(load=load).missing[0]
+    assert "the package nvidia-ml-py, which asks the driver, is not installed" in GpuSampler(load=load).missing[0]
 
 
 def test_a_driver_without_gpus_is_told():

@@ -18,7 +18,7 @@ _LOST = {1, 15, 16, 28}
 
 
 class NvmlError(Exception):
-    """A question that NVML did not answer; never leaves `observe`.
+    """A question that NVML did not answer. Whoever asks makes it a gap in what is told; no person sees it raised.
 
     Attributes:
         reason: in NVML's words.
@@ -47,7 +47,9 @@ class Nvml:
         try:
             self._library = (load or _load)()
         except ImportError:
-            raise NvmlError("the package nvidia-ml-py is not installed", is_final=True) from None
+            raise NvmlError(
+                "the package nvidia-ml-py, which asks the driver, is not installed", is_final=True
+            ) from None
         self._is_open = False
         self.ask("nvmlInit")
         self._is_open = True

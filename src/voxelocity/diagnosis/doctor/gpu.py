@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from voxelocity.diagnosis.doctor.seen import Driver, Gpu
+from voxelocity.observe.nvml import Nvml, NvmlError, text
 
 _ROOT = Path("/")
 _NVIDIA = "0x10de"
@@ -15,56 +16,22 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")
 _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 
 
-class Nvml(Protocol):
-    """What is asked of NVML, in the names of NVIDIA's binding (`pynvml`). Any call may raise `NVMLError`."""
-
-    NVMLError: type[Exception]
-
-    def nvmlInit(self) -> Any: ...  # noqa: N802
-    def nvmlShutdown(self) -> Any: ...  # noqa: N802
-    def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
-    def nvmlSystemGetCudaDriverVersion_v2(self) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetCount(self) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetName(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetPersistenceMode(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetEccMode(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: int, counter: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetComputeMode(self, handle: Any) -> Any: ...  # noqa: N802
-
-
-def see_driver(nvml: Nvml | None = None, *, root: Path = _ROOT) -> Driver:
+def see_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -> Driver:
     """The driver and its GPUs. Starts no CUDA; a GPU that sleeps is woken by the driver, which may take a second.
 
     Args:
-        nvml: by default NVIDIA's binding, where it is installed.
+        load: gives `pynvml` or what has its functions, for tests.
         root: of the file system with `sys`, for tests.
     """
     num_cards = _num_cards(root)
-    if nvml is None:
-        try:
-            import pynvml
-        except ImportError:
-            return Driver(silence="the package nvidia-ml-py, which asks it, is not installed", num_cards=num_cards)
-        nvml = pynvml
-    assert nvml is not None
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return Driver(silence=str(error), num_cards=num_cards)
+        nvml = Nvml(load)
+    except NvmlError as refusal:
+        return Driver(silence=refusal.reason, num_cards=num_cards)
     try:
         return _answers(nvml, num_cards)
     finally:
-        _ask(nvml, "nvmlShutdown")
+        nvml.close()
 
 
 def _answers(nvml: Nvml, num_cards: int) -> Driver:
@@ -72,7 +39,7 @@ def _answers(nvml: Nvml, num_cards: int) -> Driver:
     count = _ask(nvml, "nvmlDeviceGetCount") or 0
     gpus = tuple(_gpu(nvml, index) for index in range(count))
     return Driver(
-        version=_text(_ask(nvml, "nvmlSystemGetDriverVersion")),
+        version=text(_ask(nvml, "nvmlSystemGetDriverVersion")),
         cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
         gpus=gpus,
         num_cards=max(num_cards, len(gpus)),
@@ -95,7 +62,7 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     uncorrected = ask("nvmlDeviceGetTotalEccErrors", 1, 0) if ecc is not None and ecc[0] else None
     return Gpu(
         index=index,
-        name=_text(ask("nvmlDeviceGetName")),
+        name=text(ask("nvmlDeviceGetName")),
         memory_bytes=None if memory is None else int(memory.total),
         memory_used_bytes=None if memory is None else int(memory.used),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
@@ -119,18 +86,10 @@ def _num_slices(ask: Callable[..., Any]) -> int:
 
 def _ask(nvml: Nvml, name: str, *arguments: Any) -> Any:
     """The answer; None where the driver has none, or the binding is too old to know the question."""
-    question = getattr(nvml, name, None)
-    if question is None:
-        return None
     try:
-        return question(*arguments)
-    except nvml.NVMLError:
+        return nvml.ask(name, *arguments)
+    except NvmlError:
         return None
-
-
-def _text(answer: Any) -> str:
-    # Older bindings answer in bytes.
-    return answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer or "")
 
 
 def _num_cards(root: Path) -> int:

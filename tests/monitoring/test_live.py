@@ -85,7 +85,7 @@ def test_of_many_gpus_those_without_room_are_counted():
 
 
 def test_a_command_cannot_put_codes_into_the_title():
-    assert command_title(["echo", "\x1b[2Ja\nb"]) == "echo  [2Ja b"
+    assert command_title(["echo", "\x1b[2Ja\nb"]) == "echo ?[2Ja b"
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ import pytest
 import voxelocity as package
 from voxelocity.core.errors import CommandError
 from voxelocity.observe import command as module
-from voxelocity.observe.command import run_command, watch_command
+from voxelocity.observe.command import run_command, signal_name, watch_command
 
 
 @pytest.fixture(params=["descriptor", "looking"])
@@ -33,6 +33,10 @@ def test_a_signal_that_ends_the_command_is_told_as_shells_do_and_raw(way):
     kill = ["sh", "-c", "kill -9 $$"]
     assert run_command(kill) == 137
     assert watch_command(kill) == -9
+
+
+def test_a_signal_has_its_name_and_one_that_is_unknown_its_number():
+    assert (signal_name(15), signal_name(99)) == ("SIGTERM", "signal 99")
 
 
 def test_streams_and_arguments_are_passed_as_they_are(capfd, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from voxelocity.core.terminal_text import printable
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 from voxelocity.report.quantities import bytes_text, duration_text, share_text
 
@@ -129,4 +130,4 @@ def _rate(bytes_per_s: float | None) -> str:
 
 def command_title(command: Sequence[str]) -> str:
     """The command in one line without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in " ".join(command))
+    return printable(" ".join(command))

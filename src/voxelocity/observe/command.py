@@ -50,6 +50,14 @@ def shell_status(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def signal_name(number: int) -> str:
+    """The name of a signal, "SIGTERM"; "signal 99" where the system knows none of that number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def watch_command(
     command: Sequence[str],
     *,

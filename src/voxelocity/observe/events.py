@@ -7,19 +7,17 @@ event is in the hands of the operating system: it survives the death of the proc
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-import numbers
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.plain import plain_data
 from voxelocity.observe.clock import Clock, system_clock
 
 _NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
@@ -103,7 +101,10 @@ class EventLog:
         """
         if fields.keys() & {"event", "time_s"}:
             raise TypeError(f"observe.events: event '{event}': the fields event and time_s are set by the log itself")
-        plain = {name: _plain(value, where=f"event '{event}', field '{name}'") for name, value in fields.items()}
+        plain = {
+            name: plain_data(value, where=f"observe.events: event '{event}', field '{name}'")
+            for name, value in fields.items()
+        }
         with self._writing:
             record = {"event": event, "time_s": round(self.elapsed_s(), 6), **plain}
             self._append((json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n").encode())
@@ -205,22 +206,3 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return event if isinstance(event, dict) and "event" in event and "time_s" in event else None
-
-
-def _plain(value: Any, *, where: str) -> Any:
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        number = float(value)
-        return number if math.isfinite(number) else None
-    if isinstance(value, PurePath):
-        return str(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), where=where) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner, where=where) for key, inner in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
-        return [_plain(inner, where=where) for inner in value]
-    raise TypeError(f"observe.events: {where} holds a {type(value).__name__}, which is no plain data; write numbers")

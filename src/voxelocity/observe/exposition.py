@@ -9,14 +9,13 @@ is nothing but gauges here.
 from __future__ import annotations
 
 import math
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.whole_file import put_in_place
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -64,17 +63,9 @@ def write_exposition(path: str | Path, text: str) -> Path:
         OutputError: the folder is not there, or the file cannot be written.
     """
     target = Path(path)
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # Prometheus' collector runs as another user than the program that is watched.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
+        put_in_place(target, text.encode())
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise OutputError(
             f"observe.exposition: cannot write '{target}': {error.strerror or error}; name a file in a folder that "
             "exists and that you may write to"

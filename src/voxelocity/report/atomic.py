@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.whole_file import put_in_place
 
 
 def write_whole(path: str | Path, content: bytes) -> Path:
@@ -18,18 +17,10 @@ def write_whole(path: str | Path, content: bytes) -> Path:
         OutputError: the folder or the file cannot be written.
     """
     target = Path(path)
-    temporary = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # mkstemp makes private files; a report is meant to be read by whoever may read the folder.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
+        put_in_place(target, content)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise OutputError(
             f"report: cannot write '{target}': {error.strerror or error}; free the path or choose another"
         ) from error

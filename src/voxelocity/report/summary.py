@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from voxelocity.core.records import CaseScore
+from voxelocity.observe.command import signal_name
 from voxelocity.report.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity.report.records import RunFacts, StepRecord
 
@@ -174,10 +175,7 @@ def _score_text(run: RunFacts) -> str:
 def _signal(run: RunFacts) -> str:
     if run.signal_number == signal.SIGINT:
         return "Ctrl-C"
-    try:
-        return signal.Signals(run.signal_number or 0).name
-    except ValueError:
-        return f"signal {run.signal_number}"
+    return signal_name(run.signal_number or 0)
 
 
 def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from voxelocity.core.errors import InputError
-from voxelocity.diagnosis.facts.own_run import facts_of_run, is_run
+from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.judging.judge import diagnose
 
 PLAN = {
@@ -151,8 +151,6 @@ def test_a_plan_of_another_version_is_read_as_far_as_it_goes(write):
     assert len(facts.counted) == 10
 
 
-def test_a_run_is_told_from_another_folder(write, tmp_path):
-    assert not is_run(tmp_path)
-    assert is_run(write(START))
+def test_a_folder_that_holds_no_run_is_named(tmp_path):
     with pytest.raises(InputError, match=r"cannot read .*name the folder that `voxelocity train` wrote"):
         facts_of_run(tmp_path / "none")

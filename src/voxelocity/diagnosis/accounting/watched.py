@@ -59,6 +59,13 @@ def watched_s(facts: Facts) -> float:
     return steps_s(facts) + sum(one.seconds for one in counted_passes(facts)) + between_s(facts)
 
 
+def counted_images(facts: Facts) -> int | None:
+    """Images that the network was given in the counted steps; None where a step's are unknown, and without steps."""
+    images = [step.num_images for step in facts.counted]
+    known = [count for count in images if count is not None]
+    return sum(known) if known and len(known) == len(images) else None
+
+
 def step_s(facts: Facts) -> float | None:
     """Median seconds of a counted step; None where none was counted."""
     return statistics.median(step.seconds for step in facts.counted) if facts.counted else None

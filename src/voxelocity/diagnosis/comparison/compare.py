@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from voxelocity.core.plain import plain_data
+from voxelocity.diagnosis.accounting.watched import counted_images
 from voxelocity.diagnosis.facts import PARTS, Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.looks import name_of
 from voxelocity.diagnosis.shown.wording import Pace, faster_text, pace
-from voxelocity.report.labelled import LabelledRun, differing_settings, plain_value
+from voxelocity.report.labelled import LabelledRun, differing_settings
 from voxelocity.report.quantities import count_text, duration_text, factor_text, value_text
 
 BEFORE, AFTER = "before", "after"
@@ -155,19 +156,19 @@ def comparison_to_plain(a: Diagnosis, b: Diagnosis) -> dict[str, Any]:
     """
     found = compare_diagnoses(a, b)
     sides = {BEFORE: (found.before, found.costs_before), AFTER: (found.after, found.costs_after)}
-    return {
+    values = {
         "format": "voxelocity diagnosis comparison",
         "version": 1,
         "verdict": comparison_verdict(found),
         "notices": list(found.notices),
-        "achieved": _number(found.achieved),
-        "predicted": _number(found.predicted),
+        "achieved": found.achieved,
+        "predicted": found.predicted,
         **{
             word: {
-                "steps_per_s": _number(side.steps_per_s),
-                "images_per_s": _number(side.images_per_s),
-                "step_s": _number(side.step_s),
-                "costs_s": {name: _number(seconds) for name, seconds in costs.items()},
+                "steps_per_s": side.steps_per_s,
+                "images_per_s": side.images_per_s,
+                "step_s": side.step_s,
+                "costs_s": costs,
             }
             for word, (side, costs) in sides.items()
         },
@@ -175,21 +176,17 @@ def comparison_to_plain(a: Diagnosis, b: Diagnosis) -> dict[str, Any]:
             {
                 "code": one.finding.code,
                 "title": one.finding.title,
-                "predicted": _number(one.predicted),
-                "achieved": _number(one.achieved),
+                "predicted": one.predicted,
+                "achieved": one.achieved,
             }
             for one in found.gone
         ],
         "new": [{"code": one.code, "title": one.title} for one in found.new],
         "still": [{"code": one.code, "title": one.title} for one in found.still],
-        "settings": {
-            key: {BEFORE: plain_value(old), AFTER: plain_value(new)} for key, (old, new) in found.settings.items()
-        },
+        "settings": {key: {BEFORE: old, AFTER: new} for key, (old, new) in found.settings.items()},
     }
-
-
-def _number(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    plain: dict[str, Any] = plain_data(values, where="comparison")
+    return plain
 
 
 def agreement_text(gone: Gone) -> str:
@@ -312,9 +309,8 @@ def _costs(facts: Facts, like: Facts) -> dict[str, float]:
 
 
 def _images(facts: Facts) -> float | None:
-    images = [step.num_images for step in facts.counted]
-    known = [count for count in images if count is not None]
-    return statistics.fmean(known) if known and len(known) == len(images) else None
+    images = counted_images(facts)
+    return None if images is None else images / len(facts.counted)
 
 
 def _batch_size(facts: Facts) -> int | None:

@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.diagnosis.doctor.check import Check, CheckUp, Level
 
 _STYLES: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
@@ -44,16 +45,8 @@ def _check_lines(check: Check, columns: int) -> Iterator[Text]:
 
 
 def _wrapped(words: str, head: str, columns: int) -> list[str]:
-    return textwrap.wrap(
-        words,
-        columns,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(words, columns, first=head, rest=" " * len(head))
 
 
 def _shown(text: str, encoding: str) -> str:
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text.encode(encoding or "ascii", errors="replace").decode(encoding or "ascii")
+    return printable(text).encode(encoding or "ascii", errors="replace").decode(encoding or "ascii")

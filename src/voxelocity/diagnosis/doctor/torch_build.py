@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.diagnosis.doctor.seen import Torch
+from voxelocity.observe.command import signal_name
 
 _CHILD = Path(__file__).with_name("torch_child.py")
 _TIMEOUT_S = 60.0
@@ -33,7 +33,7 @@ def see_torch(command: Sequence[str] | None = None, *, timeout_s: float = _TIMEO
     except OSError as error:
         return Torch(error=f"no process could be started to import it ({error.strerror})")
     if ended.returncode < 0:
-        return Torch(error=f"the process that imports it ended by {signal.Signals(-ended.returncode).name}")
+        return Torch(error=f"the process that imports it ended by {signal_name(-ended.returncode)}")
     lines = ended.stdout.strip().splitlines()
     try:
         values = json.loads(lines[-1])

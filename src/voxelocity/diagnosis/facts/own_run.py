@@ -28,11 +28,6 @@ _MAX_STEPS = 20_000
 _HALF = ("bfloat16", "float16")
 
 
-def is_run(folder: str | Path) -> bool:
-    """Whether the folder is one that `voxelocity train` wrote."""
-    return (Path(folder) / "run.yaml").is_file()
-
-
 def facts_of_run(folder: str | Path) -> Facts:
     """What the folder of a run says of where its time went. The run may be unfinished, or still going.
 

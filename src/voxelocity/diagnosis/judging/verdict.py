@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 
 from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
@@ -12,6 +11,7 @@ from voxelocity.diagnosis.result import Finding
 from voxelocity.diagnosis.rules import Pool
 from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
+from voxelocity.observe.command import signal_name
 from voxelocity.report.quantities import count_text, duration_text
 
 # With fewer steps one slow batch more or less makes another verdict.
@@ -141,7 +141,7 @@ def _ending(facts: Facts) -> str:
         # All that was wanted was seen; whoever watched may have ended it.
         return ""
     if facts.status is not None and facts.status < 0:
-        return f"the program was ended by {_signal(-facts.status)} after {seconds}"
+        return f"the program was ended by {signal_name(-facts.status)} after {seconds}"
     if facts.status:
         return f"the program failed after {seconds} with status {facts.status}"
     if facts.ended is None and facts.status is None:
@@ -150,10 +150,3 @@ def _ending(facts: Facts) -> str:
         note = f": {facts.ended.note}" if facts.ended.note else ""
         return f"watching ended with an error after {duration_text(facts.ended.time_s)}{note}"
     return ""
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.plain import plain_data
 from voxelocity.diagnosis.result.diagnosis import Diagnosis
 from voxelocity.report.atomic import write_whole
 
@@ -34,9 +35,9 @@ def diagnosis_to_plain(diagnosis: Diagnosis) -> dict[str, Any]:
         verdict, split, ceiling, findings, not_measured, own_share, facts: as `Diagnosis` has them. A finding also has
             its `speedup`. Numbers that do not exist (NaN, infinite) are null.
     """
-    plain = _plain(diagnosis)
+    plain = plain_data(diagnosis, where="diagnosis")
     for written, finding in zip(plain["findings"], diagnosis.findings, strict=True):
-        written["speedup"] = _plain(finding.speedup)
+        written["speedup"] = plain_data(finding.speedup, where="diagnosis")
     return {"format": FORMAT, "version": VERSION, **plain}
 
 
@@ -94,20 +95,6 @@ def read_diagnosis(folder: str | Path) -> Diagnosis:
     except ValueError as error:
         raise InputError(f"diagnosis: {path} is not JSON ({error}); diagnose again") from error
     return diagnosis_from_plain(plain, where=str(path))
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, str) or value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Sequence | set | frozenset):
-        return [_plain(inner) for inner in value]
-    return str(value)
 
 
 def _record(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:

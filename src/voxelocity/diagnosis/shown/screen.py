@@ -7,7 +7,6 @@ told by colour alone.
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.looks import cells, look_of, shown
@@ -171,7 +171,7 @@ def _cure(number: int, finding: Finding, columns: int) -> Iterator[Text]:
     where = f" at {finding.where}" if finding.where else ""
     yield from _prose(f"Change{where}:", columns, indent=indent)
     for line in finding.change.expandtabs(4).splitlines():
-        yield Text(f"{indent}  {_printable(line)}".rstrip(), style="cyan")
+        yield Text(f"{indent}  {printable(line)}".rstrip(), style="cyan")
 
 
 def _not_measured(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
@@ -184,7 +184,7 @@ def _not_measured(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
 
 def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence: bool) -> Iterator[Text]:
     named = (("Page", places.page), ("Trace", places.trace), ("Kernels", places.kernels), ("JSON", places.json))
-    lines = [Text(f"{name.ljust(8)} {_printable(str(path))}") for name, path in named if path is not None]
+    lines = [Text(f"{name.ljust(8)} {printable(str(path))}") for name, path in named if path is not None]
     if lines:
         yield Text()
         yield from lines
@@ -201,21 +201,8 @@ def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence:
 
 
 def _prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
-    """The text in lines of `columns` at the most. A word that is longer, such as a path, has a line of its own."""
-    lines = textwrap.wrap(
-        _printable(text),
-        columns,
-        initial_indent=indent,
-        subsequent_indent=indent or hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    lines = wrapped(printable(text), columns, first=indent, rest=indent or hanging)
     return (Text(line, style=style) for line in lines)
-
-
-def _printable(text: str) -> str:
-    """The text without what a terminal would take for an order."""
-    return "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " if c.isspace() else "?" for c in text)
 
 
 def _as_ascii(line: Text) -> Text:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.report.views import Table
 
 _GAP = 2
@@ -15,8 +15,8 @@ _GAP = 2
 
 def table_lines(table: Table, columns: int) -> list[Text]:
     """The table in lines of `columns` at the most, its caption first; a word that is longer has its own line."""
-    rows = [[_one_line(cell) for cell in row] for row in table.rows]
-    heads = [_one_line(head) for head in table.heads]
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    heads = [printable(head) for head in table.heads]
     widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     fits = sum(widths) + _GAP * (len(widths) - 1) <= columns
     body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
@@ -42,21 +42,9 @@ def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[T
 
 
 def _wrapped(text: str, columns: int, *, indent: str, hanging: str, style: str = "") -> Iterator[Text]:
-    lines = textwrap.wrap(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return (Text(line, style=style) for line in lines)
+    return (Text(line, style=style) for line in wrapped(text, columns, first=indent, rest=hanging))
 
 
 def _padded(cell: str, width: int, *, is_left: bool) -> str:
     blanks = " " * (width - cell_len(cell))
     return cell + blanks if is_left else blanks + cell
-
-
-def _one_line(cell: str) -> str:
-    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in cell)

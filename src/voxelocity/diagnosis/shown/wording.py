@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxelocity.diagnosis.accounting.watched import counted_images, step_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.report.quantities import NOT_AVAILABLE, rate_text
@@ -38,17 +38,14 @@ class Pace:
 
 def pace(diagnosis: Diagnosis) -> Pace:
     """The pace over all that was watched."""
-    steps = diagnosis.facts.counted
+    num_steps, num_images = len(diagnosis.facts.counted), counted_images(diagnosis.facts)
     watched_s = sum(share.seconds for share in diagnosis.split)
-    images = [step.num_images for step in steps]
-    known = [count for count in images if count is not None]
-    is_known = bool(images) and len(known) == len(images)
     return Pace(
-        num_steps=len(steps),
+        num_steps=num_steps,
         watched_s=watched_s,
-        steps_per_s=len(steps) / watched_s if steps and watched_s > 0.0 else None,
-        images_per_s=sum(known) / watched_s if is_known and watched_s > 0.0 else None,
-        step_s=statistics.median(step.seconds for step in steps) if steps else None,
+        steps_per_s=num_steps / watched_s if num_steps and watched_s > 0.0 else None,
+        images_per_s=num_images / watched_s if num_images is not None and watched_s > 0.0 else None,
+        step_s=step_s(diagnosis.facts),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from voxelocity.core.plain import plain_data
 from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, peak
 from voxelocity.monitoring.drawn.phases import Phase, phases_of
 from voxelocity.monitoring.drawn.summary import ended_text, gpu_energy_wh, title_of
@@ -232,10 +233,9 @@ def _rows(head: str, rows: Sequence[tuple[str, str, str]]) -> list[str]:
 
 
 def _plain(figures: Sequence[Figure]) -> dict[str, dict[str, float | None]]:
-    def number(value: float) -> float | None:
-        return float(value) if math.isfinite(value) else None
-
-    return {figure.key: {"before": number(figure.before), "after": number(figure.after)} for figure in figures}
+    sides = {figure.key: {"before": figure.before, "after": figure.after} for figure in figures}
+    plain: dict[str, dict[str, float | None]] = plain_data(sides, where="comparison")
+    return plain
 
 
 def _sum(column: Column) -> float:

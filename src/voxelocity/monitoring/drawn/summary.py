@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import signal
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, 
 from voxelocity.monitoring.drawn.phases import Phase
 from voxelocity.monitoring.drawn.timelines import memory_share
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.observe.command import signal_name
 from voxelocity.report.quantities import NOT_AVAILABLE, bytes_text, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, Table, joined
 
@@ -43,7 +43,7 @@ def ended_text(record: MonitorRecord) -> str:
     if record.status is None:
         return "the command has not ended yet"
     if record.status < 0:
-        return f"the command was ended by {_signal_name(-record.status)}"
+        return f"the command was ended by {signal_name(-record.status)}"
     return f"the command ended with status {record.status}"
 
 
@@ -195,13 +195,6 @@ def _mean_of(columns: Sequence[Column]) -> Column:
     known = np.isfinite(values)
     counts = known.sum(axis=0)
     return np.where(counts > 0, np.where(known, values, 0.0).sum(axis=0) / np.maximum(counts, 1), np.nan)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 _TEXTS: dict[str, Callable[[float], str]] = {

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from voxelocity.core.plain import plain_data
+
+
+@dataclass
+class Scan:
+    path: Path
+    spacing_mm: tuple[float, ...]
+
+
+def test_records_paths_and_numbers_of_numpy_become_json():
+    values = {1: Scan(Path("a/b.nii"), (0.5, 1.0)), "n": np.int64(3), "share": np.float32(0.5), "on": True, "no": None}
+    plain = plain_data(values, where="a test")
+    assert plain == {
+        "1": {"path": "a/b.nii", "spacing_mm": [0.5, 1.0]}, "n": 3, "share": 0.5, "on": True, "no": None,
+    }  # fmt: skip
+    assert json.loads(json.dumps(plain)) == plain
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, np.float32("nan")])
+def test_a_number_that_does_not_exist_is_none(number):
+    assert plain_data([number, 1.0], where="a test") == [None, 1.0]
+
+
+@pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), Scan])
+def test_what_is_no_plain_data_is_named(value):
+    with pytest.raises(TypeError, match=r"^event 'x' holds a \w+, which is no plain data; write numbers$"):
+        plain_data({"inner": [value]}, where="event 'x'")

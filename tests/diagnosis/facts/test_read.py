@@ -31,7 +31,7 @@ from voxelocity.diagnosis.facts import (
     TransformFacts,
     read_facts,
 )
-from voxelocity.diagnosis.facts.read import _RECORDS, Unseen
+from voxelocity.diagnosis.facts.process_file import RECORDS, Unseen
 from voxelocity.diagnosis.recorder.writer import Writer
 
 MAIN = ProcessFacts(pid=10, parent_pid=1, role="main", argv=("python", "train.py"), versions={"torch": "2.13.0"})
@@ -90,7 +90,7 @@ def fetch(worker: int, num_batches: int) -> tuple[str, Any]:
 
 
 def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path) -> None:
-    assert EVERYTHING.keys() == _RECORDS.keys()
+    assert EVERYTHING.keys() == RECORDS.keys()
     write(tmp_path, "10-a", list(EVERYTHING.items()))
     facts = read_facts(tmp_path)
     assert facts.main == MAIN

@@ -1,32 +1,24 @@
-"""What was seen of a program: records, and how they are read from the files of a recording."""
+"""What was seen of a program, as plain records. Nothing here judges; rules do, and they read nothing else.
 
+A recorder inside the program writes one JSON object a line; a record is the object of the event that its docstring
+names, field by field. Seconds are of the host unless a name says otherwise.
+"""
+
+from voxelocity.diagnosis.facts.data import OWN_FEED, FetchFacts, FileFacts, LoaderFacts, TransformFacts
 from voxelocity.diagnosis.facts.machine import HostFacts
 from voxelocity.diagnosis.facts.profile import KernelGroup, OperatorTime, ProfileFacts
-from voxelocity.diagnosis.facts.read import read_facts
-from voxelocity.diagnosis.facts.records import (
-    OWN_FEED,
-    PARTS,
+from voxelocity.diagnosis.facts.program import (
     CallFacts,
     CompileFacts,
-    CoreWait,
-    Ending,
-    ExperimentFacts,
-    FetchFacts,
-    FileFacts,
-    LoaderFacts,
     NetworkFacts,
     OptimizerFacts,
-    OwnCost,
-    Part,
-    Pass,
-    Phase,
-    ProcessFacts,
     SettingFacts,
     StackFacts,
-    Step,
     SyncFacts,
-    TransformFacts,
 )
+from voxelocity.diagnosis.facts.read import read_facts
+from voxelocity.diagnosis.facts.recording import CoreWait, Ending, ExperimentFacts, OwnCost, ProcessFacts
+from voxelocity.diagnosis.facts.steps import PARTS, Part, Pass, Phase, Step
 from voxelocity.diagnosis.facts.whole import Facts
 
 __all__ = [

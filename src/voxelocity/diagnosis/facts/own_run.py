@@ -8,18 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from voxelocity.diagnosis.facts.data import OWN_FEED, LoaderFacts
 from voxelocity.diagnosis.facts.machine import HostFacts
-from voxelocity.diagnosis.facts.records import (
-    OWN_FEED,
-    PARTS,
-    Ending,
-    LoaderFacts,
-    NetworkFacts,
-    Pass,
-    ProcessFacts,
-    SettingFacts,
-    Step,
-)
+from voxelocity.diagnosis.facts.program import NetworkFacts, SettingFacts
+from voxelocity.diagnosis.facts.recording import Ending, ProcessFacts
+from voxelocity.diagnosis.facts.steps import PARTS, Pass, Step
 from voxelocity.diagnosis.facts.whole import Facts
 from voxelocity.report import RunFacts, StepRecord, read_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from voxelocity.diagnosis.facts.records import SyncFacts
+from voxelocity.diagnosis.facts.program import SyncFacts
 
 
 @dataclass(frozen=True, kw_only=True)

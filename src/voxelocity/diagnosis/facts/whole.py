@@ -6,28 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from voxelocity.diagnosis.facts.data import FetchFacts, FileFacts, LoaderFacts, TransformFacts
 from voxelocity.diagnosis.facts.machine import HostFacts
 from voxelocity.diagnosis.facts.profile import ProfileFacts
-from voxelocity.diagnosis.facts.records import (
+from voxelocity.diagnosis.facts.program import (
     CallFacts,
     CompileFacts,
-    CoreWait,
-    Ending,
-    ExperimentFacts,
-    FetchFacts,
-    FileFacts,
-    LoaderFacts,
     NetworkFacts,
     OptimizerFacts,
-    OwnCost,
-    Pass,
-    ProcessFacts,
     SettingFacts,
     StackFacts,
-    Step,
     SyncFacts,
-    TransformFacts,
 )
+from voxelocity.diagnosis.facts.recording import CoreWait, Ending, ExperimentFacts, OwnCost, ProcessFacts
+from voxelocity.diagnosis.facts.steps import Pass, Step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,146 @@
+"""What the program is and what it does beside making batches: settings, network, calls, places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingFacts:
+    """Event `settings`: the program's settings, read in a counted step; the last one counts.
+
+    Attributes:
+        device: type of the device that holds the network ("cuda", "cpu").
+        device_name: as the driver names it.
+        has_cuda: whether torch sees a CUDA device at all.
+        autocast: dtype in use around the forward pass, "" for none.
+        environment: variables that bear on speed (OMP_NUM_THREADS, OMP_WAIT_POLICY, CUDA_LAUNCH_BLOCKING,
+            PYTORCH_CUDA_ALLOC_CONF, ...), as far as set.
+    """
+
+    device: str = "cpu"
+    device_name: str = ""
+    capability: Sequence[int] = ()
+    has_cuda: bool = False
+    autocast: str = ""
+    allow_tf32_matmul: bool | None = None
+    allow_tf32_cudnn: bool | None = None
+    cudnn_benchmark: bool | None = None
+    deterministic: bool = False
+    detect_anomaly: bool = False
+    num_threads: int = 0
+    num_interop_threads: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFacts:
+    """Event `network`: the network of the counted steps; the last one counts.
+
+    Attributes:
+        wrapper: "DataParallel", "DistributedDataParallel", "OptimizedModule" or "".
+        parameter_dtypes: dtype to number of parameters.
+        input_shapes: shapes it was given in training, each with its count, largest count first, at most 64.
+        channels: of its convolutions: (in, out), largest weights first.
+        memory_format: "channels_last_3d", "channels_last" or "contiguous", of its first convolution's weight.
+        input_dtype, loss_dtype: as torch names them.
+    """
+
+    name: str
+    wrapper: str = ""
+    num_parameters: int = 0
+    parameter_dtypes: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Sequence[tuple[Sequence[int], int]] = ()
+    channels: Sequence[tuple[int, int]] = ()
+    kernel_dimensions: int = 0
+    memory_format: str = ""
+    input_dtype: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerFacts:
+    """Event `optimizer`: the optimiser of the counted steps; the last one counts.
+
+    Attributes:
+        implementation: "for-loop", "foreach" or "fused".
+        sets_to_none: whether gradients are dropped rather than filled with zeros.
+        forwards_per_step: more than 1 where gradients are accumulated.
+    """
+
+    name: str
+    implementation: str = ""
+    sets_to_none: bool = True
+    forwards_per_step: float = 1.0
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileFacts:
+    """Event `compile`: what torch.compile did after the first steps; the last one counts."""
+
+    num_frames: int = 0
+    num_recompiles: int = 0
+    num_graph_breaks: int = 0
+    seconds: float = 0.0
+    reasons: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackFacts:
+    """Event `stacks`: where a thread was found, looked at many times a second; the last one of a place counts.
+
+    Attributes:
+        part: of the step it was in ("wait", ..., "validation", "saving", "epoch start"); "worker" in a worker.
+        where: "file:line" of the person's own code, the innermost frame that is theirs.
+        line: its source text.
+        kind: what was being done: "gunzip", "read", "decode", "resample", "transform", "collate", "sync", "log",
+            "sleep", "other".
+        function: qualified name of the innermost named function of a library, "" where none.
+        num_samples: times it was found there; `period_s` apart.
+    """
+
+    part: str
+    where: str
+    line: str
+    kind: str
+    function: str
+    num_samples: int
+    period_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncFacts:
+    """Event `sync`: a call that waits for the device (or would, were there one); the last one of a place counts.
+
+    Attributes:
+        call: "Tensor.item", "Tensor.cpu", "torch.cuda.synchronize", ...
+        where: "file:line" of the person's code; `line` its source text.
+        count: calls in counted steps; `steps` of them all the counted steps.
+        seconds: spent in them.
+        on_device: whether the tensor lay on a CUDA device.
+    """
+
+    call: str
+    where: str
+    line: str
+    count: int
+    num_steps: int
+    seconds: float
+    on_device: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """Event `call`: costly calls that belong in no step: "gc.collect", "torch.cuda.empty_cache", "torch.save", ...
+
+    The last one of a (call, where) counts; `num_steps` are the counted steps.
+    """
+
+    call: str
+    where: str
+    line: str
+    count: int
+    num_steps: int
+    seconds: float

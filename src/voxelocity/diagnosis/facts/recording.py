@@ -1,0 +1,76 @@
+"""The recording itself: of which process it is, what it tried, what it cost and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFacts:
+    """Event `process`: one a file, its first.
+
+    Attributes:
+        role: "main" runs the training, "worker" makes items for it.
+        rank: of a distributed training, 0 otherwise.
+        num_local_ranks: of it on this machine, as far as can be told.
+        versions: package name to version, of what the program has imported when it ends.
+    """
+
+    pid: int
+    parent_pid: int
+    role: Literal["main", "worker"]
+    rank: int = 0
+    world_size: int = 1
+    num_local_ranks: int = 1
+    argv: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentFacts:
+    """Event `experiment`: one thing alone, in the program itself after the counted steps.
+
+    Attributes:
+        name: "resident batch" (the step without data), "loader" (batches without the step), "items" (the data set in
+            one thread), "collate", "storage" (the files read again, not from the page cache, and nothing done with
+            them), "storage, page cache", "copy".
+        unit: "step", "batch", "item", "byte".
+        seconds: each repeat's seconds for one unit.
+        note: what a reader must know, or why it could not be done (then `seconds` is empty).
+    """
+
+    name: str
+    unit: str
+    seconds: Sequence[float]
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCost:
+    """Event `cost`: what watching took: seconds in the recorder's own code while steps were counted, and their span."""
+
+    seconds: float
+    of_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreWait:
+    """Event `core wait`: seconds in which the thread that trains was ready to run and had no core, as the system counts
+    them, while steps were counted, and their span. Other programs, workers and other threads had the cores."""
+
+    seconds: float
+    of_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Event `end`: why recording ended: "limit" (enough was seen), "program" (it ended by itself), "error".
+
+    A file without it is of a program that was killed.
+    """
+
+    reason: Literal["limit", "program", "error"]
+    time_s: float
+    note: str = ""

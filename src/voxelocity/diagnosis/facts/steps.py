@@ -1,0 +1,58 @@
+"""Where the time of a training went: its steps, and what it did between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Part = Literal["wait", "copy", "forward", "backward", "optimizer", "other"]
+PARTS: tuple[Part, ...] = ("wait", "copy", "forward", "backward", "optimizer", "other")
+
+Phase = Literal["warm-up", "watched", "profiled", "resident"]
+"""Of a step: not counted, counted, slowed down by the profiler, or run on a batch that was there already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Event `step`: from the end of one optimiser step to the end of the next, validation and saving left out.
+
+    Attributes:
+        start_s: since the process began.
+        parts: seconds by part; their sum is `seconds`. On a CUDA device they are what its stream saw: "wait" is the
+            time it had nothing to do because the next batch was not there, and hidden work costs nothing.
+        host_parts: the same as the host saw it; equal to `parts` without a device.
+        num_images: entries of the first axis of what the network was given, over all forward passes; None if unknown.
+        phase: how the step was run.
+    """
+
+    start_s: float
+    seconds: float
+    parts: Mapping[str, float]
+    host_parts: Mapping[str, float] = field(default_factory=dict)
+    num_images: int | None = None
+    phase: Phase = "watched"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Event `pass`: a stretch between two steps that trains nothing.
+
+    Attributes:
+        kind: "validation" (the network ran without learning), "saving" (`torch.save`), "epoch start" (a loader was
+            made ready: workers started, before its first batch).
+        num_forwards: calls of the network.
+        parts: seconds by part, as of a step, "other" being metrics, windows and the like.
+        has_gradients: whether a network in it recorded gradients.
+        batch_shapes: shapes that the network was given, each with its count, largest count first.
+        where: "file:line" of the person's code that ran it.
+    """
+
+    kind: Literal["validation", "saving", "epoch start"]
+    start_s: float
+    seconds: float
+    num_forwards: int = 0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    has_gradients: bool = False
+    batch_shapes: Sequence[tuple[Sequence[int], int]] = ()
+    where: str = ""

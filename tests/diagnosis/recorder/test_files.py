@@ -160,7 +160,7 @@ def test_a_kind_is_the_suffix_with_the_one_that_is_packed(name, kind):
 
 def test_the_recorder_needs_nothing_but_the_standard_library():
     """In a new process, so that nothing has been imported before."""
-    names = ["interface", "lines", "kinds", "stacks", "syncs", "transforms", "randomness", "files"]
+    names = ["interface", "lines", "instruction", "kinds", "stacks", "syncs", "transforms", "randomness", "files"]
     folder = os.path.dirname(os.path.dirname(files_module.__file__))
     code = (
         f"import sys; sys.path.insert(0, {folder!r})\n"

@@ -2,12 +2,11 @@
 
 import gzip
 import io
-import linecache
 import logging
 import sys
 import threading
 import time
-from types import FunctionType, ModuleType
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -122,58 +121,6 @@ def test_work_within_a_transform_of_a_library_is_a_transform():
     looks = []
     Compose([lambda item: looks.append(READER.look(sys._getframe(), "worker"))])(1)
     assert (looks[0].kind, looks[0].own.f_code.co_name) == ("transform", "<lambda>")
-
-
-class Captured:
-    """Stands for objects whose C functions are called; keeps what the calling line is seen to call."""
-
-    def __init__(self):
-        self.seen = None
-
-    def look(self, *_):
-        self.seen = READER.called(sys._getframe(1))
-        return self
-
-    item = tolist = forward = __add__ = look
-
-    def __getitem__(self, at):
-        return self
-
-    @property
-    def layers(self):
-        return self
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("time.sleep(9)", ("time", "sleep")),
-        ("sleep(9)", ("time", "sleep")),
-        ("zlib.decompress(\n    given)", ("zlib", "decompress")),
-        ("given.item()", ("", "item")),
-        ("(given + given).item()", ("", "item")),
-        ("given[0].tolist()", ("", "tolist")),
-        ("print(given)", ("builtins", "print")),
-        ("given.layers.forward(given)", ("", "forward")),
-        ("given + given", None),
-    ],
-)
-def test_the_call_of_a_c_function_is_read_from_the_source_line(source, expected, monkeypatch):
-    given = Captured()
-
-    def sleep(*_):
-        given.seen = READER.called(sys._getframe(1))
-
-    sleep.__module__, sleep.__qualname__ = "time", "sleep"
-    time_module, zlib_module = ModuleType("time"), ModuleType("zlib")
-    time_module.sleep = zlib_module.decompress = sleep
-    filename = f"<source of {source}>"
-    text = f"def run(given):\n    return {source}\n"
-    monkeypatch.setitem(linecache.cache, filename, (len(text), None, text.splitlines(True), filename))
-    names = {"time": time_module, "zlib": zlib_module, "sleep": sleep, "__builtins__": {"print": given.look}}
-    exec(compile(text, filename, "exec"), names)
-    names["run"](given)
-    assert given.seen == expected
 
 
 def test_a_name_that_is_private_is_not_what_a_person_reads():

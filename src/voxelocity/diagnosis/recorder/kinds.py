@@ -1,19 +1,16 @@
 """What a thread is doing, told from the functions on its stack: a table of names, and how it is looked up.
 
-A C function has no frame. What the innermost frame calls is therefore read from the source text of its current
-instruction (Python 3.11 and later know its columns; before, the whole line is taken) and looked up like a frame's name.
+A C function has no frame; what the innermost frame calls (`instruction`) is looked up like a frame's name.
 """
 
 from __future__ import annotations
 
-import linecache
-import re
 from functools import lru_cache
-from itertools import islice
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
-from .lines import OwnCode, line_of, module_of
+from .instruction import call_text, resolved
+from .lines import OwnCode, module_of
 
 # (kind, module or its beginning, function or its beginning); innermost frame first, then the first row that fits.
 # "" as a module fits a method of an object of which only the name is known.
@@ -149,8 +146,6 @@ DATA_PARTS = ("wait", "worker")
 _WITHIN_LOGGING = ("", "sleep", "read")
 _FETCH = "torch.utils.data._utils.fetch"
 _SYNCS = f"{__package__}.syncs"
-
-
 _RECORDER = f"{__package__}."
 
 
@@ -234,8 +229,8 @@ class StackReader:
         if text is None:
             if key[0] not in self._known:
                 self._learn(frame)
-            text = self._texts[key] = _call_text(frame)
-        return _resolve(text, frame) if text else None
+            text = self._texts[key] = call_text(frame)
+        return resolved(text, frame) if text else None
 
     def _around_fetch(self, frame: FrameType) -> str:
         found = self.called(frame)
@@ -285,62 +280,3 @@ def _public(module: str, name: str) -> str:
 
 def _is_private(name: str) -> bool:
     return name.startswith("<") or (name.startswith("_") and not name.endswith("__"))
-
-
-_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
-
-
-def _resolve(text: str, frame: FrameType) -> tuple[str, str] | None:
-    """What a dotted name stands for. Only names of the module are looked up: asking for the variables of a running
-    function would change them."""
-    root, *rest = text.split(".")
-    found = frame.f_globals.get(root)
-    if found is None:
-        builtins = frame.f_globals.get("__builtins__")
-        names = builtins if isinstance(builtins, dict) else getattr(builtins, "__dict__", {})
-        return ("", rest[-1]) if rest else (("builtins", root) if root in names else None)
-    if isinstance(found, ModuleType):
-        return (".".join([found.__name__, *rest[:-1]]), rest[-1]) if rest else None
-    # Of other objects nothing is asked: an attribute of a lazy proxy could run code of the program.
-    if isinstance(found, (type, FunctionType, BuiltinFunctionType)) and found.__module__:
-        return found.__module__, ".".join([found.__qualname__, *rest])
-    return ("", rest[-1]) if rest else None
-
-
-def _call_text(frame: FrameType) -> str:
-    """The dotted name that is called, as it stands in the source; "" where none is seen."""
-    segment = _segment(frame)
-    if segment is None:
-        # Without columns: the last call of the line that ends a dotted name, which is the outermost written first.
-        found = _CALL.search(linecache.getline(frame.f_code.co_filename, line_of(frame), frame.f_globals))
-        return found.group(1) if found else ""
-    if not segment.endswith(")"):
-        return ""
-    depth = 0
-    for at in range(len(segment) - 1, -1, -1):
-        depth += {")": 1, "]": 1, "}": 1, "(": -1, "[": -1, "{": -1}.get(segment[at], 0)
-        if depth == 0:
-            found = re.search(r"[A-Za-z_][\w.]*$", segment[:at].rstrip())
-            name = found.group(0) if found else ""
-            # `f(x).item()` and `xs[0].item()` are methods of something unnamed.
-            return name if segment[:at].rstrip() == name else "()." + re.sub(r"^.*\.", "", segment[:at].rstrip())
-    return ""
-
-
-def _segment(frame: FrameType) -> str | None:
-    """Source text of the frame's current instruction; None where Python does not know its columns."""
-    positions = getattr(frame.f_code, "co_positions", None)
-    if positions is None or frame.f_lasti < 0:
-        return None
-    at = frame.f_lasti // 2
-    line, end_line, column, end_column = next(islice(positions(), at, at + 1), (None,) * 4)
-    if line is None or end_line is None or column is None or end_column is None:
-        return None
-    lines = [linecache.getline(frame.f_code.co_filename, at, frame.f_globals) for at in range(line, end_line + 1)]
-    if not all(lines):
-        return None
-    # Columns count bytes of UTF-8.
-    encoded = [text.encode() for text in lines]
-    encoded[-1] = encoded[-1][:end_column]
-    encoded[0] = encoded[0][column:]
-    return b"".join(encoded).decode(errors="replace")

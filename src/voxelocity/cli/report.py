@@ -101,8 +101,8 @@ def _render_again(folder: Path, out: Path | None) -> Path:
 
 
 def _compare_diagnoses(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
-    from voxelocity.diagnosis.comparison.compare import comparison_lines, comparison_to_plain
     from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
+    from voxelocity.diagnosis.comparison.told import comparison_lines, comparison_to_plain
     from voxelocity.diagnosis.result.stored import read_diagnosis
 
     before, after = read_diagnosis(first), read_diagnosis(second)

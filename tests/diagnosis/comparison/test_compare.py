@@ -1,43 +1,10 @@
 import dataclasses
-import json
 
 import pytest
 
-from voxelocity.diagnosis.comparison.compare import (
-    compare_diagnoses,
-    comparison_lines,
-    comparison_to_plain,
-    comparison_verdict,
-)
+from voxelocity.diagnosis.comparison.compare import compare_diagnoses
 from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
-
-
-@pytest.fixture
-def before(example_diagnosis):
-    return example_diagnosis("data-bound")
-
-
-@pytest.fixture
-def after(before):
-    """The same program with workers: it waits a fifth of what it did."""
-    return changed(before, findings=before.findings[1:], wait=0.2, num_workers=2)
-
-
-def changed(diagnosis, *, findings, wait=1.0, num_workers=0, num_images=4, **environment):
-    """The diagnosis of the same program when its steps wait so many times as long."""
-
-    def shorter(step):
-        parts = {**step.parts, "wait": step.parts["wait"] * wait}
-        return dataclasses.replace(step, parts=parts, seconds=sum(parts.values()), num_images=num_images)
-
-    loaders = [dataclasses.replace(one, num_workers=num_workers) for one in diagnosis.facts.loaders]
-    facts = dataclasses.replace(
-        diagnosis.facts,
-        steps=[shorter(step) for step in diagnosis.facts.steps],
-        loaders=loaders,
-        environment={**diagnosis.facts.environment, **environment},
-    )
-    return dataclasses.replace(diagnosis, findings=findings, facts=facts)
+from voxelocity.diagnosis.comparison.told import comparison_lines, comparison_verdict
 
 
 def mean_step_s(diagnosis):
@@ -59,7 +26,7 @@ def test_what_is_gone_is_told_with_what_was_predicted_and_what_came(before, afte
     assert comparison_verdict(found).endswith("2.5× was predicted, 1.9× came: as predicted.")
 
 
-def test_a_cause_that_no_longer_holds_it_back_is_gone_and_one_that_begins_to_is_new(before):
+def test_a_cause_that_no_longer_holds_it_back_is_gone_and_one_that_begins_to_is_new(before, changed):
     findings = [dataclasses.replace(one, is_cause=not one.is_cause) for one in before.findings]
     found = compare_diagnoses(before, changed(before, findings=findings))
     assert [one.finding.code for one in found.gone] == ["VX101", "VX113", "VX303"]
@@ -75,7 +42,7 @@ def test_of_several_findings_of_one_code_as_many_are_gone_as_are_missing(before)
     assert list(found.still) == list(one.findings), "its line has moved"
 
 
-def test_predictions_of_several_causes_are_put_together(before):
+def test_predictions_of_several_causes_are_put_together(before, changed):
     shares = (0.5, 0.25)
     findings = [
         dataclasses.replace(one, saves_s=share * one.of_s)
@@ -105,27 +72,10 @@ def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
     assert found.achieved == pytest.approx((0.1 + 16.4 / 50) / (0.1 + 1.64 / 50), rel=0.02)
 
 
-def test_larger_batches_count_as_more_images(before):
+def test_larger_batches_count_as_more_images(before, changed):
     found = compare_diagnoses(before, changed(before, findings=[], num_images=8))
     assert found.achieved == pytest.approx(2.0)
     assert "with 8 images instead of 4" in comparison_verdict(found)
-
-
-@pytest.mark.parametrize(
-    ("wait", "words"),
-    [
-        (1.0, "the program is as fast as before:"),
-        (3.0, "the program is slower, at 0.45× of its pace:"),
-        (0.9, "the program takes about 6 % less time:"),
-    ],
-)
-def test_a_pace_that_stays_or_falls_is_told_as_such(before, wait, words):
-    assert words in comparison_verdict(compare_diagnoses(before, changed(before, findings=before.findings, wait=wait)))
-
-
-def test_less_than_predicted_is_said(before):
-    verdict = comparison_verdict(compare_diagnoses(before, changed(before, findings=[], wait=0.9)))
-    assert verdict.endswith("2.5× was predicted, 1.1× came: less than predicted.")
 
 
 def test_settings_that_differ_are_named_and_places_are_not(before, after):
@@ -134,7 +84,7 @@ def test_settings_that_differ_are_named_and_places_are_not(before, after):
     assert found.num_equal > 10
 
 
-def test_two_machines_and_few_steps_are_noticed(before, example_diagnosis):
+def test_two_machines_and_few_steps_are_noticed(before, example_diagnosis, changed):
     other = changed(before, findings=[], cpu="another")
     assert "different machines (cpu: AMD EPYC 9354, another)" in compare_diagnoses(before, other).notices[0]
     assert "rests on 4 steps only" in " ".join(compare_diagnoses(before, example_diagnosis("killed")).notices)
@@ -147,46 +97,3 @@ def test_nothing_seen_cannot_be_compared(before, example_diagnosis, tmp_path):
         assert compare_diagnoses(a, b).achieved is None
         assert "cannot be compared" in comparison_lines(a, b)[0]
         assert "cannot be compared" in render_diagnosis_comparison(a, b, tmp_path / "c.html").read_text()
-
-
-def test_the_lines_for_a_terminal_are_plain_and_complete(before, after):
-    lines = comparison_lines(before, after)
-    text = "\n".join(lines)
-    assert lines[0].startswith("After the change the program is about 1.9 times faster: a step costs 0.26 s instead")
-    for words in (
-        "seconds a step        before       after",
-        "waiting for data      0.30 s       61 ms",
-        "VX101 Batches are made in the training's own thread, one after the other; 2.5× predicted, "
-        "1.9× came; predicted / achieved 1.29",
-        "Still there\n  VX113",
-        "loader.num_workers: 0 -> 2",
-    ):
-        assert words in text, words
-
-
-def test_the_page_shows_both_bars_on_one_scale_and_every_finding(before, after, tmp_path):
-    source = render_diagnosis_comparison(before, after, tmp_path / "c.html").read_text(encoding="utf-8")
-    words = source.replace("\u00a0", " ")
-    lanes = source[source.index('<figure class="lanes"') : source.index("</figure>")].split('<div class="lane">')[1:]
-    widths = [sum(float(part.split("%")[0]) for part in lane.split('width="')[1:]) for lane in lanes]
-    assert widths == pytest.approx([100.0, 100.0 / compare_diagnoses(before, after).achieved], abs=0.01)
-    for phrase in ("What is gone", "What is still there", "loader.num_workers", "1.29", before.verdict[20:60]):
-        assert phrase in words
-    assert "What is new" not in words
-
-
-def test_as_plain_data_what_cannot_be_compared_is_null(before, after, example_diagnosis):
-    found = comparison_to_plain(before, after)
-    assert found["gone"] == [
-        {
-            "code": "VX101",
-            "title": before.findings[0].title,
-            "predicted": pytest.approx(2.5),
-            "achieved": found["achieved"],
-        }
-    ]
-    assert found["settings"]["loader.num_workers"] == {"before": 0, "after": 2}
-    assert sum(found["before"]["costs_s"].values()) > sum(found["after"]["costs_s"].values())
-    unseen = json.loads(json.dumps(comparison_to_plain(before, example_diagnosis("nothing seen")), allow_nan=False))
-    assert unseen["achieved"] is None
-    assert unseen["after"]["steps_per_s"] is None

@@ -9,11 +9,9 @@ from voxelocity.diagnosis.comparison.compare import (
     AFTER,
     BEFORE,
     DiagnosisComparison,
-    agreement_text,
     compare_diagnoses,
-    comparison_verdict,
-    part_rows,
 )
+from voxelocity.diagnosis.comparison.told import agreement_text, comparison_verdict, part_rows
 from voxelocity.diagnosis.result import Diagnosis, Share
 from voxelocity.diagnosis.shown.looks import look_of
 from voxelocity.diagnosis.shown.pieces import Lane, finding_view, split_bar

@@ -1,4 +1,4 @@
-"""many_workers.py with the change that was proposed: as many workers as cores, kept, and threads that wait asleep."""
+"""many_workers.py with the change that was proposed: as many workers as cores, kept; with OMP_WAIT_POLICY=PASSIVE."""
 
 import os
 import time

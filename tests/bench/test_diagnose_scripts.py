@@ -65,8 +65,9 @@ def test_a_promise_is_kept_within_a_factor_of_one_and_a_half(runner, predicted, 
 def test_a_script_and_its_twin_are_timed_in_turn_by_what_they_print(runner, tmp_path):
     text = "import os\nfor number in range(int(os.environ['EPOCHS'])):\n    print(f'epoch {{number + 1}}: x, {} s')\n"
     (tmp_path / "slow.py").write_text(text.format("2.5"))
-    (tmp_path / "slow_cured.py").write_text(text.format("0.5"))
-    found = runner.timed(tmp_path / "slow.py", epochs=3, rounds=2, environ=os.environ)
+    (tmp_path / "slow_cured.py").write_text(text.format('{os.environ["CURED"]}'))
+    case = runner.Case(name="x", stands_for="y", codes=(), epochs=3, cured_environ={"CURED": "0.5"})
+    found = runner.timed(tmp_path / "slow.py", case, rounds=2, environ=os.environ)
     assert found["achieved"] == {"median": 5.0, "low": 5.0, "high": 5.0}
     assert (found["epoch_s"], found["cured_epoch_s"], found["n"]) == (2.5, 0.5, 2)
 
@@ -92,7 +93,7 @@ def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, mon
         asked.append((script.name, seconds))
         return told(finding("VX104"))
 
-    def timed(script, *, epochs, rounds, environ):
+    def timed(script, case, *, rounds, environ):
         asked.append((script.name, rounds))
         return {"achieved": {"median": 4.0, "low": 4.0, "high": 4.0}}
 

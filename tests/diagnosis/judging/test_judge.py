@@ -123,6 +123,12 @@ def test_the_own_cost_is_a_share_and_unknown_where_it_was_not_noted(clean):
     assert diagnose(clean).own_share is None
 
 
+def test_what_watching_takes_in_workers_is_a_share_of_all_cores(clean):
+    facts = replace(clean, cost=OwnCost(seconds=0.1, of_s=10.0), workers_cost_s=4.0)
+    since_s = clean.seconds - clean.steps[0].start_s
+    assert diagnose(facts).own_share == pytest.approx(0.01 + 4.0 / (8 * since_s))
+
+
 def test_a_diagnosis_of_everything_at_once_promises_less_than_all(clean_gpu, make):
     """Savings of a program with many faults leave time for what it has to do."""
     facts = replace(

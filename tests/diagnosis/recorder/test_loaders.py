@@ -99,6 +99,37 @@ def test_forked_workers_tell_their_own_times(recorded: Recorded, train: Any) -> 
     assert len(facts.steps) == 8
 
 
+def test_workers_tell_how_long_they_took_to_be_there_and_what_watching_them_cost(
+    recorded: Recorded, train: Any
+) -> None:
+    def late(worker: int) -> None:
+        time.sleep(0.05)
+
+    loader = DataLoader(SlowItems(), batch_size=2, num_workers=2, worker_init_fn=late, multiprocessing_context="fork")
+    facts = recorded(train(loader))
+    assert [len(fetch.starts_s) for fetch in facts.fetches] == [2, 2], "one a worker of each epoch"
+    starts = [one.seconds for one in facts.passes if one.kind == "epoch start"]
+    for fetch in facts.fetches:
+        assert all(start_s >= 0.05 for start_s in fetch.starts_s)
+        # The first batch of an epoch is the first worker's.
+        assert fetch.worker > 0 or max(fetch.starts_s) < max(starts)
+    assert 0.0 < facts.workers_cost_s < 4 * 0.5
+
+
+def test_network_that_runs_in_a_worker_is_no_step_of_the_training(recorded: Recorded, train: Any) -> None:
+    class Encoded(SlowItems):
+        def __getitem__(self, index: int) -> Any:
+            with torch.no_grad():
+                nn.Linear(4, 4).eval()(torch.zeros(1, 4))
+            return super().__getitem__(index)
+
+    facts = recorded(train(DataLoader(Encoded(), batch_size=2, num_workers=1, multiprocessing_context="fork")))
+    assert len(facts.steps) == 8
+    assert not [one for one in facts.passes if one.kind == "validation"]
+    (fetch,) = facts.fetches
+    assert fetch.num_batches == 8
+
+
 def test_function_that_starts_workers_is_called_and_put_back(recorded: Recorded, train: Any) -> None:
     called = torch.zeros(2).share_memory_()
 

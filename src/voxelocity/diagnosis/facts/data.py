@@ -52,6 +52,7 @@ class FetchFacts:
         collate_s: seconds in the collate function; `collate_cpu_s` of CPU time.
         batch_s: seconds of single batches, the last 1000 at most.
         batch_bytes: of the tensors of the last batch.
+        starts_s: seconds from the asking for workers to the first batch that this one began, one a process.
     """
 
     key: int
@@ -64,6 +65,7 @@ class FetchFacts:
     collate_cpu_s: float
     batch_s: Sequence[float] = ()
     batch_bytes: int = 0
+    starts_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

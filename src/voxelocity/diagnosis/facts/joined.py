@@ -43,6 +43,7 @@ def _sum(a: FetchFacts, b: FetchFacts) -> FetchFacts:
         collate_s=a.collate_s + b.collate_s,
         collate_cpu_s=a.collate_cpu_s + b.collate_cpu_s,
         batch_s=(*a.batch_s, *b.batch_s)[-1000:],
+        starts_s=(*a.starts_s, *b.starts_s),
     )
 
 

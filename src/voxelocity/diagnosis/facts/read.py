@@ -108,6 +108,7 @@ def _merged(
         compiled=main.last("compile"),
         experiments=tuple(last_of_each(main.all("experiment"), "name")),
         cost=main.last("cost"),
+        workers_cost_s=sum(worker.last("cost").seconds for worker in workers if worker.last("cost")),
         core_wait=main.last("core wait"),
         not_measured=tuple(not_measured),
         environment=dict(main.facts.versions),

@@ -49,7 +49,10 @@ class ExperimentFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnCost:
-    """Event `cost`: what watching took: seconds in the recorder's own code while steps were counted, and their span."""
+    """Event `cost`: what watching took: seconds in the recorder's own code while steps were counted, and their span.
+
+    In a loader's worker: CPU seconds, and the time for which it lived.
+    """
 
     seconds: float
     of_s: float

@@ -30,6 +30,7 @@ class Facts:
         main: the process that trains; of several ranks the one with the lowest number.
         steps: all of them, of every phase, in order.
         seconds: from the start of the process to the end of recording.
+        workers_cost_s: CPU seconds that watching took in the loaders' workers, over the whole recording.
         not_measured: what could not be seen, and why, in words.
         settings ... : None where the program never came so far.
     """
@@ -56,6 +57,7 @@ class Facts:
     profile: ProfileFacts | None = None
     host: HostFacts | None = None
     cost: OwnCost | None = None
+    workers_cost_s: float = 0.0
     core_wait: CoreWait | None = None
     not_measured: Sequence[str] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.judging.verdict import verdict
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.rules import RULES, Pool, Rule
-from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
+from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.report.quantities import duration_text
 
 # A change that saves less is lost in what two runs of one program differ by, and holds nothing back.
@@ -48,9 +48,18 @@ def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
         ceiling=ceiling(facts),
         findings=findings,
         not_measured=_not_measured(facts),
-        own_share=facts.cost.seconds / facts.cost.of_s if facts.cost is not None and facts.cost.of_s > 0.0 else None,
+        own_share=_own_share(facts),
         facts=facts,
     )
+
+
+def _own_share(facts: Facts) -> float | None:
+    """Of the watched time, what watching took of the training's thread, and of all cores in workers."""
+    if facts.cost is None or not facts.cost.of_s > 0.0:
+        return None
+    share = facts.cost.seconds / facts.cost.of_s
+    since_s = facts.seconds - facts.steps[0].start_s if facts.steps else 0.0
+    return share + (facts.workers_cost_s / (since_s * num_cores(facts)) if since_s > 0.0 else 0.0)
 
 
 def _pools(facts: Facts) -> dict[Pool, float]:

@@ -62,11 +62,14 @@ class Fetches:
 
     Args:
         worker: number of this worker process, -1 in the program itself.
+        asked_s: `time.monotonic()` of the moment at which the program asked for this process.
     """
 
-    def __init__(self, writer: Writer, worker: int = -1) -> None:
+    def __init__(self, writer: Writer, worker: int = -1, *, asked_s: float | None = None) -> None:
         self._writer = writer
         self._worker = worker
+        self._asked_s = asked_s
+        self._starts_s: list[float] = []
         self._tallies: dict[int, Tally] = {}
         self._written: dict[int, int] = {}
         self._patches = Patches()
@@ -104,7 +107,13 @@ class Fetches:
         for key, tally in list(self._tallies.items()):
             if tally.num_batches > self._written.get(key, 0):
                 self._written[key] = tally.num_batches
-                self._writer.write("fetch", key=key, worker=self._worker, **tally.fields())
+                self._writer.write("fetch", key=key, worker=self._worker, starts_s=self._starts_s, **tally.fields())
+
+    def begins(self) -> None:
+        """A batch is about to be made. The first one tells how long this process took to be there."""
+        if self._asked_s is not None:
+            self._starts_s.append(round(time.monotonic() - self._asked_s, 6))
+            self._asked_s = None
 
 
 class TimedCollate:
@@ -127,6 +136,7 @@ def _timed_fetch(original: Callable[[Any, Any], Any], fetches: Fetches) -> Calla
         tally = getattr(self, "_voxelocity_tally", None)
         if tally is None or not fetches.is_on:
             return original(self, possibly_batched_index)
+        fetches.begins()
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
         batch = original(self, possibly_batched_index)
         spent = (time.perf_counter() - start_s, time.thread_time() - start_cpu_s)

@@ -8,6 +8,9 @@ from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+_skipped: set[str] = set()
+"""Modules whose frames torch.compile keeps away from; a process that is forked takes that over."""
+
 
 def skip_own_frames(torch: Any) -> None:
     """Tells torch.compile that frames of the recorder are not to be compiled; the frames that they call are.
@@ -27,7 +30,8 @@ def skip_own_frames(torch: Any) -> None:
             return
     package = __name__.rpartition(".")[0]
     for name, module in list(sys.modules.items()):
-        if name.startswith(f"{package}.") and isinstance(module, ModuleType):
+        if name.startswith(f"{package}.") and name not in _skipped and isinstance(module, ModuleType):
+            _skipped.add(name)
             for code in _codes_of(module):
                 skip(code)
 

@@ -214,9 +214,11 @@ class Loaders:
             before = loader.worker_init_fn
             # Workers start within; each is told which loader it works for, whatever way it is started.
             loader.worker_init_fn = self._worker_start.for_loader(entry.key, before)
+            self._worker_start.is_starting = True
             try:
                 original(self_, loader)
             finally:
+                self._worker_start.is_starting = False
                 loader.worker_init_fn = before
 
         return hooked_init

@@ -42,6 +42,8 @@ class Recording:
         self._ends_process = ends_process
         self._is_over = False
         self._role = "main"
+        self._own_cpu_s = 0.0
+        self._since_s = time.perf_counter()
         self._age_offset_s = process_age_s() - time.perf_counter()
         self._writer = self._new_writer()
         self._imports = self._new_imports()
@@ -58,10 +60,15 @@ class Recording:
         """Restores everything and writes all that was seen. A second call does nothing."""
         if self._is_over:
             return
+        started_s = time.thread_time()
         self._unhook()
         try:
             if self.training is not None and self._role == "main":
                 self.training.write_sums()
+            if self._role == "worker":
+                self._own_cpu_s += time.thread_time() - started_s + self._writer.cpu_s
+                of_s = time.perf_counter() - self._since_s
+                self._writer.write("cost", seconds=round(self._own_cpu_s, 6), of_s=round(of_s, 6))
             if self.training is not None or self._role == "worker":
                 self._tell_process()
                 self._tell_end(reason, note)
@@ -69,24 +76,32 @@ class Recording:
             note_failure(self.settings.folder, "the end of the recording could not be written")
         self._writer.close()
 
-    def become_worker(self, worker_id: int) -> None:
-        """From now on this process is a loader's worker: only the making of batches is seen."""
+    def become_worker(self, worker_id: int, *, asked_s: float) -> None:
+        """From now on this process is a loader's worker: only the making of batches is seen.
+
+        Args:
+            worker_id: its number among the loader's workers.
+            asked_s: `time.monotonic()` of the moment at which the program asked for workers.
+        """
         from .fetches import Fetches
         from .steps import watch
 
+        started_s = time.thread_time()
         self._role = "worker"
+        self._since_s = time.perf_counter()
         self._drop_extras()
         if self.training is not None:
-            self.training.unhook()
+            self.training.rest()
             self.training = None
         self._writer.forget()
         self._tell_process()
-        self._fetches = Fetches(self._writer, worker_id)
+        self._fetches = Fetches(self._writer, worker_id, asked_s=asked_s)
         self._fetches.hook(sys.modules["torch.utils.data._utils.fetch"])
         self._writer.before_flush(self._fetches.write)
         self._writer.start()
         watch(None, is_worker=True)
         self._look_beside()
+        self._own_cpu_s += time.thread_time() - started_s
 
     def after_fork(self, at_end: Callable[[], None]) -> None:
         """In a child that was forked: it has a file of its own, made once there is something to tell.
@@ -94,15 +109,20 @@ class Recording:
         Args:
             at_end: called when the child turns out to train, to have its end told.
         """
+        self._age_offset_s = process_age_s() - time.perf_counter()
         self._writer.forget()
         self._writer = self._new_writer()
         self._drop_extras()
+        if self.training is not None and self.training.is_starting_workers:
+            # `become_worker` follows; until then nothing is to be seen.
+            self._own_cpu_s = time.thread_time()
+            self.training.ledger.stop()
+            return
         before, self.training = self.training, None
         if before is None:
             return
         before.unhook()
         self._imports = self._new_imports()
-        self._age_offset_s = process_age_s() - time.perf_counter()
         self._tell_process()
 
         def first_step() -> None:
@@ -194,6 +214,7 @@ class Recording:
 
         if self._extras is not None:
             self._extras.stop()
+            self._own_cpu_s += self._extras.stacks.own_s
         if self.training is not None:
             self.training.unhook()
         if self._fetches is not None:

@@ -48,14 +48,21 @@ def begin_from_environment() -> None:
         begin(Settings.from_json(text), is_from_start=True)
 
 
-def begin_worker(settings: Settings, key: int, worker_id: int) -> None:
-    """Records a loader's worker process, from now on."""
+def begin_worker(settings: Settings, key: int, worker_id: int, *, asked_s: float) -> None:
+    """Records a loader's worker process, from now on.
+
+    Args:
+        settings: of the recording.
+        key: the loader's.
+        worker_id: its number among the loader's workers.
+        asked_s: `time.monotonic()` of the moment at which the program asked for workers.
+    """
     global _recording
     try:
         recording = _recording
         if recording is None:
             recording = _recording = Recording(settings)
-        recording.become_worker(worker_id)
+        recording.become_worker(worker_id, asked_s=asked_s)
         _at_end_of_child(recording)
     except Exception:
         note_failure(settings.folder, f"worker {worker_id} of loader {key} could not be watched")

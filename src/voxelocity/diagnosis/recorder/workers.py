@@ -7,6 +7,7 @@ forked, spawned or come from a fork server alike.
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Callable
 
 from .fetches import making_for
@@ -18,10 +19,14 @@ class WorkerStart:
 
     Args:
         settings: of the recording.
+
+    Attributes:
+        is_starting: whether workers are being started: what is forked meanwhile is one of them.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self.is_starting = False
 
     def for_loader(self, key: int, before: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
         """What is to be called in place of `before`, which it calls in turn."""
@@ -38,11 +43,12 @@ class WorkerInit:
         self._key = key
         self._before = before
         self._pid = os.getpid()
+        self._asked_s = time.monotonic()
 
     def __call__(self, worker_id: int) -> Any:
         if os.getpid() != self._pid:
             from .start import begin_worker
 
-            begin_worker(Settings.from_json(self._settings), self._key, worker_id)
+            begin_worker(Settings.from_json(self._settings), self._key, worker_id, asked_s=self._asked_s)
         making_for(self._key)
         return None if self._before is None else self._before(worker_id)

@@ -7,7 +7,7 @@ import statistics
 
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
-from voxelocity.diagnosis.facts import OWN_FEED, Facts
+from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
 from voxelocity.diagnosis.rules.making import THREADED, Making, making, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
@@ -159,10 +159,12 @@ def too_many_workers(facts: Facts) -> Found | None:
         return None
     assert made.loader is not None
     count = made.best_workers()
-    steps_saved_s = made.saves_s(count)
     starts = passes_of(facts, "epoch start")
     starts_s = sum(one.seconds for one in starts)
-    started_saved_s = starts_s * (1.0 - count / made.num_workers)
+    started_s = workers_started_s(facts, made.loader)
+    # What is made while an epoch starts is made in time of its own: steps alone would look quicker than they are.
+    made_early_s = max(0.0, starts_s - started_s - len(starts) * made.made_s)
+    crowded_s = max(0.0, made_early_s + made.num_steps * (made.step_s - made.step_with(count)))
     return Found(
         cause=f"{made.num_workers} workers share {made.cores} core{'s' if made.cores > 1 else ''} with the network; "
         f"a step takes {duration_text(made.step_s)}, with {count} it would take "
@@ -170,9 +172,9 @@ def too_many_workers(facts: Facts) -> Found | None:
         evidence=[
             f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}",
             *making_lines(made),
-            f"starting the workers took {duration_text(starts_s)} in {len(starts)} epoch starts",
+            f"starting the workers took {duration_text(started_s)} in {len(starts)} epoch starts",
         ],
-        saves_s=steps_saved_s + started_saved_s,
+        saves_s=crowded_s + started_s,
         change=loader_change(facts, made, count),
         where=made.loader.where,
     )
@@ -182,24 +184,39 @@ def too_many_workers(facts: Facts) -> Found | None:
 def restarted_workers(facts: Facts) -> Found | None:
     """Workers end with their epoch, and the next one waits for new ones and their first batch."""
     loader = training_loader(facts)
-    starts = passes_of(facts, "epoch start")
-    starts_s = sum(one.seconds for one in starts)
-    if loader is None or loader.num_workers == 0 or loader.persistent_workers or not is_shown(facts, starts_s):
+    if loader is None or loader.num_workers == 0 or loader.kind == OWN_FEED:
         return None
-    if loader.kind == OWN_FEED:
+    starts = passes_of(facts, "epoch start")
+    started_s = workers_started_s(facts, loader)
+    if not starts or not is_shown(facts, started_s):
         return None
     return Found(
-        cause=f"Each of {len(starts)} epochs began with {duration_text(starts_s / len(starts))} in which "
+        cause=f"Each of {len(starts)} epochs began with {duration_text(started_s / len(starts))} in which "
         f"{loader.num_workers} workers were started.",
         evidence=[
             f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.where)}",
-            f"epoch starts: {duration_text(starts_s)} in all",
+            f"epoch starts: {duration_text(sum(one.seconds for one in starts))} in all, the first batches included",
         ],
-        saves_s=starts_s,
+        saves_s=started_s,
         basis="measured",
         change=f"{loader.kind}(..., num_workers={loader.num_workers}, persistent_workers=True)",
         where=loader.where,
     )
+
+
+def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
+    """Seconds that epochs waited for their workers to be there, until the first of them began its first batch.
+
+    Where the workers did not tell, the whole epoch starts, first batches included. None are lost where workers are
+    kept.
+    """
+    if loader.persistent_workers:
+        return 0.0
+    starts = passes_of(facts, "epoch start")
+    told = [one for fetch in facts.fetches if fetch.key == loader.key and fetch.worker == 0 for one in fetch.starts_s]
+    if not told:
+        return sum(one.seconds for one in starts)
+    return sum(min(one.seconds, statistics.median(told)) for one in starts)
 
 
 @rule("VX106", "Single batches come late, though most are in time", pool="data")

@@ -20,6 +20,8 @@ THREADED = ("ThreadDataLoader", "ThreadBuffer")
 
 # One worker more is only worth its memory if it shortens the step by this.
 _WORKER_GAIN = 0.05
+# Of a step, the time for which a worker may be busy, and still makes up for a batch that came late.
+_BUSY_SHARE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +73,18 @@ class Making:
         return max(self.compute_s, self.made_s / num_workers, busy_s / self.cores)
 
     def best_workers(self) -> int:
-        """The fewest workers that bring nearly all that workers can bring, one a core at most."""
+        """The fewest workers that bring nearly all that workers can bring and have time to spare, one a core at most.
+
+        One that is only just quick enough stops the network whenever the two get into each other's way.
+        """
         best_s = min(self.step_with(count) for count in range(1, self.cores + 1))
-        return next(
-            count for count in range(1, self.cores + 1) if self.step_with(count) <= best_s * (1.0 + _WORKER_GAIN)
+        enough = (
+            count
+            for count in range(1, self.cores + 1)
+            if self.step_with(count) <= best_s * (1.0 + _WORKER_GAIN)
+            and self.made_s / count <= _BUSY_SHARE * self.step_with(count)
         )
+        return next(enough, self.cores)
 
     def saves_s(self, num_workers: int | None = None) -> float:
         """Seconds that the counted steps would save with so many workers, at most what data may save at all."""
@@ -165,7 +174,8 @@ def _alone_s(
         collate_s = min(collate_s, experiment_s(facts, "collate") or collate_s)
     elif loader.num_workers > num_cores(facts):
         item_s, collate_s = item_cpu_s, collate_cpu_s
-    return item_s, collate_s, item_cpu_s + collate_cpu_s
+    # Makers that push each other out of the caches also need more CPU time than one alone.
+    return item_s, collate_s, min(item_cpu_s + collate_cpu_s, item_s + collate_s)
 
 
 def _compute_cores(facts: Facts) -> float:

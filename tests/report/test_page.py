@@ -10,7 +10,7 @@ from matplotlib.image import imread
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.report import LabelledRun, read_run, render_page, verdict
 
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):

@@ -3,13 +3,19 @@ import itertools
 import pytest
 
 from voxelocity.report.summary import TimeShare
-from voxelocity.report.views import bar_parts, in_words, joined, key_value_table, side_by_side, unbroken
+from voxelocity.report.views import bar_parts, breakable, in_words, joined, key_value_table, side_by_side, unbroken
 
 
 def test_numbers_are_tied_to_their_units_and_nothing_else():
     assert unbroken("after 5 min 2 s; 1.9 % of 42 cases in 3 days, 4.8 times") == (
         "after 5\u00a0min\u00a02\u00a0s; 1.9\u00a0% of 42 cases in 3 days, 4.8\u00a0times"
     )
+
+
+def test_names_and_paths_may_break_between_their_parts_and_figures_may_not():
+    assert breakable("/data/a_b.py:12") == "/<wbr>data/<wbr>a_<wbr>b.<wbr>py:12"
+    assert breakable("0.48 s of 1.5") == "0.48 s of 1.5"
+    assert breakable("<i>.x") == "&lt;i&gt;.x"
 
 
 def test_the_largest_part_leads_and_the_remainder_is_grey():

@@ -13,11 +13,13 @@ from voxelocity.report.summary import OTHER, TimeShare
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 _NUM_BAR_COLOURS = 8
 _BEFORE_UNIT_OR_SMALLER_PART = re.compile(
     r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
 )
+_BETWEEN_NAMES = re.compile(r"(?<=\w[./_])(?=[A-Za-z])|(?<=/)(?=[A-Za-z])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,13 @@ def unbroken(text: str) -> str:
     return _BEFORE_UNIT_OR_SMALLER_PART.sub("\N{NO-BREAK SPACE}", text)
 
 
+def breakable(text: str) -> Markup:
+    """The text as HTML in which paths and dotted names may be broken between their parts, and nowhere else."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(_BETWEEN_NAMES.split(text))
+
+
 def key_value_table(caption: str, values: Mapping[str, Any]) -> Table:
     """Nested plain values as a table of dotted keys."""
     rows = [(key, value_text(value, key)) for key, value in dotted(values).items()] if values else []
@@ -200,4 +209,5 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters["unbroken"] = unbroken
+    environment.filters["breakable"] = breakable
     return environment

@@ -3,6 +3,7 @@ import itertools
 import re
 import shutil
 import subprocess
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,7 +15,7 @@ from voxelocity.diagnosis.shown.page import render_diagnosis_page
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
 TRACES = {"on a GPU": "recording/trace.json.gz"}
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
 
 class Page(HTMLParser):
@@ -109,6 +110,36 @@ def test_the_page_follows_the_order_of_questions(pages):
         "On what it ran",
         "Do it again",
     ]
+
+
+def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages):
+    page = pages["data-bound"]
+    above = page.words[: page.words.index(" Steps per second")]
+    assert above.endswith(
+        "one after the other. Change first: "
+        "Batches are made in the training's own thread, one after the other: about 2.5 times faster (measured) "
+        "The same fixed preparation is done again each epoch: about 1.8 times faster (estimated) "
+        "The CPU has bfloat16 units, and the network computes in float32: about 5 % less time (estimated), "
+        "changes results"
+    )
+    assert "What to change:" in pages["on a GPU"].words
+    assert "Change first:" not in pages["clean"].words
+    targets = {attrs["href"][1:] for attrs in page.all("a")}
+    assert targets == {"main", "finding-1", "finding-2", "finding-3"}
+    assert targets <= {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_cell_of_a_wide_table_carries_its_head_for_narrow_screens(pages, name):
+    page = pages[name]
+    heads = {attrs.get("data-head") for attrs in page.all("td")} - {None}
+    assert all(f">{escape(head)}</th>" in page.source for head in heads)
+    assert bool(heads) == ('class="stacks"' in page.source)
+    assert len(page.all("table")) > page.source.count('class="stacks" role="table"') or name == "nothing seen"
+
+
+def test_a_word_of_the_command_stays_in_one_line(pages):
+    assert '<span class="word">--nproc-per-node=1</span> gpu.py</h1>' in pages["on a GPU"].source
 
 
 def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):

@@ -13,7 +13,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.drawn.page import render_monitor_page
 from voxelocity.observe.samples import HostSample, Sample
 
-VOID = {"meta", "link", "img", "br"}
+VOID = {"meta", "link", "img", "br", "wbr"}
 
 
 class Page(HTMLParser):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
+
 from tables_of.results import load, markdown_table, percents, range_text, source_line
 from voxelocity.report import duration_text
 from voxelocity.report.quantities import factor_text
@@ -78,3 +81,21 @@ def diagnosed_lines() -> list[str]:
         heads = ("script", "first cause", "promised", "achieved", "least to most", "n")
         lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
     return lines
+
+
+def planted_lines() -> list[str]:
+    """What a program waited by its own clock, and what its diagnosis calls waiting."""
+    lines: list[str] = []
+    for record in load("planted_wait.json"):
+        rows = [
+            (f"{one['planted']:.0%}", _percent_range(one["waited"]), _percent_range(one["reported"]),
+             f"{100.0 * one['largest_difference']:.1f} points", one["n"])
+            for one in record["shares"]
+        ]  # fmt: skip
+        heads = ("planted", "waited, by the program's clock", "reported", "largest difference in one run", "n")
+        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
+    return lines
+
+
+def _percent_range(shares: Sequence[float]) -> str:
+    return f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"

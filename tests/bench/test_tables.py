@@ -191,3 +191,11 @@ def test_the_page_on_runs_shows_how_the_split_compares_with_the_wall_time(tables
     lines = tables.watching.split_lines()
     assert "| in one go | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines
     assert "| stopped by Ctrl-C and resumed | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines
+
+
+def test_the_page_on_diagnosis_shows_what_was_waited_and_what_was_reported(tables, tmp_path):
+    share = {"planted": 0.3, "waited": [0.29, 0.31, 0.3], "reported": [0.3, 0.32, 0.31], "largest_difference": 0.0123}
+    record = {"command": "python x.py", "environment": ENVIRONMENT, "shares": [{**share, "n": 3}]}
+    (tmp_path / "planted_wait.json").write_text(json.dumps(record))
+    lines = tables.watching.planted_lines()
+    assert "| 30% | 30.0% (29.0% to 31.0%) | 31.0% (30.0% to 32.0%) | 1.2 points | 3 |" in lines

@@ -1,0 +1,114 @@
+"""Does a diagnosis report a planted share of waiting for what it is?
+
+    python benchmarks/planted_wait.py [--shares 0.1 0.3 0.6] [--rounds 3] [--seconds 20] [--out benchmarks/results]
+
+`slow_scripts/planted_wait.py` sleeps in its data set for a share of each step and tells by its own clock how long;
+`voxelocity diagnose` watches it. Writes `planted_wait.json`; `benchmarks/tables.py` makes the table of docs/diagnose.md
+of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from voxelocity.observe import environment
+from voxelocity.report.atomic import write_whole
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+SCRIPT = ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"
+POINTS = 0.03
+"""What is reported may differ by this much from what was waited."""
+_EPOCH = re.compile(r"^epoch (\d+): waited ([0-9.]+) of ([0-9.]+) s$", re.MULTILINE)
+
+
+def waited_share(text: str) -> float:
+    """Share of its time that the script says it waited, the median of its epochs, without the first two.
+
+    The last ones are not watched: the diagnosis runs steps on batches that are there already.
+
+    Raises:
+        ValueError: it told of fewer than three epochs.
+    """
+    told = [float(waited) / float(whole) for number, waited, whole in _EPOCH.findall(text) if int(number) > 2]
+    if not told:
+        raise ValueError("planted_wait.py told of fewer than three epochs; give the diagnosis more --seconds")
+    return statistics.median(told)
+
+
+def reported_share(told: Mapping[str, Any]) -> float:
+    """Share of the watched time that a diagnosis calls waiting for data."""
+    return next((float(one["share"]) for one in told["split"] if one["name"] == "waiting for data"), 0.0)
+
+
+def watch(share: float, *, seconds: int) -> tuple[float, float]:
+    """The share that one run waited by its own clock, and the one that its diagnosis reports.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "voxelocity", "diagnose", "--json", "--seconds", str(seconds)]
+        done = subprocess.run(
+            [*command, "-o", str(Path(folder) / "diagnosis"), "--", sys.executable, str(SCRIPT)],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "WAIT_SHARE": str(share)},
+        )
+    return waited_share(done.stderr), reported_share(json.loads(done.stdout))
+
+
+def record_of(share: float, rounds: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """All rounds of one planted share."""
+    return {
+        "planted": share,
+        "waited": [waited for waited, _ in rounds],
+        "reported": [reported for _, reported in rounds],
+        "largest_difference": max(abs(reported - waited) for waited, reported in rounds),
+        "n": len(rounds),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Status 1 where a report was further off than `POINTS`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.3, 0.6])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=20, help="of counted steps")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args(arguments)
+    records = []
+    for share in given.shares:
+        record = record_of(share, [watch(share, seconds=given.seconds) for _ in range(given.rounds)])
+        print(
+            f"planted {share:.0%}: waited {statistics.median(record['waited']):.1%}, "
+            f"reported {statistics.median(record['reported']):.1%}, "
+            f"largest difference {100 * record['largest_difference']:.1f} points in {record['n']} runs",
+            flush=True,
+        )
+        records.append(record)
+    whole = {
+        "command": f"python benchmarks/planted_wait.py --rounds {given.rounds} --seconds {given.seconds}",
+        "date": date.today().isoformat(),
+        "environment": environment(),
+        "shares": records,
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_whole(given.out / "planted_wait.json", (json.dumps(whole, indent=2) + "\n").encode())
+    return 0 if all(record["largest_difference"] <= POINTS for record in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The planted wait: what the script and the diagnosis say is read and compared as it should be."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "planted_wait.py"
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("planted_wait", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_middle_epoch_tells_what_was_waited(runner):
+    text = "".join(
+        f"epoch {number}: waited {waited} of 2.0 s\n" for number, waited in enumerate((2.0, 2.0, 0.6, 0.5, 0.1), 1)
+    )
+    assert runner.waited_share(text) == 0.25
+
+
+def test_a_run_that_was_too_short_is_told_with_the_cure(runner):
+    with pytest.raises(ValueError, match=r"fewer than three epochs; give the diagnosis more --seconds"):
+        runner.waited_share("epoch 1: waited 0.5 of 2.0 s\nepoch 2: waited 0.5 of 2.0 s\n")
+
+
+def test_no_waiting_in_the_split_is_none_reported(runner):
+    split = [{"name": "forward", "share": 0.7}, {"name": "waiting for data", "share": 0.3}]
+    assert runner.reported_share({"split": split}) == 0.3
+    assert runner.reported_share({"split": split[:1]}) == 0.0
+
+
+@pytest.mark.parametrize(("reported", "status"), [(0.32, 0), (0.34, 1)])
+def test_a_report_that_is_off_by_more_than_three_points_fails_and_is_written_all_the_same(
+    runner, tmp_path, monkeypatch, capsys, reported, status
+):
+    monkeypatch.setattr(runner, "watch", lambda share, *, seconds: (0.3, reported))
+    assert runner.main(["--shares", "0.3", "--rounds", "2", "--out", str(tmp_path)]) == status
+    (share,) = json.loads((tmp_path / "planted_wait.json").read_text())["shares"]
+    assert (share["n"], share["reported"]) == (2, [reported, reported])
+    assert "planted 30%: waited 30.0%" in capsys.readouterr().out

@@ -1,5 +1,5 @@
-"""Every GPU test, the speed of the augmentation's gather and a short training on a GPU, in one call of a few minutes;
-prints a table and writes the figures.
+"""Every GPU test, the speed of the augmentation's gather, a short training, a diagnosis and a monitor on a GPU, in one
+call of a few minutes; prints a table and writes the figures.
 
     python benchmarks/gpu_check.py [--out FOLDER]
 
@@ -25,11 +25,13 @@ from typing import Any
 import numpy as np
 import torch
 
+import planted_wait
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
 from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, needed_box, sample
 from voxelocity.data.cache.device import DeviceTier, DeviceVolume
+from voxelocity.monitoring.files import read_monitor
 from voxelocity.observe import environment
 from voxelocity.recipes.demo.phantom import make_phantoms
 
@@ -143,6 +145,33 @@ def train_on_phantoms(work: Path, device: str, compute: str, steps: int) -> dict
     return {"device": device, "compute": compute, "status": 0, **{key: finished[key] for key in keys}}
 
 
+def watch_programs(work: Path) -> list[dict[str, Any]]:
+    """A diagnosis of a planted wait of 30 %, and what a monitor saw of the same program."""
+    rows = []
+    planted = ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"
+    waited, reported = planted_wait.watch(0.3, seconds=10)
+    rows.append({"what": "planted wait", "waited": waited, "reported": reported})
+    out = work / "monitor"
+    command = [sys.executable, "-m", "voxelocity", "monitor", "-o", out, "--", sys.executable, planted]
+    done = subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env={**os.environ, "EPOCHS": "20"}
+    )  # fmt: skip
+    samples = read_monitor(out).samples if done.returncode == 0 else ()
+    told = [gpu for sample in samples for gpu in sample.gpus]
+    shares = [gpu.busy_share for gpu in told if gpu.busy_share is not None]
+    rows.append(
+        {
+            "what": "monitor",
+            "status": done.returncode,
+            "samples": len(samples),
+            "samples_of_gpus": len(told),
+            "highest_busy_share": max(shares, default=None),
+            "error": done.stderr[-500:] if done.returncode else "",
+        }
+    )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="GPU tests, augmentation and a short training on a GPU.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
@@ -158,8 +187,9 @@ def main() -> None:
         record["trainings"] = [
             train_on_phantoms(Path(work), "cuda", compute, options.steps) for compute in ("float32", "bfloat16")
         ]
+        record["watching"] = watch_programs(Path(work))
     print(f"{record['device']}: tests {record['tests']['summary']}")
-    for row in (*record["augmentation"], *record["trainings"]):
+    for row in (*record["augmentation"], *record["trainings"], *record["watching"]):
         print(
             "  ".join(
                 f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()

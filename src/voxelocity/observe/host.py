@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from voxelocity.observe.kernel_files import file_text
+
 _ROOT = Path("/")
 _MOUNTS = Path("/proc/self/mounts")
 
@@ -89,10 +91,7 @@ def free_disk_bytes(folder: Path | str) -> int:
 
 def file_system_of(folder: Path | str, *, mounts: Path = _MOUNTS) -> str:
     """The kind of file system below which `folder` lies or would lie, as Linux names it; "" where that is not known."""
-    try:
-        lines = [line.split() for line in mounts.read_text().splitlines()]
-    except OSError:
-        return ""
+    lines = [line.split() for line in file_text(mounts).splitlines()]
     resolved = Path(folder).absolute().resolve()
     kinds = {Path(point): kind for _, point, kind, *_ in lines}
     return next((kinds[place] for place in (resolved, *resolved.parents) if place in kinds), "")
@@ -111,12 +110,8 @@ def control_groups(controller: str, *, root: Path = _ROOT) -> Iterator[Path]:
         controller: "cpu" or "memory".
         root: of the file system with `proc` and `sys`, for tests.
     """
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
     mount = root / "sys/fs/cgroup"
-    for line in lines:
+    for line in file_text(root / "proc/self/cgroup").splitlines():
         _, controllers, inside = line.split(":", 2)
         if not controllers:
             top = mount
@@ -131,8 +126,8 @@ def control_groups(controller: str, *, root: Path = _ROOT) -> Iterator[Path]:
 
 def cpu_quota(folder: Path) -> float | None:
     """Cores that a control group may keep busy, None without a quota."""
-    text = _text(folder / "cpu.max")
-    if text is not None:
+    text = file_text(folder / "cpu.max")
+    if text:
         quota, _, period = text.partition(" ")
         return float(quota) / float(period) if quota != "max" else None
     quota_us, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
@@ -146,18 +141,11 @@ def memory_limit_bytes(folder: Path) -> int | None:
 
 def _droppable_bytes(stat: Path) -> int:
     """Inactive file pages, of the group and those below it (version 1 names these sums `total_...`)."""
-    pairs = dict(line.split(" ", 1) for line in (_text(stat) or "").splitlines())
+    pairs = dict(line.split(" ", 1) for line in file_text(stat).splitlines())
     return int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
 
 
 def _number(*files: Path) -> int | None:
     """The number in the first of the files that exists; None where it holds "max" or none exists."""
-    text = next((text for file in files if (text := _text(file)) is not None), None)
-    return int(text) if text is not None and text.lstrip("-").isdigit() else None
-
-
-def _text(file: Path) -> str | None:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return None
+    text = next((text for file in files if (text := file_text(file))), "")
+    return int(text) if text.lstrip("-").isdigit() else None

@@ -1,4 +1,4 @@
-"""Files of the kernel's that are read again and again: opened once, read whole. Knows nothing of what they say."""
+"""Files of the kernel's: read now and then, or opened once and read again and again. Knows nothing of what they say."""
 
 from __future__ import annotations
 
@@ -55,6 +55,14 @@ class KernelFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def file_text(path: Path) -> str:
+    """All of a file, without blanks around it; "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def read_small(path: str) -> bytes:

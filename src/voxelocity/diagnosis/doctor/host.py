@@ -12,6 +12,7 @@ import psutil
 from voxelocity.diagnosis.doctor.seen import Limits, Memory, Processor
 from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, total_memory_bytes
 from voxelocity.observe.file_systems import is_in_memory
+from voxelocity.observe.kernel_files import file_text
 
 _ROOT = Path("/")
 _SHM = Path("/dev/shm")
@@ -25,8 +26,8 @@ def see_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
         root: of the file system with `proc` and `sys`, for tests.
     """
     affine = os.sched_getaffinity(0)
-    info = _text(root / "proc/cpuinfo")
-    load = _text(root / "proc/loadavg").split()
+    info = file_text(root / "proc/cpuinfo")
+    load = file_text(root / "proc/loadavg").split()
     return Processor(
         name=_field(info, "model name"),
         flags=frozenset(_field(info, "flags").split()),
@@ -58,7 +59,7 @@ def see_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
         swap_used_bytes=swap_used_bytes,
         shm_bytes=shm_bytes,
         shm_free_bytes=shm_free_bytes,
-        overcommit=_number(_text(root / "proc/sys/vm/overcommit_memory")),
+        overcommit=_number(file_text(root / "proc/sys/vm/overcommit_memory")),
     )
 
 
@@ -70,14 +71,14 @@ def see_limits(*, root: Path = _ROOT) -> Limits:
         open_files=files,
         open_files_hard=files_hard,
         processes=_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0]),
-        group_processes=next((count for file in groups if (count := _number(_text(file))) is not None), None),
+        group_processes=next((count for file in groups if (count := _number(file_text(file))) is not None), None),
         locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
         has_rdma=any((root / "sys/class/infiniband").glob("*")),
     )
 
 
 def _num_nodes(folder: Path, affine: set[int]) -> int | None:
-    nodes = [_cores(_text(node / "cpulist")) for node in folder.glob("node[0-9]*")]
+    nodes = [_cores(file_text(node / "cpulist")) for node in folder.glob("node[0-9]*")]
     return sum(bool(cores & affine) for cores in nodes) or None
 
 
@@ -102,10 +103,3 @@ def _limit(value: int) -> int | None:
 def _number(text: str) -> int | None:
     stripped = text.strip()
     return int(stripped) if stripped.isascii() and stripped.isdigit() else None
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""

@@ -1,5 +1,5 @@
 from voxelocity.report import LabelledRun
-from voxelocity.report.differences import different_settings, machine_notices, machines_table
+from voxelocity.report.differences import different_machines, different_settings, machine_notices, machines_table
 
 COMMIT = "8f14e45fceea167a5a36dedd4bea2543d0c3f1a2"
 
@@ -58,3 +58,9 @@ def test_other_machines_and_other_versions_are_told_each_for_what_it_spoils():
         "The runs were made with different versions (commit: 8f14e45fceea, 8f14e45fceea-dirty; torch: 2.13.0, 2.12.1); "
         "what differs may be their doing and not that of the settings.",
     ]
+
+
+def test_of_machines_only_what_all_of_them_tell_can_differ():
+    machines = [{"cpu": "EPYC", "num_cpus": 8, "gpu": None}, {"cpu": "Xeon", "num_cpus": 4, "gpu": "H100"}]
+    assert different_machines(machines) == "gpu: none, H100; cpu: EPYC, Xeon; num_cpus: 8, 4"
+    assert different_machines([machines[0], {}]) == ""

@@ -58,13 +58,13 @@ def machines_table(runs: Sequence[LabelledRun]) -> Table:
 def machine_notices(runs: Sequence[LabelledRun]) -> list[str]:
     """A sentence for what makes times or results hard to compare: another machine, other versions."""
     notices = []
-    machines = _differing(runs, _MACHINE_KEYS)
-    if machines:
+    machines = [run.machine for run in runs]
+    if different := different_machines(machines):
         notices.append(
-            f"The runs were made on different machines ({machines}); "
+            f"The runs were made on different machines ({different}); "
             "their times do not compare as if they were made on one."
         )
-    versions = _differing(runs, _VERSION_KEYS)
+    versions = _differing(machines, _VERSION_KEYS)
     if versions:
         notices.append(
             f"The runs were made with different versions ({versions}); what differs may be their doing and not that "
@@ -73,10 +73,18 @@ def machine_notices(runs: Sequence[LabelledRun]) -> list[str]:
     return notices
 
 
-def _differing(runs: Sequence[LabelledRun], keys: Sequence[str]) -> str:
+def different_machines(machines: Sequence[Mapping[str, object]]) -> str:
+    """What differs of machines, as `observe.environment` tells them: "cpu: EPYC, Xeon; num_cpus: 8, 4".
+
+    Empty for equal ones; what one of them does not tell is no difference.
+    """
+    return _differing(machines, _MACHINE_KEYS)
+
+
+def _differing(machines: Sequence[Mapping[str, object]], keys: Sequence[str]) -> str:
     texts = []
     for key in keys:
-        values = [_text(run.machine, key) for run in runs if key in run.machine]
+        values = [_text(machine, key) for machine in machines if key in machine]
         if len(set(values)) > 1:
             texts.append(f"{key}: {', '.join(values)}")
     return "; ".join(texts)

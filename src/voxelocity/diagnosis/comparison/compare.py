@@ -13,8 +13,9 @@ from voxelocity.diagnosis.facts import PARTS, Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.looks import name_of
 from voxelocity.diagnosis.shown.wording import Pace, pace
+from voxelocity.report.differences import different_machines
 from voxelocity.report.labelled import LabelledRun, differing_settings
-from voxelocity.report.quantities import count_text, value_text
+from voxelocity.report.quantities import count_text
 
 BEFORE, AFTER = "before", "after"
 # What names places and counts, and so differs between any two recordings.
@@ -155,13 +156,8 @@ def _settings(facts: Facts) -> dict[str, Any]:
 
 def _notices(a: Diagnosis, b: Diagnosis, *, has_images: bool) -> list[str]:
     notices = []
-    for key in ("cpu", "gpu", "num_cpus"):
-        values = [one.facts.environment.get(key) for one in (a, b)]
-        if values[0] != values[1]:
-            notices.append(
-                f"The two were made on different machines ({key}: {value_text(values[0])}, {value_text(values[1])}); "
-                "their times do not compare."
-            )
+    if machines := different_machines([one.facts.environment for one in (a, b)]):
+        notices.append(f"The two were made on different machines ({machines}); their times do not compare.")
     kinds = [dict.fromkeys(one.kind for one in side.facts.passes) for side in (a, b)]
     for only, other, done in ((kinds[0], kinds[1], "counted as it was before"), (kinds[1], kinds[0], "left out")):
         word = BEFORE if only is kinds[0] else AFTER

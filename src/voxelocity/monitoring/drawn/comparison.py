@@ -18,6 +18,7 @@ from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, 
 from voxelocity.monitoring.drawn.phases import Phase, phases_of
 from voxelocity.monitoring.drawn.summary import ended_text, gpu_energy_wh, title_of
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.report.differences import different_machines
 from voxelocity.report.labelled import LabelledRun, differing_settings
 from voxelocity.report.quantities import (
     NOT_AVAILABLE,
@@ -220,11 +221,8 @@ def _notices(a: MonitorRecord, b: MonitorRecord) -> list[str]:
             notices.append(f"{word.capitalize()}, {ended_text(record)}.")
         if len(record.samples) < _FEW_SAMPLES:
             notices.append(f"{word.capitalize()} has {len(record.samples)} samples only; its means are rough.")
-    for key in ("cpu", "gpu", "num_cpus"):
-        values = [record.environment.get(key) for record in (a, b)]
-        if values[0] != values[1]:
-            old, new = (value_text(value) for value in values)
-            notices.append(f"The two were made on different machines ({key}: {old}, {new}).")
+    if machines := different_machines([record.environment for record in (a, b)]):
+        notices.append(f"The two were made on different machines ({machines}).")
     return notices
 
 

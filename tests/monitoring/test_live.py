@@ -72,8 +72,8 @@ def test_without_colour_nothing_is_coloured_and_with_it_a_full_bar_is_red():
 def test_an_empty_sample_and_none_at_all_have_lines_too():
     empty = Sample(time_s=1.0, period_s=1.0, host=HostSample(), gpus=(GpuSample(index=2, slice=1),))
     texts = [CODES.sub("", line) for line in lines(empty)]
-    assert texts[1].rstrip() == "CPU     not known"
-    assert texts[4].startswith("GPU 2.1 n/a of n/a")
+    assert texts[1].rstrip() == "CPU                 not known"
+    assert texts[4].startswith("GPU 2.1             n/a of n/a")
     assert [CODES.sub("", line) for line in lines(None)] == ["── starting ── python train.py"]
 
 

@@ -73,6 +73,8 @@ def test_the_verdict_of_a_run_that_never_got_there_is_a_bound():
 def test_without_a_target_the_verdict_takes_the_rate():
     a, b = LabelledRun(label="A", images_per_s=40.0), LabelledRun(label="B", images_per_s=180.0)
     assert comparison_verdict([a, b]) == "B trained on 180 images per second, A on 40.0: 4.5 times faster."
+    like = replace(b, images_per_s=41.0)
+    assert comparison_verdict([a, like]) == "B trained on 41.0 images per second, A on 40.0: about as fast."
 
 
 def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):

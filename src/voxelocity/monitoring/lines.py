@@ -112,10 +112,10 @@ def _gpu(gpu: GpuSample, is_ascii: bool) -> Text:
 
 
 def _row(name: str, share: float | None, is_ascii: bool) -> Text:
-    """The name and a bar; no bar where the share is not known."""
-    text = Text(name.ljust(_NAME_COLUMNS))
+    """The name and a bar; blanks where the share is not known, so that figures stand below one another."""
+    text = Text(name.ljust(_NAME_COLUMNS - 1) + " ")
     if share is None:
-        return text
+        return text.append(" " * (_BAR_COLUMNS + 2))
     full, empty = ("#", ".") if is_ascii else ("█", "░")
     num_full = round(min(1.0, max(0.0, share)) * _BAR_COLUMNS)
     style = "red" if share >= _FULL else "yellow" if share >= _BUSY else "green"

@@ -33,6 +33,9 @@ from voxelocity.report.views import (
     side_by_side,
 )
 
+# A factor below this reads as 1.0.
+_LEAST_FASTER = 1.05
+
 
 def render_comparison(
     runs: Sequence[LabelledRun],
@@ -127,7 +130,7 @@ def _target_text(base: LabelledRun, ours: LabelledRun, target_dice: float | None
         return f"{reached}, {base.label} in {duration_text(base_s)}: {_times_text(base_s / ours_s)}."
     if base.wall_s is None:
         return f"{reached}, {base.label} did not."
-    more = f": more than {_times_text(base.wall_s / ours_s)}" if base.wall_s > ours_s else ""
+    more = f": more than {_times_text(base.wall_s / ours_s)}" if base.wall_s / ours_s >= _LEAST_FASTER else ""
     return f"{reached}, {base.label} did not in {duration_text(base.wall_s)}{more}."
 
 
@@ -142,6 +145,8 @@ def _rate_text(base: LabelledRun, ours: LabelledRun) -> str:
 
 
 def _times_text(factor: float) -> str:
+    if 1.0 / _LEAST_FASTER < factor < _LEAST_FASTER:
+        return "about as fast"
     pace = "faster" if factor >= 1.0 else "slower"
     return f"{factor_text(max(factor, 1.0 / factor)).removesuffix('×')} times {pace}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from voxelocity.report.charts import STAND_INS, Points, calm, drawing, inline, time_unit
 
@@ -20,6 +20,13 @@ _SIZE_INCH = (6.0, 2.5)
 _EDGES = {"left": 0.135, "right": 0.985, "top": 0.96, "bottom": 0.215}
 _LINE_WIDTH = {False: 1.9, True: 1.3}
 _DASHES = (0, (4, 3))
+
+Stroke = Literal["solid", "dashed", "dotted"]
+_STROKES: Mapping[Stroke, str | tuple[int, tuple[float, float]]] = {
+    "solid": "-",
+    "dashed": (0, (6.0, 2.0)),
+    "dotted": (0, (1.2, 1.6)),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +43,7 @@ class Line:
     colour: str
     points: Points
     is_thin: bool = False
+    stroke: Stroke = "solid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +126,19 @@ def draw_timeline(
             color=colours[band.colour],
             alpha=0.25,
             linewidth=0,
+            label=band.name,
         )
     for line in timeline.lines:
         _draw_line(axes, line, unit_s, colours)
     if timeline.limit is not None:
-        axes.axhline(timeline.limit, color=colours["chart-target"], linewidth=1.2, linestyle=_DASHES, zorder=1)
+        axes.axhline(
+            timeline.limit,
+            color=colours["chart-target"],
+            linewidth=1.2,
+            linestyle=_DASHES,
+            zorder=1,
+            label=timeline.limit_name,
+        )
     axes.set_ylim(0.0, timeline.y_top or _top(timeline))
     # A little beyond, so that a marker at the end is seen whole.
     axes.set_xlim(0.0, longest_s / unit_s * 1.01)
@@ -142,6 +158,8 @@ def _draw_line(axes: Axes, line: Line, unit_s: float, colours: Mapping[str, str]
         [value if math.isfinite(value) else math.nan for value in values],
         color=colours[line.colour],
         linewidth=_LINE_WIDTH[line.is_thin],
+        linestyle=_STROKES[line.stroke],
+        label=line.name,
         marker="o" if alone else "",
         markevery=alone,
         markersize=4.5,

@@ -69,6 +69,7 @@ class LegendEntry:
     name: str
     colour: str
     is_dashed: bool = False
+    is_dotted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

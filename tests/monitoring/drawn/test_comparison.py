@@ -68,7 +68,7 @@ def test_lines_fit_a_terminal_of_60_columns_but_for_what_wraps(record, mark):
     lines = monitor_comparison_lines(before, record(10, command=("python", "train.py", "--fast")))
     assert "Watched                        20 s         10 s" in lines
     assert max(len(line) for line in lines[1:-1]) <= 60
-    assert lines[-1].strip().startswith("command:")
+    assert lines[-1].strip() == "command: python train.py -> python train.py --fast"
 
 
 def test_as_json_nothing_is_nan(record, gpu):

@@ -73,6 +73,29 @@ def test_the_page_tells_the_record_in_words_and_figures(full, tmp_path):
         assert phrase in words
 
 
+def test_a_gpu_looks_the_same_in_line_and_legend(record, gpu, tmp_path):
+    text = render_monitor_page(record(20, gpus=[gpu(i) for i in range(8)]), tmp_path / "p.html").read_text("utf-8")
+    legend = re.findall(r'<span class="swatch([^"]*)" style="--swatch: ([^"]+)"></span>(GPU \d)', text)[:8]
+    assert [look for *look, _ in legend[:4]] == [
+        ["", "var(--accent)"], ["", "var(--class-1)"], ["", "var(--class-2)"], [" dashed", "var(--accent)"],
+    ]  # fmt: skip
+    assert legend[6][0] == " dotted"
+    assert len({(stroke, colour) for stroke, colour, _ in legend}) == 8
+
+
+def test_a_phase_that_others_fill_is_in_the_table_and_not_in_the_legend(record, mark, tmp_path):
+    marks = [mark("epoch", 0.0, 20.0), mark("training", 0.0, 15.0), mark("validation", 15.0, 5.0)]
+    text = render_monitor_page(record(20, phases=marks), tmp_path / "p.html").read_text("utf-8")
+    legend = re.findall(r"</span>(epoch|training|validation)</li>", text)
+    assert legend == ["training", "validation"]
+    assert '<th scope="row" role="rowheader">epoch</th>' in text
+
+
+def test_a_cost_too_small_for_a_digit_is_not_called_none(record, tmp_path):
+    words = draw(record(600, own_cpu_s=0.05), tmp_path).words
+    assert "cost 50 ms of CPU time, less than 0.1 % of one core while it watched." in words
+
+
 def test_the_sections_follow_the_order_of_questions(full, tmp_path):
     text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [

@@ -46,10 +46,15 @@ def test_a_colour_that_was_given_is_kept_and_anything_else_ignored(mark):
     assert phases[1].colour.startswith("part-")
 
 
-def test_few_stretches_are_drawn_as_they_are_with_inner_ones_on_top(mark):
+def test_few_stretches_are_exact_and_an_inner_phase_parts_the_one_around_it(mark):
     phases = phases_of([mark("outer", 0.0, 10.0), mark("inner", 2.0, 3.0)])
     stretches = stretches_of(phases, 8.0)
-    assert [(s.name, s.start_s, s.stop_s) for s in stretches] == [("outer", 0.0, 8.0), ("inner", 2.0, 5.0)]
+    assert [(s.name, s.start_s, s.stop_s) for s in stretches] == [
+        ("outer", 0.0, 2.0),
+        ("inner", 2.0, 5.0),
+        ("outer", 5.0, 8.0),
+    ]
+    assert stretches_of(phases, 0.0) == []
 
 
 def test_many_stretches_become_few_cells_and_the_longest_in_a_cell_leads(mark):

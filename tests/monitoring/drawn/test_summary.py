@@ -56,13 +56,18 @@ def test_how_the_command_ended_is_told_in_words(record, status, text):
 def test_a_long_command_is_cut_for_the_heading(record):
     assert title_of(record(1, command=("python", "my train.py"))) == "python 'my train.py'"
     assert title_of(record(1, command=("python", "x" * 100))) == f"python {'x' * 57} ..."
+    assert title_of(record(1, command=("python", *["--wordy"] * 12))) == f"python{' --wordy' * 7} ..."
     assert title_of(record(1, command=())) == "Monitor"
+
+
+def test_the_heading_names_programs_without_their_folders(record):
+    assert title_of(record(1, command=("/opt/venv/bin/python", "/home/a/train.py", "a/b"))) == "python train.py a/b"
 
 
 def test_cards_show_means_and_peaks(record, gpu):
     shown = {card.name: (card.value, card.note) for card in cards(Columns(record(3600, gpus=[gpu()])))}
     assert shown == {
-        "Watched": ("1 h", "3,600 samples, one in 1.0 s"),
+        "Watched": ("1 h", "3,600 samples, one every 1.0 s"),
         "CPU busy": ("50.0 %", "mean of 2 cores"),
         "The program": ("0.500 cores", "mean; at most 0.500 cores"),
         "Memory": ("6.00 GiB", "at most, of 24.0 GiB"),
@@ -103,6 +108,6 @@ def test_each_device_has_a_row_with_why_its_clocks_were_held_back(record, gpu):
     table = device_table(Columns(record(4, gpus=gpus)))
     assert table.rows == [
         ("GPU 0", "NVIDIA H100 80GB HBM3", "80.0 %", "20.0 GiB of 80.0 GiB", "360 W", "60.0 °C",
-         "hw_slowdown, sw_power_cap"),
+         "hw slowdown, sw power cap"),
         ("GPU 1", "n/a", "80.0 %", "20.0 GiB of 80.0 GiB", "n/a", "n/a", "none seen"),
     ]  # fmt: skip

@@ -7,6 +7,7 @@ for that. What it does tell is whether the machine was used more, and what it co
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -118,7 +119,7 @@ def monitor_comparison_lines(a: MonitorRecord, b: MonitorRecord) -> list[str]:
         lines += ["", *_rows(phase.name, [figure.row for figure in phase.figures])]
     if found.settings:
         lines += ["", "Different"]
-        lines += [f"  {key}: {value_text(old, key)} -> {value_text(new, key)}" for key, (old, new) in
+        lines += [f"  {key}: {setting_text(old, key)} -> {setting_text(new, key)}" for key, (old, new) in
                   found.settings.items()]  # fmt: skip
     return lines
 
@@ -207,10 +208,19 @@ def _of_phase(columns: Columns, phase: Phase | None) -> dict[str, float]:
     return dict(zip(keys, (phase.seconds, *means, mean_of_known(busy)), strict=True))
 
 
+def setting_text(value: Any, key: str) -> str:
+    """The value of a setting in one line, a command as a shell takes it."""
+    return shlex.join(value) if key == "command" and isinstance(value, list) else value_text(value, key)
+
+
 def _settings(record: MonitorRecord) -> LabelledRun:
     return LabelledRun(
         label="",
-        settings={"command": list(record.command), "period_s": record.period_s, "machine": dict(record.environment)},
+        settings={
+            "command": list(record.command),
+            "period_s": record.period_s,
+            "machine": dict(record.environment),
+        },
     )
 
 

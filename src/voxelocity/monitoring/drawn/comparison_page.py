@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from voxelocity.monitoring.drawn.comparison import Figure, compare_records, comparison_sentence
+from voxelocity.monitoring.drawn.comparison import Figure, compare_records, comparison_sentence, setting_text
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import value_text
 from voxelocity.report.views import Card, Table, render
 
 _HEADS = ("", "Before", "After")
@@ -20,7 +19,7 @@ def render_monitor_comparison(a: MonitorRecord, b: MonitorRecord, path: str | Pa
         OutputError: the file cannot be written.
     """
     found = compare_records(a, b)
-    rows = [(key, *(value_text(value, key) for value in values)) for key, values in found.settings.items()]
+    rows = [(key, *(setting_text(value, key) for value in values)) for key, values in found.settings.items()]
     context = {
         "title": found.titles[1] if found.titles[0] == found.titles[1] else " → ".join(found.titles),
         "sentence": comparison_sentence(found),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import count_text, duration_text, share_text
+from voxelocity.report.tables import machine_table
 from voxelocity.report.timeline import Stretch, Timeline, timeline_svg
-from voxelocity.report.views import BarPart, LegendEntry, key_value_table, render
+from voxelocity.report.views import BarPart, LegendEntry, render
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ def render_monitor_page(record: MonitorRecord, path: str | Path) -> Path:
         "status": _status(record),
         "sentence": sentence(columns),
         "cards": cards(columns),
-        "phase_legend": _legend_of(phases),
+        "phase_legend": _legend_of(phases, {stretch.name for stretch in stretches}),
         "phase_strip": _strip(stretches, columns.until_s),
         "phases": phase_table(columns, phases),
         "num_ranks": len({mark.rank for mark in record.phases}),
@@ -56,7 +57,7 @@ def render_monitor_page(record: MonitorRecord, path: str | Path) -> Path:
         "devices": device_table(columns) if columns.devices else None,
         "missing": record.missing,
         "own_cost": _own_cost(record),
-        "machine": key_value_table("Machine", record.environment),
+        "machine": machine_table(record.environment) if record.environment else None,
         "command": command,
     }
     return write_whole(path, render("monitor.html.j2", **context))
@@ -71,7 +72,15 @@ def _status(record: MonitorRecord) -> str:
 
 
 def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
-    entries = [LegendEntry(name=line.name, colour=f"var(--{line.colour})") for line in timeline.lines]
+    entries = [
+        LegendEntry(
+            name=line.name,
+            colour=f"var(--{line.colour})",
+            is_dashed=line.stroke == "dashed",
+            is_dotted=line.stroke == "dotted",
+        )
+        for line in timeline.lines
+    ]
     entries += [LegendEntry(name=band.name, colour=f"var(--{band.colour}-faint)") for band in timeline.bands]
     if timeline.limit is not None:
         entries.append(LegendEntry(name=timeline.limit_name, colour="var(--chart-target)", is_dashed=True))
@@ -84,8 +93,9 @@ def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
     )
 
 
-def _legend_of(phases: Sequence[Phase]) -> list[LegendEntry]:
-    return [LegendEntry(name=phase.name, colour=_css(phase.colour)) for phase in phases]
+def _legend_of(phases: Sequence[Phase], seen: Collection[str]) -> list[LegendEntry]:
+    """The phases that are seen in the strip; one that others fill lies behind them all along."""
+    return [LegendEntry(name=phase.name, colour=_css(phase.colour)) for phase in phases if phase.name in seen]
 
 
 def _css(colour: str) -> str:
@@ -113,8 +123,9 @@ def _own_cost(record: MonitorRecord) -> str:
     if record.seconds <= 0.0:
         return ""
     share = record.own_cpu_s / record.seconds
+    share_words = "less than 0.1 %" if 0.0 < share < 0.0005 else share_text(share)
     samples = count_text(len(record.samples), "sample")
     return (
-        f"Taking {samples} cost {duration_text(record.own_cpu_s)} of CPU time, {share_text(share)} of one core "
+        f"Taking {samples} cost {duration_text(record.own_cpu_s)} of CPU time, {share_words} of one core "
         "while it watched."
     )

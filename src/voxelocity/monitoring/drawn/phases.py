@@ -17,7 +17,7 @@ _MAX_PHASES = 12
 _MAX_EXACT = 120
 _NUM_CELLS = 300
 # Far from one another first, and the colour of the first line last.
-_COLOURS = ("part-3", "part-5", "part-7", "part-4", "part-6", "part-8", "part-2", "part-1")
+_COLOURS = ("part-3", "part-5", "class-4", "part-2", "part-7", "part-4", "part-6", "part-8", "part-1")
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -71,16 +71,14 @@ def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
 
 
 def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
-    """The phases as coloured ground: each stretch where there are few, else which phase leads in each cell of time."""
+    """The phases as coloured ground without overlaps: the innermost at each time where there are few stretches, else
+    which leads in each cell of time.
+    """
     if sum(phase.edges_s.size // 2 for phase in phases) > _MAX_EXACT:
-        return _leading(phases, until_s)
-    # Longer ones first, so that an inner phase lies on top of the one around it.
-    return [
-        Stretch(name=phase.name, colour=phase.colour, start_s=float(start_s), stop_s=min(float(stop_s), until_s))
-        for phase in sorted(phases, key=lambda phase: -phase.seconds)
-        for start_s, stop_s in zip(phase.edges_s[::2], phase.edges_s[1::2], strict=True)
-        if start_s < until_s
-    ]
+        return _leading(phases, np.linspace(0.0, until_s, _NUM_CELLS + 1))
+    edges = np.unique(np.concatenate([[0.0, until_s], *(phase.edges_s for phase in phases)]))
+    edges = edges[edges <= until_s]
+    return _leading(phases, edges) if edges.size > 1 else []
 
 
 def _phase(name: str, marks: Sequence[PhaseMark], place: int | None) -> Phase:
@@ -100,8 +98,8 @@ def _united(starts_s: Column, stops_s: Column) -> Column:
     return np.stack([starts[begins], reached[ends]], axis=1).ravel()
 
 
-def _leading(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
-    edges = np.linspace(0.0, until_s, _NUM_CELLS + 1)
+def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
+    """One phase, or none, in each cell between the edges; cells of one phase are put together."""
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
     # Rounded, so that phases which fill a cell are equal.
     covered = np.round([phase.within(edges[:-1], edges[1:]) for phase in by_length], 9)
@@ -112,10 +110,10 @@ def _leading(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
     anything = Phase(name="", colour="", count=0, edges_s=united).within(edges[:-1], edges[1:])
     # Of phases that cover a cell alike, the innermost: the shortest, which stands last.
     leader = len(by_length) - 1 - np.argmax(covered[::-1], axis=0)
-    is_empty = (edges[1] - anything) > np.max(covered, axis=0)
+    is_empty = (np.diff(edges) - anything) > np.max(covered, axis=0)
     leader = np.where(is_empty, -1, leader)
     changes = np.flatnonzero(np.diff(leader)) + 1
-    starts, stops = np.concatenate([[0], changes]), np.concatenate([changes, [_NUM_CELLS]])
+    starts, stops = np.concatenate([[0], changes]), np.concatenate([changes, [len(leader)]])
     return [
         Stretch(
             name=by_length[leader[start]].name,

@@ -60,8 +60,8 @@ def render_monitor_png(record: MonitorRecord, path: str | Path) -> Path:
     for axes, timeline in zip(axes_of, timelines, strict=True):
         draw_timeline(axes, timeline, stretches, colours=_COLOURS)
         axes.set_title(timeline.title, loc="left", fontsize=10, color=_COLOURS["chart-ink"])
-        handles = [line for line in axes.get_lines() if line.get_linestyle() == "-"]
-        names = [_literally(line.name) for line in timeline.lines]
+        handles, names = axes.get_legend_handles_labels()
+        names = [_literally(name) for name in names]
         if handles:
             axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9,
                         labelcolor=_COLOURS["chart-ink"])  # fmt: skip
@@ -70,8 +70,11 @@ def render_monitor_png(record: MonitorRecord, path: str | Path) -> Path:
     if phases:
         from matplotlib.patches import Patch
 
+        seen = {stretch.name for stretch in stretches}
         patches = [
-            Patch(facecolor=_COLOURS.get(p.colour, p.colour), alpha=0.35, label=_literally(p.name)) for p in phases
+            Patch(facecolor=_COLOURS.get(p.colour, p.colour), alpha=0.35, label=_literally(p.name))
+            for p in phases
+            if p.name in seen
         ]
         figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=9,
                       labelcolor=_COLOURS["chart-ink"])  # fmt: skip

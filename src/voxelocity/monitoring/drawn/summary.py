@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -31,9 +32,12 @@ def sentence(columns: Columns) -> str:
 
 
 def title_of(record: MonitorRecord) -> str:
-    """The command, as far as it fits into a heading; "Monitor" where there was none."""
-    whole = shlex.join(record.command) or "Monitor"
-    return whole if len(whole) <= _TITLE_LENGTH else f"{whole[:_TITLE_LENGTH].rstrip()} ..."
+    """The command without its folders, as far as it fits into a heading; "Monitor" where there was none."""
+    whole = shlex.join(Path(word).name if word.startswith("/") else word for word in record.command) or "Monitor"
+    if len(whole) <= _TITLE_LENGTH:
+        return whole
+    words = whole[: _TITLE_LENGTH + 1].rpartition(" ")[0]
+    return f"{words if len(words) > _TITLE_LENGTH // 2 else whole[:_TITLE_LENGTH].rstrip()} ..."
 
 
 def ended_text(record: MonitorRecord) -> str:
@@ -55,7 +59,7 @@ def cards(columns: Columns) -> list[Card]:
     every = (
         ""
         if not record.samples
-        else f"{count_text(len(record.samples), 'sample')}, one in {duration_text(record.period_s)}"
+        else f"{count_text(len(record.samples), 'sample')}, one every {duration_text(record.period_s)}"
     )
     shown = [
         Card(name="Watched", value=duration_text(record.seconds), note=every or "no sample"),
@@ -116,10 +120,10 @@ def device_table(columns: Columns) -> Table:
                 f"{bytes_text(used)} of {bytes_text(total)}" if math.isfinite(used) else NOT_AVAILABLE,
                 _number_text(columns.mean(device.column("power_w")), " W"),
                 _number_text(peak(device.column("temperature_c")), " °C"),
-                joined(reasons) or "none seen",
+                joined(reasons).replace("_", " ") or "none seen",
             )
         )
-    heads = ("GPU", "Name", "Busy", "Memory at most", "Power", "At most", "Clocks held back by")
+    heads = ("GPU", "Name", "Busy", "Memory at most", "Power", "Temperature at most", "Clocks held back by")
     return Table(caption="GPUs", heads=heads, rows=rows, text_columns=frozenset({1, 6}))
 
 

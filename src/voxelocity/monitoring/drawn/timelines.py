@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from voxelocity.monitoring.drawn.columns import Column, Columns, Device, peak, thinned
-from voxelocity.report.timeline import Band, Line, Timeline
+from voxelocity.report.timeline import Band, Line, Stroke, Timeline
 
-_GPU_COLOURS = ("accent", *(f"class-{index}" for index in range(1, 8)))
+# Three colours that people of any colour vision tell apart, and three ways to draw them.
+_GPU_COLOURS = ("accent", "class-1", "class-2")
+_STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
+_MAX_LINES = 8
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _PER_CENT = 100.0
 
@@ -29,8 +33,8 @@ def host_timelines(columns: Columns) -> list[Timeline]:
             [
                 ("used", "accent", host("memory_used_bytes")),
                 ("the program", "class-5", host("program_memory_bytes")),
-                ("swap", "class-4", _if_any(host("swap_used_bytes"))),
-                ("/dev/shm", "class-6", _if_any(host("shm_used_bytes"))),
+                ("swap", "class-1", _if_any(host("swap_used_bytes"))),
+                ("/dev/shm", "class-2", _if_any(host("shm_used_bytes"))),
             ],
             limit=columns.memory_limit_bytes,
         ),
@@ -42,7 +46,7 @@ def host_timelines(columns: Columns) -> list[Timeline]:
             [
                 ("read", "accent", host("disk_read_bytes_per_s")),
                 ("written", "class-5", host("disk_write_bytes_per_s")),
-                ("read by the program", "class-1", host("program_read_bytes_per_s")),
+                ("read by the program", "class-2", host("program_read_bytes_per_s")),
             ],
             per="/s",
         ),
@@ -95,7 +99,7 @@ def _cpu(columns: Columns) -> Timeline | None:
     series = [
         ("all cores", "accent", mean * _PER_CENT),
         ("the program", "class-5", columns.host("program_cores") / cores * _PER_CENT),
-        ("other programs", "class-4", columns.host("others_cores") / cores * _PER_CENT),
+        ("other programs", "class-2", columns.host("others_cores") / cores * _PER_CENT),
         ("held back by the quota", "class-1", _if_any(columns.host("throttled_share")) * _PER_CENT),
     ]
     lines = _lines(columns, series)
@@ -203,10 +207,13 @@ def memory_share(device: Device) -> Column:
 
 def _by_device(columns: Columns, series: Sequence[tuple[str, Column]]) -> tuple[list[Line], list[Band]]:
     known = [(name, column) for name, column in series if np.isfinite(column).any()]
-    if len(known) <= len(_GPU_COLOURS):
+    if len(known) <= _MAX_LINES:
+        # A device looks the same in every chart, also where another one is not in it.
         places = {name: place for place, (name, _) in enumerate(series)}
-        named = [(name, _GPU_COLOURS[places[name] % len(_GPU_COLOURS)], column) for name, column in known]
-        return _lines(columns, named), []
+        looks = [divmod(places[name] % (len(_GPU_COLOURS) * len(_STROKES)), len(_GPU_COLOURS)) for name, _ in known]
+        named = [(name, _GPU_COLOURS[colour], column) for (name, column), (_, colour) in zip(known, looks, strict=True)]
+        lines = _lines(columns, named)
+        return [replace(line, stroke=_STROKES[stroke]) for line, (stroke, _) in zip(lines, looks, strict=True)], []
     values = np.stack([column for _, column in known])
     there = np.isfinite(values)
     counts = there.sum(axis=0)

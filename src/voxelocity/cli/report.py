@@ -135,14 +135,27 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 def _print_lines(lines: list[str], page: Path | None) -> None:
-    """Prints them wrapped at words where they are longer than the terminal is wide."""
+    """Prints them wrapped at words where they are longer than the terminal is wide; figures keep their units."""
+    import textwrap
+
     from rich.console import Console
     from rich.text import Text
 
+    from voxelocity.report.views import unbroken
+
     console = Console()
-    for line in [*lines, "", *([f"see {page}"] if page is not None else [])]:
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        wrapped = textwrap.wrap(
+            unbroken(line), console.width, subsequent_indent=indent if line[:1] == " " else "",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        for part in wrapped if len(line) > console.width else [line]:
+            console.print(Text(part.replace("\N{NO-BREAK SPACE}", " ")), highlight=False, soft_wrap=True)
+    console.print()
+    if page is not None:
         # A place must be whole, to be copied.
-        console.print(Text(line), highlight=False, soft_wrap=line.startswith("see "))
+        console.print(Text(f"see {page}"), highlight=False, soft_wrap=True)
 
 
 def _compare_runs(

@@ -10,7 +10,7 @@ from voxelocity.diagnosis.comparison.told import comparison_lines, comparison_to
     ("wait", "words"),
     [
         (1.0, "the program is as fast as before:"),
-        (3.0, "the program is slower, at 0.45× of its pace:"),
+        (3.0, "the program is slower and takes 2.2 times as long:"),
         (0.9, "the program takes about 6 % less time:"),
     ],
 )

@@ -133,7 +133,7 @@ def test_workers_are_joined_to_the_process_they_work_for(tmp_path: Path) -> None
     facts = read_facts(tmp_path)
     assert facts.main.pid == 10
     assert [(f.worker, f.num_batches, len(f.batch_s)) for f in facts.fetches] == [(0, 5, 2), (1, 4, 1)]
-    assert "ranks 1: recorded too; what is told is rank 0" in facts.not_measured
+    assert "rank 1: recorded too; what is told is rank 0" in facts.not_measured
 
 
 def test_process_that_trains_is_the_main_one_and_not_the_one_that_started_it(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_program_that_only_warmed_up_or_never_stepped_is_told_so(tmp_path: Path)
     warm = Step(**{**asdict(STEP), "phase": "warm-up"})
     write(tmp_path, "10-a", [process(10), ("step", warm), ("end", Ending(reason="program", time_s=0))])
     told = read_facts(tmp_path).not_measured
-    assert "steps: the program ended after 1 steps, all of them warm-up; let it train longer" in told
+    assert "steps: the program ended after 1 warm-up step; let it train longer" in told
     assert "the ceiling: no experiment was made, as the program ended by itself before" in told
     (tmp_path / "10-a.jsonl").unlink()
     write(tmp_path, "10-a", [process(10), ("end", Ending(reason="program", time_s=0))])
@@ -178,7 +178,7 @@ def test_program_that_only_warmed_up_or_never_stepped_is_told_so(tmp_path: Path)
 def test_experiment_that_could_not_be_done_is_told_with_its_reason(tmp_path: Path) -> None:
     copy = ExperimentFacts(name="copy", unit="batch", seconds=(), note="no device")
     write(tmp_path, "10-a", [process(10), ("step", STEP), ("experiment", copy)])
-    assert "copy: no device" in read_facts(tmp_path).not_measured
+    assert "copying a batch to the device: no device" in read_facts(tmp_path).not_measured
 
 
 def test_what_the_recorder_could_not_do_is_told(tmp_path: Path) -> None:
@@ -215,4 +215,4 @@ def test_files_hold_plain_json_lines(tmp_path: Path) -> None:
 def test_a_reason_that_several_experiments_share_is_told_once(tmp_path: Path) -> None:
     notes = [ExperimentFacts(name=name, unit="item", seconds=(), note="no loader") for name in ("loader", "items")]
     write(tmp_path, "10-a", [process(10), ("step", STEP), *(("experiment", note) for note in notes)])
-    assert "loader, items: no loader" in read_facts(tmp_path).not_measured
+    assert "the loader alone, the data set alone: no loader" in read_facts(tmp_path).not_measured

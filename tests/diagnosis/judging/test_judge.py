@@ -109,13 +109,17 @@ def test_what_was_not_measured_is_said_with_its_reason(clean):
     )
     missing = diagnose(facts).not_measured
     assert missing[0] == "NVML"
-    assert (
-        "the step on batches that are there already (the loop has no batch of its own): "
-        "the ceiling is estimated from the steps' parts"
-    ) in missing
+    assert ("the ceiling (the loop has no batch of its own): it is estimated from the steps' parts") in missing
     assert "the machine while the program ran: cores, memory, other programs" in missing
     assert "which lines the time went to: no stacks were taken" in missing
     assert "how fast the storage reads the program's files" in missing
+
+
+def test_that_there_was_no_experiment_and_what_the_ceiling_rests_on_is_one_line(clean):
+    facts = replace(clean, experiments=[], not_measured=["the ceiling: no experiment was made, as none was asked for"])
+    assert [text for text in diagnose(facts).not_measured if "ceiling" in text] == [
+        "the ceiling: no experiment was made, as none was asked for; it is estimated from the steps' parts"
+    ]
 
 
 def test_the_own_cost_is_a_share_and_unknown_where_it_was_not_noted(clean):

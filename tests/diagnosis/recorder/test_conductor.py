@@ -121,14 +121,20 @@ def test_ceiling_without_a_known_loader_is_told_to_be_impossible(
 
     facts = recorded(program, **{**SHORT, "seconds": 0.05})
     assert phases(facts) == ["warm-up", "watched", "profiled"]
-    (note,) = [text for text in facts.not_measured if text.startswith("resident batch")]
-    assert note.startswith("resident batch, loader, items, collate, copy: the program's batches come from no loader ")
+    (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
+    assert note.startswith(
+        "the step on batches that are there already, the loader alone, the data set alone, putting a batch together, "
+        "copying a batch to the device: the program's batches come from no loader "
+    )
 
 
 def test_batches_too_large_to_keep_are_told(recorded: Recorded, endless: Any) -> None:
     facts = recorded(endless(DataLoader(SlowItems(), batch_size=2)), **SHORT, kept_bytes=8)
-    (note,) = [text for text in facts.not_measured if text.startswith("resident batch")]
-    assert note == "resident batch: no batch could be kept: it is larger than 8 bytes, or none was fetched"
+    (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
+    assert note == (
+        "the step on batches that are there already: no batch could be kept: it is larger than 8 bytes, "
+        "or none was fetched"
+    )
 
 
 def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(
@@ -144,7 +150,7 @@ def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(
     facts = recorded(program, **{**SHORT, "experiments": False}, seconds=0.2)
     assert 0.2 <= sum(step.seconds for step in facts.counted) < 0.4
     assert len(facts.counted) > 4
-    assert "the ceiling: no experiment was made, as they were not asked for" in facts.not_measured
+    assert "the ceiling: no experiment was made, as none was asked for" in facts.not_measured
 
 
 def test_whole_program_runs_to_its_end_and_has_its_own_results(recorded: Recorded, items: Any) -> None:
@@ -245,7 +251,7 @@ def test_files_that_were_read_are_read_again(tmp_path: Path) -> None:
     assert cold["unit"] == warm["unit"] == "byte"
     assert len(cold["seconds"]) == 1
     assert 0 < warm["seconds"][0] < 1e-5
-    assert cold["note"] == "1 files, 100000 bytes"
+    assert cold["note"] == "1 file, 0.1 MiB"
 
 
 def test_data_set_that_raises_in_an_experiment_is_told() -> None:

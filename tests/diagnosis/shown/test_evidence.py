@@ -35,7 +35,7 @@ def test_sections_without_facts_are_left_out(example_diagnosis):
 
 
 def test_steps_are_told_by_how_they_were_run(tables):
-    rows = {row[0]: row[1:] for row in tables["Seconds of a step"].rows}
+    rows = {row[0]: row[1:] for row in tables["Time of a step"].rows}
     assert rows["counted"] == ("40", "0.50 s", "0.45 s to 0.55 s", "20 s")
     assert rows["on batches that were there"][0] == "5"
     parts = {row[0]: row[1:] for row in tables["Parts of a counted step"].rows}
@@ -91,6 +91,17 @@ def test_batches_are_told_by_who_made_them(example_diagnosis):
     table = tables_of(dataclasses.replace(diagnosis, facts=facts))["Who made the batches (the first 16)"]
     assert table.rows[3][:5] == ("loader 1, worker 3", "2", "0.10 s", "50 ms", "50 ms")
     assert len(table.rows) == 16
+    alone = dataclasses.replace(facts, loaders=[])
+    assert "worker 3" in [row[0] for row in tables_of(dataclasses.replace(diagnosis, facts=alone))[table.caption].rows]
+
+
+def test_the_makers_of_batches_name_a_loader_as_the_table_of_loaders_does(example_diagnosis):
+    diagnosis = example_diagnosis("data-bound")
+    loaders = [dataclasses.replace(loader, key=loader.key - 1) for loader in diagnosis.facts.loaders]
+    fetches = [dataclasses.replace(fetch, key=0) for fetch in diagnosis.facts.fetches]
+    facts = dataclasses.replace(diagnosis.facts, loaders=loaders, fetches=fetches)
+    rows = tables_of(dataclasses.replace(diagnosis, facts=facts))["Who made the batches"].rows
+    assert [row[0] for row in rows] == ["loader 1, the program itself"]
 
 
 def test_transforms_come_costliest_first_with_their_share(tables):

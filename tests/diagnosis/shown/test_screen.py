@@ -45,7 +45,7 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
         "--evidence shows what this rests on; voxelocity explain VX101 tells more.",
     ):
         assert words in text, words
-    assert "Seconds of a step" not in text
+    assert "Time of a step" not in text
 
 
 def test_more_than_three_cures_are_named_and_the_rest_is_counted(example_diagnosis):

@@ -63,7 +63,9 @@ def _cards(found: DiagnosisComparison) -> list[Card]:
         texts = (rate_text(before.images_per_s), rate_text(after.images_per_s))
         images = [Card(name="Images per second", value=texts[1], note=f"{texts[0]} before")]
     return [
-        Card(name="Times as fast", value=factor_text(found.achieved), note="after to before, validation as often"),
+        Card(
+            name="Times as fast", value=factor_text(found.achieved), note="after the change, with validation as often"
+        ),
         Card(name="Predicted", value=factor_text(found.predicted), note="by the findings that are gone, together"),
         Card(
             name="Steps per second",

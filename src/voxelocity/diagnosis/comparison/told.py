@@ -131,6 +131,6 @@ def _change_text(factor: float) -> str:
     if abs(factor - 1.0) < _SAME:
         return "is as fast as before"
     if factor < 1.0:
-        return f"is slower, at {factor_text(factor)} of its pace"
+        return f"is slower and takes {1.0 / factor:.{1 if factor > 0.1005 else 0}f} times as long"
     text = faster_text(factor, saved_share=1.0 - 1.0 / factor)
     return f"{'takes' if text.endswith('time') else 'is'} {text}"

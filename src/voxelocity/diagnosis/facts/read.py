@@ -22,6 +22,17 @@ from voxelocity.diagnosis.facts.recording import ExperimentFacts
 from voxelocity.diagnosis.facts.steps import Pass
 from voxelocity.diagnosis.facts.whole import Facts
 
+# Experiments as people call what was to run alone.
+_STAGES = {
+    "resident batch": "the step on batches that are there already",
+    "loader": "the loader alone",
+    "items": "the data set alone",
+    "collate": "putting a batch together",
+    "storage": "reading the files from storage",
+    "storage, page cache": "reading them from memory",
+    "copy": "copying a batch to the device",
+}
+
 ERRORS_FILE = "errors.txt"
 """Of the recording's folder: what the recorder itself could not do."""
 
@@ -124,19 +135,23 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
     elif not steps:
         notes.append("steps: no optimiser of torch stepped while the program was watched")
     elif not num_counted:
-        notes.append(f"steps: the program ended after {len(steps)} steps, all of them warm-up; let it train longer")
+        notes.append(
+            f"steps: the program ended after {len(steps)} warm-up {'step' if len(steps) == 1 else 'steps'}; "
+            "let it train longer"
+        )
     if not ended and "torch" in main.facts.versions:
         notes.append("the end: the program was killed, and up to the last second of what was seen is missing")
     if not main.all("experiment"):
         notes.append(
             "the ceiling: no experiment was made, as "
-            + ("they were not asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
+            + ("none was asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
     notes += _not_done(last_of_each(main.all("experiment"), "name"))
     others = {p.facts.rank for p in processes if p.facts.role == "main" and p.all("step")} - {main.facts.rank}
     if others:
         notes.append(
-            f"ranks {', '.join(map(str, sorted(others)))}: recorded too; what is told is rank {main.facts.rank}"
+            f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, sorted(others)))}: recorded too; "
+            f"what is told is rank {main.facts.rank}"
         )
     return notes
 
@@ -147,7 +162,7 @@ def _not_done(experiments: Sequence[ExperimentFacts]) -> list[str]:
     for one in experiments:
         if not one.seconds:
             names.setdefault(one.note, []).append(one.name)
-    return [f"{', '.join(those)}: {note}" for note, those in names.items()]
+    return [f"{', '.join(_STAGES.get(name, name) for name in those)}: {note}" for note, those in names.items()]
 
 
 def _errors_of(folder: Path) -> list[str]:

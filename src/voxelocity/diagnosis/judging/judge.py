@@ -27,6 +27,7 @@ from voxelocity.report.quantities import duration_text
 
 # A change that saves less is lost in what two runs of one program differ by, and holds nothing back.
 CAUSE_SHARE = 0.03
+_ESTIMATED = "it is estimated from the steps' parts"
 # A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
 _NAMED_WORK_FACTOR = 1.5
 # Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
@@ -116,13 +117,14 @@ def _settled(finding: Finding, saves_s: float, least_s: float) -> Finding:
 def _not_measured(facts: Facts) -> Sequence[str]:
     """What the recording says of itself, and what a reader would otherwise take for measured."""
     missing = list(facts.not_measured)
-    if facts.counted and resident_s(facts) is None:
+    places = [place for place, text in enumerate(missing) if text.startswith("the ceiling:")]
+    if facts.counted and places:
+        missing[places[0]] += f"; {_ESTIMATED}"
+    elif facts.counted and resident_s(facts) is None:
         notes = [one.note for one in facts.experiments if one.name == RESIDENT and one.note]
         is_told = any(notes[0] in text for text in missing) if notes else False
         why = f" ({notes[0]})" if notes and not is_told else ""
-        missing.append(
-            f"the step on batches that are there already{why}: the ceiling is estimated from the steps' parts"
-        )
+        missing.append(f"the ceiling{why}: {_ESTIMATED}")
     if facts.counted and facts.host is None:
         missing.append("the machine while the program ran: cores, memory, other programs")
     if facts.counted and not facts.stacks:

@@ -199,7 +199,7 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
             continue
         if time.perf_counter() > deadline_s or num_bytes > _MAX_STORAGE_BYTES:
             break
-    note = f"{len(cold)} files, {num_bytes} bytes"
+    note = f"{len(cold)} {'file' if len(cold) == 1 else 'files'}, {num_bytes / 2**20:.1f} MiB"
     return [
         {"name": name, "unit": "byte", "seconds": per_byte, "note": note if per_byte else "no file could be read"}
         for name, per_byte in zip(names, (cold, warm))

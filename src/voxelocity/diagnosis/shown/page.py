@@ -57,7 +57,7 @@ def _cards(diagnosis: Diagnosis) -> list[Card]:
         return []
     waiting = next((share.share for share in diagnosis.split if share.name == "waiting for data"), 0.0)
     causes = diagnosis.causes
-    first = gain_text(causes[0]) if causes else "no cause was found"
+    first = f"the first: {gain_text(causes[0])}" if causes else "none that costs anything now"
     cost = NOT_AVAILABLE if diagnosis.own_share is None else percent_text(diagnosis.own_share)
     images = "validation included"
     if seen.images_per_s is not None:

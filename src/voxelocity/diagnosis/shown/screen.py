@@ -166,7 +166,7 @@ def _cure(number: int, finding: Finding, columns: int) -> Iterator[Text]:
     indent = "   "
     yield from _prose(f"{number}. {finding.title} [{finding.code}]", columns, hanging=indent, style="bold")
     yield from _prose(finding.cause, columns, indent=indent)
-    figures = f"Gain: {gain_text(finding)}. Risk: {risk_text(finding)}."
+    figures = f"Gain: {gain_text(finding).removeprefix('gain ')}. Risk: {risk_text(finding)}."
     yield from _prose(figures, columns, indent=indent)
     where = f" at {finding.where}" if finding.where else ""
     yield from _prose(f"Change{where}:", columns, indent=indent)

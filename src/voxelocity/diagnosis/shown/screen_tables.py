@@ -34,6 +34,10 @@ def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: 
 
 
 def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
+    if len(heads) == 2:
+        for name, cell in rows:
+            yield from _wrapped(f"{name}: {cell}", columns, indent="", hanging="  ")
+        return
     for row in rows:
         yield from _wrapped(row[0], columns, indent="", hanging="  ")
         for head, cell in zip(heads[1:], row[1:], strict=True):

@@ -19,7 +19,7 @@ def loaders_section(facts: Facts) -> Section | None:
         return None
     tables = [_loader_table(facts.loaders)] if facts.loaders else []
     if facts.fetches:
-        tables.append(_fetch_table(facts.fetches))
+        tables.append(_fetch_table(facts.fetches, [loader.key for loader in facts.loaders]))
     return Section(
         key="loaders",
         title="Loaders and workers",
@@ -52,14 +52,16 @@ def _loader_table(loaders: Sequence[LoaderFacts]) -> Table:
     return Table(caption="Loaders", heads=heads, rows=rows, text_columns=frozenset(range(1, len(heads))))
 
 
-def _fetch_table(fetches: Sequence[FetchFacts]) -> Table:
+def _fetch_table(fetches: Sequence[FetchFacts], keys: Sequence[int]) -> Table:
+    """Who made batches; loaders are numbered as in the table of loaders."""
+    numbers = {key: number for number, key in enumerate(keys, start=1)}
     rows = []
     for fetch in sorted(fetches, key=lambda fetch: (fetch.key, fetch.worker))[:_MAX_FETCHES]:
         maker = "the program itself" if fetch.worker < 0 else f"worker {fetch.worker}"
         batch = list(fetch.batch_s)
         rows.append(
             (
-                f"loader {fetch.key}, {maker}",
+                f"loader {numbers[fetch.key]}, {maker}" if fetch.key in numbers else maker,
                 f"{fetch.num_batches:,}",
                 _per(fetch.item_s, fetch.num_items),
                 _per(fetch.item_cpu_s, fetch.num_items),
@@ -69,7 +71,7 @@ def _fetch_table(fetches: Sequence[FetchFacts]) -> Table:
                 bytes_text(fetch.batch_bytes),
             )
         )
-    heads = ("Made by", "Batches", "An item", "CPU of it", "Collating", "A batch", "95 %", "Size")
+    heads = ("Made by", "Batches", "An item", "CPU of it", "Collating", "A batch", "95 % below", "Size")
     caption = "Who made the batches" + (f" (the first {_MAX_FETCHES})" if len(fetches) > _MAX_FETCHES else "")
     return Table(caption=caption, heads=heads, rows=rows)
 

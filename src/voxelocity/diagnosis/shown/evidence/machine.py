@@ -6,7 +6,7 @@ from voxelocity.diagnosis.facts import Facts, HostFacts
 from voxelocity.diagnosis.shown.evidence.section import Section
 from voxelocity.report.quantities import bytes_text, share_text
 from voxelocity.report.tables import machine_table
-from voxelocity.report.views import Table, key_value_table
+from voxelocity.report.views import Table
 
 
 def host_section(facts: Facts) -> Section | None:
@@ -58,5 +58,13 @@ def environment_section(facts: Facts) -> Section | None:
     """Machine and versions, and those of the packages the program imported."""
     tables = [machine_table(facts.environment)] if facts.environment else []
     if facts.main.versions:
-        tables.append(key_value_table("Packages the program imported", dict(facts.main.versions)))
+        rows = list(facts.main.versions.items())
+        tables.append(
+            Table(
+                caption="Packages the program imported",
+                heads=("Package", "Version"),
+                rows=rows,
+                text_columns=frozenset({1}),
+            )
+        )
     return Section(key="environment", title="On what it ran", tables=tables) if tables else None

@@ -40,8 +40,8 @@ def _by_phase(steps: Sequence[Step]) -> Table:
         if seconds:
             low, middle, high = (duration_text(quantile(seconds, share)) for share in (0.05, 0.5, 0.95))
             rows.append((words, f"{len(seconds):,}", middle, f"{low} to {high}", duration_text(sum(seconds))))
-    heads = ("Steps", "Number", "Median", "5 to 95 %", "Sum")
-    return Table(caption="Seconds of a step", heads=heads, rows=rows)
+    heads = ("Steps", "Number", "Median", "90 % within", "Sum")
+    return Table(caption="Time of a step", heads=heads, rows=rows)
 
 
 def _by_part(steps: Sequence[Step], *, has_device: bool) -> Table:
@@ -58,7 +58,7 @@ def _by_part(steps: Sequence[Step], *, has_device: bool) -> Table:
             row.append(duration_text(quantile([step.host_parts.get(name, 0.0) for step in steps], 0.5)))
         rows.append([*row, share_text(share)])
         shares.append(share)
-    heads = ["Part", "Median", "95 %", *(["Median on the host"] if has_device else []), "Share"]
+    heads = ["Part", "Median", "95 % below", *(["Median on the host"] if has_device else []), "Share"]
     return Table(caption="Parts of a counted step", heads=heads, rows=rows, shares=shares)
 
 

@@ -23,14 +23,15 @@ class Look:
     style: str
 
 
+# In the order of a bar: no two that lie side by side look alike to any colour vision.
 _LOOKS = {
     "waiting for data": Look(letter="W", terminal="yellow", style="part-5"),
-    "copy to the device": Look(letter="C", terminal="magenta", style="part-7"),
+    "copy to the device": Look(letter="C", terminal="magenta", style="part-4"),
     "forward": Look(letter="F", terminal="cyan", style="part-1"),
     "backward": Look(letter="B", terminal="bright_blue", style="part-3"),
     "optimiser": Look(letter="O", terminal="green", style="part-2"),
     "validation": Look(letter="V", terminal="bright_magenta", style="part-8"),
-    "saving": Look(letter="S", terminal="bright_cyan", style="part-4"),
+    "saving": Look(letter="S", terminal="bright_cyan", style="part-7"),
     "epoch start": Look(letter="E", terminal="bright_yellow", style="part-6"),
     "other": Look(letter="-", terminal="white", style="part-other"),
 }

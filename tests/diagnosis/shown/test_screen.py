@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,19 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
     ):
         assert words in text, words
     assert "Time of a step" not in text
+
+
+@pytest.mark.parametrize("width", range(40, 100, 7))
+def test_no_line_begins_with_the_unit_of_a_figure(example_diagnosis, width):
+    lines = [line for name in EXAMPLES for line in shown(example_diagnosis(name), width=width).splitlines()]
+    assert not [line for line in lines if re.match(r"\s*(%|s|ms|times)\b|\s*% ", line)]
+
+
+def test_a_gain_that_is_not_known_is_said_once(example_diagnosis):
+    diagnosis = example_diagnosis("data-bound")
+    unknown = dataclasses.replace(diagnosis.findings[0], saves_s=None)
+    text = shown(dataclasses.replace(diagnosis, findings=[unknown]))
+    assert "   Gain: not known from what was seen. Risk: safe: same results.\n" in text
 
 
 def test_more_than_three_cures_are_named_and_the_rest_is_counted(example_diagnosis):

@@ -30,6 +30,7 @@ from voxelocity.diagnosis.shown.wording import (
     risk_text,
 )
 from voxelocity.report.quantities import count_text, duration_text
+from voxelocity.report.views import unbroken
 
 NUM_CURES = 3
 _WIDEST = 100
@@ -201,8 +202,8 @@ def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence:
 
 
 def _prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
-    lines = wrapped(printable(text), columns, first=indent, rest=indent or hanging)
-    return (Text(line, style=style) for line in lines)
+    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent or hanging)
+    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style) for line in lines)
 
 
 def _as_ascii(line: Text) -> Text:

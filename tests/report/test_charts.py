@@ -95,13 +95,13 @@ def test_stacked_layers_take_the_colours_of_the_parts_and_end_where_they_are_tol
     from voxelocity.report.charts import stacked_chart
 
     layers = [
-        Series(points=[(0.0, 1.0), (10.0, 1.0)], colour="part-5"),
-        Series(points=[(0.0, 1.0), (10.0, 30.0)], colour="part-other"),
+        Series(points=[(1.0, 1.0), (10.0, 1.0)], colour="part-5"),
+        Series(points=[(1.0, 1.0), (10.0, 30.0)], colour="part-other"),
     ]
-    svg = stacked_chart("steps", layers, y_label="seconds", y_limit=3.0)
+    svg = stacked_chart("steps", layers, x_label="step", y_label="seconds", y_limit=3.0)
     assert "var(--part-5)" in svg
     assert "var(--part-other)" in svg
     assert "#0103" not in svg
     labels = [float(text) for text in re.findall(r">([\d.]+)</text>", svg)]
-    assert max(labels) == 10.0, "the time axis, as the value axis ends at 3"
-    assert svg == stacked_chart("steps", layers, y_label="seconds", y_limit=3.0)
+    assert max(labels) == 10.0, "the axis of steps, as the value axis ends at 3"
+    assert svg == stacked_chart("steps", layers, x_label="step", y_label="seconds", y_limit=3.0)

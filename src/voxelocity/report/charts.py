@@ -83,34 +83,41 @@ def time_chart(
         return inline(figure, name)
 
 
-def stacked_chart(name: str, layers: Sequence[Series], *, y_label: str, y_limit: float | None = None) -> str:
-    """An SVG element of layers on top of each other over the seconds of a run.
+def stacked_chart(
+    name: str, layers: Sequence[Series], *, x_label: str, y_label: str, y_limit: float | None = None
+) -> str:
+    """An SVG element of layers on top of each other, a column for each point: no line leads over what lies between.
 
     Args:
         name: unique within the page; all ids begin with it. The same arguments give the same text.
-        layers: the lowest first; all have their points at the same seconds.
+        layers: the lowest first; all have their points at the same numbers, which count something.
+        x_label: what is counted.
         y_label: of the value axis, which begins at 0.
         y_limit: where the value axis ends, so that one outlier does not flatten all else; fitted if not given.
     """
     with drawing(name):
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
-        seconds = [at_s for at_s, _ in layers[0].points]
-        longest_s = max(seconds, default=0.0) or 1.0
-        unit_s, unit = time_unit(longest_s)
+        # A column reaches half way to its neighbours; the outermost ones as far as the first and the last number.
+        numbers = [number for number, _ in layers[0].points]
+        places = [numbers[0] - 0.5, *numbers, numbers[-1] + 0.5]
+        heights = [[value for _, value in layer.points] for layer in layers]
         figure = Figure(figsize=_SIZE_INCH, layout="constrained")
         axes = figure.add_subplot()
         axes.stackplot(
-            [at_s / unit_s for at_s in seconds],
-            *([value for _, value in layer.points] for layer in layers),
+            places,
+            *([values[0], *values, values[-1]] for values in heights),
             colors=[STAND_INS[layer.colour] for layer in layers],
             linewidth=0,
+            step="mid",
         )
         axes.set_ylim(0.0, y_limit)
-        axes.set_xlim(min(seconds, default=0.0) / unit_s, longest_s / unit_s)
-        axes.set_xlabel(f"time ({unit})", color=STAND_INS["chart-ink"])
+        axes.set_xlim(places[0], places[-1])
+        axes.set_xlabel(x_label, color=STAND_INS["chart-ink"])
         axes.set_ylabel(y_label, color=STAND_INS["chart-ink"])
         calm(axes, STAND_INS)
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
         return inline(figure, name)
 
 

@@ -64,6 +64,16 @@ def test_each_experiment_has_its_pace_in_its_own_unit(tables):
     assert rows["Putting a batch together"] == ("n/a", "", "", "the collate function takes two arguments")
 
 
+def test_columns_of_batches_are_left_out_where_nothing_was_validated(example_diagnosis):
+    starts = tables_of(example_diagnosis("data-bound"))["Passes that train nothing"]
+    assert list(starts.heads) == ["Kind", "Where", "Times", "Sum", "Longest"]
+    validated = tables_of(example_diagnosis("validation-bound"))["Passes that train nothing"]
+    assert "Forward passes" in validated.heads
+    assert {validated.heads[column] for column in validated.text_columns} <= {
+        "Where", "Most frequent shape", "Gradients"
+    }  # fmt: skip
+
+
 def test_an_experiment_that_nobody_foresaw_keeps_its_name_and_unit(example_diagnosis):
     diagnosis = example_diagnosis("clean")
     new = ExperimentFacts(name="two loaders", unit="epoch", seconds=[2.0])

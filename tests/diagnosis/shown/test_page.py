@@ -138,6 +138,17 @@ def test_a_cell_of_a_wide_table_carries_its_head_for_narrow_screens(pages, name)
     assert len(page.all("table")) > page.source.count('class="stacks" role="table"') or name == "nothing seen"
 
 
+def test_steps_beyond_the_top_of_the_chart_are_counted_and_short_ones_are_told_in_ms(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("on a GPU")
+    steps = list(diagnosis.facts.steps)
+    slow = next(place for place, step in enumerate(steps) if step.phase == "watched")
+    steps[slow] = dataclasses.replace(steps[slow], parts={"wait": 9.0}, seconds=9.0)
+    made = dataclasses.replace(diagnosis, facts=dataclasses.replace(diagnosis.facts, steps=steps))
+    words = Page(render_diagnosis_page(made, tmp_path / "page.html")).words
+    assert "Time of each counted step; 1 of 200 reaches beyond the top" in words
+    assert "time (ms)" in words
+
+
 def test_a_word_of_the_command_stays_in_one_line(pages):
     assert '<span class="word">--nproc-per-node=1</span> gpu.py</h1>' in pages["on a GPU"].source
 

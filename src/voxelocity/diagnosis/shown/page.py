@@ -7,7 +7,7 @@ from pathlib import Path
 
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.evidence import evidence_sections
-from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_chart
+from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
 from voxelocity.diagnosis.shown.wording import ending_text, gain_text, pace, per_second_text, percent_text, title_text
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
@@ -26,7 +26,6 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         OutputError: the file cannot be written.
     """
     facts = diagnosis.facts
-    chart, alt, legend = steps_chart(facts.counted)
     findings = [finding_view(finding, number) for number, finding in enumerate(diagnosis.findings, start=1)]
     ending = ending_text(facts)
     context = {
@@ -41,9 +40,7 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         "others": [view for view, one in zip(findings, diagnosis.findings, strict=True) if not one.is_cause],
         "not_measured": diagnosis.not_measured,
         "evidence": evidence_sections(diagnosis),
-        "step_chart": chart,
-        "step_alt": alt,
-        "step_legend": legend,
+        "steps": steps_view(facts.counted),
         "trace": trace,
         "command": f"voxelocity diagnose -- {shlex.join(facts.command)}" if facts.command else "",
     }

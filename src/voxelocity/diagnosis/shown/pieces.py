@@ -11,7 +11,7 @@ from voxelocity.diagnosis.shown.evidence.section import quantile
 from voxelocity.diagnosis.shown.looks import look_of, name_of, shown
 from voxelocity.diagnosis.shown.wording import faster_text, gain_text, risk_text
 from voxelocity.report.charts import Series, stacked_chart, thinned
-from voxelocity.report.quantities import duration_text, rate_text, share_text
+from voxelocity.report.quantities import count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import BarPart, LegendEntry, Table
 
 NETWORK = "the step itself"
@@ -117,26 +117,43 @@ def _step_text(seconds: float) -> str:
     return f"{duration_text(seconds)} a step, {rate_text(1.0 / seconds if seconds else None)} steps/s"
 
 
-def steps_chart(steps: Sequence[Step]) -> tuple[str, str, list[LegendEntry]]:
-    """The counted steps' seconds over time, their parts on top of each other: picture, words for it, legend."""
+@dataclass(frozen=True, kw_only=True)
+class StepsView:
+    """The counted steps one after the other, for a page; `svg` is empty where there is nothing to draw."""
+
+    svg: str = ""
+    title: str = ""
+    alt: str = ""
+    legend: Sequence[LegendEntry] = ()
+
+
+def steps_view(steps: Sequence[Step]) -> StepsView:
+    """What each counted step took, its parts on top of each other."""
     names = [name for name in dict.fromkeys([*PARTS, *_others(steps)]) if any(s.parts.get(name) for s in steps)]
     if len(steps) < 2 or not names:
-        return "", "", []
+        return StepsView()
     seconds = [step.seconds for step in steps]
     top_s = quantile(seconds, _AXIS_QUANTILE) * _ROOM
     unit_s, unit = (1e-3, "ms") if top_s < _LEAST_IN_SECONDS else (1.0, "s")
     layers = [
         Series(
-            points=thinned([(step.start_s, step.parts.get(name, 0.0) / unit_s) for step in steps]),
+            points=thinned([(n, step.parts.get(name, 0.0) / unit_s) for n, step in enumerate(steps, start=1)]),
             colour=look_of(name).style,
             name=name_of(name),
         )
         for name in names
     ]
-    picture = stacked_chart("steps", layers, y_label=f"a step ({unit})", y_limit=top_s / unit_s or None)
+    num_beyond = sum(one > top_s for one in seconds)
+    beyond = f"; {num_beyond:,} of {len(steps):,} {'reaches' if num_beyond == 1 else 'reach'} beyond the top"
     middle = duration_text(quantile(seconds, 0.5))
-    alt = f"Stacked areas: {len(steps):,} counted steps over time, median {middle}, in {len(names)} parts."
-    return picture, alt, [LegendEntry(name=layer.name, colour=f"var(--{layer.colour})") for layer in layers]
+    return StepsView(
+        svg=stacked_chart(
+            "steps", layers, x_label="counted step", y_label=f"time ({unit})", y_limit=top_s / unit_s or None
+        ),
+        title=f"Time of each counted step{beyond if num_beyond else ''}",
+        alt=f"Stacked columns: {count_text(len(steps), 'counted step')}, median {middle}, in {len(names)} parts.",
+        legend=[LegendEntry(name=layer.name, colour=f"var(--{layer.colour})") for layer in layers],
+    )
 
 
 def finding_view(finding: Finding, number: int) -> FindingView:

@@ -69,11 +69,16 @@ def passes_section(facts: Facts) -> Section | None:
     places = dict.fromkeys((one.kind, one.where) for one in facts.passes)
     rows = [_pass_row([one for one in facts.passes if (one.kind, one.where) == place]) for place in places]
     heads = ("Kind", "Where", "Times", "Sum", "Longest", "Forward passes", "Most frequent shape", "Gradients")
-    return Section(
-        key="passes",
-        title="Between the steps",
-        tables=[Table(caption="Passes that train nothing", heads=heads, rows=rows, text_columns=frozenset({1, 6, 7}))],
+    # An epoch's start or a saved file has no batches; without validation those columns say nothing.
+    kept = [column for column in range(len(heads)) if any(row[column] for row in rows)]
+    words = ("Where", "Most frequent shape", "Gradients")
+    table = Table(
+        caption="Passes that train nothing",
+        heads=[heads[column] for column in kept],
+        rows=[tuple(row[column] for column in kept) for row in rows],
+        text_columns=frozenset(place for place, column in enumerate(kept) if heads[column] in words),
     )
+    return Section(key="passes", title="Between the steps", tables=[table])
 
 
 def _pass_row(passes: Sequence[Pass]) -> tuple[str, ...]:

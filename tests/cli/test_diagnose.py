@@ -26,6 +26,7 @@ class Play:
         self.diagnosis = diagnosis
         self.status = 0
         self.records = True
+        self.is_quiet = False
         self.trace = False
         self.bad_trace = False
         self.read_error = None
@@ -53,14 +54,17 @@ class Play:
         self.calls["limits"] = limits
         return {"RECORD": str(folder)}
 
-    def run_command(self, command, *, environment, on_start):
-        self.calls["command"] = list(command)
+    def run_command(self, command, *, environment, on_start, tick, tick_s):
+        self.calls["command"], self.calls["tick_s"] = list(command), tick_s
         recording = Path(environment["RECORD"])
         assert recording.is_absolute()
         if self.status == 127:
             return 127
         on_start(4711)
         os.write(1, self.said.encode())
+        if self.is_quiet:
+            tick()
+            tick()
         if self.records:
             (recording / "events-1.jsonl").write_text("{}\n")
         if self.trace:
@@ -74,6 +78,7 @@ class Play:
             start=lambda: self.calls["sampling"].append("start"),
             stop=lambda: self.calls["sampling"].append("stop"),
             samples=samples,
+            begin_s=0.0,
         )
 
     def read_facts(self, folder):
@@ -153,9 +158,9 @@ def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxeloc
     play.status = 130
     run = play.run_command
 
-    def run_command(command, *, environment, on_start):
+    def run_command(command, *, on_start, **others):
         handlers.append(signal.getsignal(signal.SIGINT))
-        return run(command, environment=environment, on_start=lambda pid: None)
+        return run(command, on_start=lambda pid: None, **others)
 
     monkeypatch.setattr(watching, "run_command", run_command)
     play.diagnosis = dataclasses.replace(
@@ -164,7 +169,7 @@ def test_ctrl_c_while_the_command_runs_ends_neither_us_nor_the_diagnosis(voxeloc
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert handlers == [signal.default_int_handler], "it can be caught, where `main` would end at once"
     assert shown.status == 130
-    assert "The program was ended by SIGINT; this is what was seen until then." in shown.out
+    assert play.calls["facts"].status == 130
 
 
 def test_each_diagnosis_has_its_own_folder(voxelocity, play, tmp_path):
@@ -205,8 +210,7 @@ def test_the_status_is_the_programs_own_unless_it_was_ended_by_us(voxelocity, pl
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert shown.status == ends
     assert "61 % of the training time" in shown.out, "what was seen is diagnosed all the same"
-    told = {0: "", 3: "ended by itself with status 3", 137: "was ended by SIGKILL"}[ends]
-    assert told in shown.out
+    assert play.calls["facts"].status == status
 
 
 def test_a_program_that_starts_no_python_is_told_with_the_cure_and_leaves_nothing(voxelocity, play, tmp_path):
@@ -219,12 +223,29 @@ def test_a_program_that_starts_no_python_is_told_with_the_cure_and_leaves_nothin
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_command_of_which_nothing_is_recorded_for_a_while_is_told_once_while_it_runs(voxelocity, play):
+    play.is_quiet = True
+    shown = voxelocity("diagnose", "--", "sh", "run.sh")
+    told = "voxelocity: no Python that can be watched has started in 20 s; Ctrl-C ends it if it trains already\n"
+    assert shown.err.count(told) == 1
+    assert play.calls["tick_s"] == 20.0
+    assert shown.status == 0
+
+
 @pytest.mark.parametrize("status", [1, 127])
 def test_a_command_that_fails_at_once_ends_with_its_own_status(voxelocity, play, status):
     play.records, play.status = False, status
     shown = voxelocity("diagnose", "--", "pyton", "train.py")
     assert shown.status == status
     assert f"ended with status {status} before Python came up" in shown.err
+
+
+@pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/dev/null", 126)])
+def test_a_command_that_cannot_be_started_leaves_no_folder(voxelocity, monkeypatch, tmp_path, command, status):
+    monkeypatch.chdir(tmp_path)
+    told = voxelocity("diagnose", "--", command, "train.py")
+    assert told.status == status, told.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recording_that_says_nothing_is_told_in_the_readers_words(voxelocity, play):
@@ -297,6 +318,27 @@ def test_the_folder_of_a_diagnosis_is_rendered_again_without_running_anything(vo
     assert "command" not in play.calls
     assert voxelocity("diagnose", "-o", "new", "old").status == 0
     assert (tmp_path / "new" / "diagnosis.html").exists()
+
+
+def test_a_recording_that_was_cut_off_before_its_diagnosis_is_diagnosed_from_its_folder(voxelocity, play, tmp_path):
+    (tmp_path / "cut" / "recording").mkdir(parents=True)
+    shown = voxelocity("diagnose", "cut")
+    assert shown.status == 0, shown.err
+    assert "command" not in play.calls
+    assert play.calls["facts"].steps == play.diagnosis.facts.steps
+    assert (tmp_path / "cut" / "diagnosis.html").exists()
+    assert read_diagnosis(tmp_path / "cut").verdict == play.diagnosis.verdict
+
+
+@pytest.mark.parametrize(("status", "is_told"), [(0, True), (137, False)])
+def test_processes_that_a_command_leaves_running_are_told_with_the_cure(voxelocity, play, monkeypatch, status, is_told):
+    play.status = status
+    monkeypatch.setattr(session, "left_running", lambda recording: [11, 12])
+    shown = voxelocity("diagnose", "--", "sh", "-c", "python train.py &")
+    told = "the command has ended and processes 11, 12 of it run on, still recorded: what is told is what was seen"
+    assert (told in shown.err) == is_told
+    cure = "start it in the foreground, or remove diagnosis/diagnosis.json when it has ended and give"
+    assert (cure in shown.err) == is_told
 
 
 @pytest.mark.parametrize(

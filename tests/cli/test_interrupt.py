@@ -64,6 +64,15 @@ def test_ctrl_c_while_writing_cleans_up_and_says_so(finished_run, tmp_path):
     assert ended.stderr == "voxelocity: stopped by Ctrl-C\n"
 
 
+def test_a_watched_command_that_ends_with_this_status_is_not_taken_for_us(tmp_path):
+    ended = run(
+        "from voxelocity.cli.main import main\nmain()", "monitor", "-o", tmp_path / "m", "--", "sh", "-c", "exit 130"
+    )
+    assert ended.returncode == 130
+    assert "the command ended with status 130" in ended.stderr
+    assert "stopped by Ctrl-C" not in ended.stderr
+
+
 def test_a_program_told_to_ignore_ctrl_c_goes_on(tiny_msd):
     ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     ended = run(_WHILE_IMPORTING, "plan", tiny_msd, before=ignore)

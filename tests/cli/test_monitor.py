@@ -127,6 +127,17 @@ def test_metrics_and_pages_that_cannot_be_written_are_told_and_change_no_status(
     assert len(read_monitor(tmp_path / "out").samples) >= 2
 
 
+def test_a_fault_of_our_own_while_drawing_leaves_the_record_and_the_commands_status(monitor, monkeypatch, tmp_path):
+    def broken(*_):
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(folder, "render_monitor_page", broken)
+    told = monitor("--period", "0.1", "--", "sh", "-c", "exit 7")
+    assert told.status == 7
+    assert "the page could not be made (ZeroDivisionError: division by zero); the record is whole" in told.err
+    assert read_monitor(tmp_path / "out").status == 7
+
+
 def test_a_disk_that_fills_is_told_once_and_changes_no_status(monitor, monkeypatch, made, tmp_path):
     write = os.write
     monkeypatch.setattr("voxelocity.monitoring.files.os.write", lambda fd, line: write(fd, line[:5]))
@@ -150,6 +161,10 @@ def test_a_folder_with_a_record_and_a_wrong_period_are_refused_before_the_comman
     told = monitor("--no-page", "--", "touch", tmp_path / "ran")
     assert told.status == 2
     assert "holds a record already; name another folder" in told.err
+    (tmp_path / "notes").touch()
+    told = monitor("-o", tmp_path / "notes", "touch", tmp_path / "ran")
+    assert told.status == 2
+    assert f"monitoring: {tmp_path / 'notes'} is a file; name a folder for the record" in told.err
     told = monitor("--period", "0", "--", "touch", tmp_path / "ran")
     assert told.status == 2
     assert "choose 0.1 to 60 s" in told.err

@@ -117,7 +117,7 @@ def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii.gz")
     ended = predict(model("CT"), file, file, file.parent, out=tmp_path / "out")
     assert ended.status == 0, ended.err
-    assert "predicted 1 scans" in ended.out
+    assert "predicted 1 scan into" in ended.out
 
 
 def test_four_axes_for_one_channel_are_refused_before_anything_is_predicted(predict, model, tmp_path):

@@ -1,6 +1,9 @@
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -132,6 +135,16 @@ def test_two_monitors_are_compared_on_a_page_and_in_short(voxelocity, monitors, 
     assert words.replace(" s ", "\N{NO-BREAK SPACE}s ")[:8] in (tmp_path / "both.html").read_text()
 
 
+def test_a_comparison_is_told_on_a_terminal_that_knows_ascii_alone(diagnoses, tmp_path):
+    command = [sys.executable, "-m", "voxelocity", "report", *map(str, diagnoses), "-o", str(tmp_path / "c.html")]
+    told = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, timeout=60, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert told.stdout.isascii()
+    assert re.search(rb"\d+(\.\d+)?x", told.stdout), "a factor, whose sign is none of ASCII"
+
+
 def test_two_monitors_as_json_are_plain_data(voxelocity, monitors):
     found = json.loads(voxelocity("report", *monitors, "--json").out)
     assert (found["format"], found["version"]) == ("voxelocity monitor comparison", 1)
@@ -155,6 +168,18 @@ def test_folders_of_two_kinds_are_named_as_what_they_are(voxelocity, two, diagno
         f"report: {two[0]} is the folder of a run, {diagnoses[0]} that of a diagnosis; name two of one kind" in told.err
     )
     assert "name two of one kind" in voxelocity("report", diagnoses[0], monitors[0]).err
+
+
+def test_a_folder_that_is_none_of_ours_is_not_called_a_run(voxelocity, diagnoses, tmp_path):
+    told = voxelocity("report", diagnoses[0], tmp_path / "gone")
+    assert told.status == 2
+    assert (
+        f"report: {tmp_path / 'gone'} does not exist; name a folder that 'voxelocity train', "
+        "'monitor' or 'diagnose' wrote" in told.err
+    )
+    (tmp_path / "other").mkdir()
+    told = voxelocity("report", tmp_path / "other", diagnoses[0])
+    assert f"report: {tmp_path / 'other'} holds nothing that can be compared; name a folder" in told.err
 
 
 @pytest.mark.parametrize(("kind", "word"), [("diagnoses", "diagnosis"), ("monitors", "monitor")])

@@ -62,7 +62,8 @@ def diagnose(
                 given,
                 out,
                 limits=limits,
-                on_start=lambda: typer.echo(f"voxelocity: {_announced(given, limits)}", err=True),
+                on_start=lambda: _tell(_announced(given, limits)),
+                tell=_tell,
             )
     if session.diagnosis is None:
         typer.echo(f"voxelocity: {session.problem}", err=True)
@@ -102,6 +103,10 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
             f"diagnose: {', '.join(meant)} given with the folder {folder}, which has been watched already; leave it "
             "out, or give a command"
         )
+
+
+def _tell(text: str) -> None:
+    typer.echo(f"voxelocity: {text}", err=True)
 
 
 def _announced(command: list[str], limits: Limits) -> str:

@@ -25,6 +25,7 @@ from voxelocity.cli import (
     train,
 )
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
+from voxelocity.core.terminal_text import never_fails
 
 app = typer.Typer(
     name="voxelocity",
@@ -77,12 +78,14 @@ def main() -> None:
     # Python's last collection goes through all objects of torch and MONAI to free what the system frees anyway: 1.4 to
     # 2.2 s of waiting after the last line, 0.3 to 0.5 s without (docs/log.md). Finalizers run all the same.
     atexit.register(gc.freeze)
+    for stream in (sys.stdout, sys.stderr):
+        never_fails(stream)
     try:
         with interrupt.ends_at_once():
             app()
     except SystemExit as ended:
-        # What typer makes of a KeyboardInterrupt, without a word.
-        if ended.code == interrupt.STATUS:
+        # What typer makes of a KeyboardInterrupt, without a word. A watched command may have ended with that status.
+        if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             _end(interrupt.MESSAGE, interrupt.STATUS)
         raise
     except InputError as error:

@@ -23,6 +23,7 @@ def predict(
     from voxelocity.infer import predict_files
     from voxelocity.observe import phase
     from voxelocity.planning import survey
+    from voxelocity.report.quantities import count_text
 
     console = Console()
     machine = survey(chosen_device, cache_folder=out)
@@ -36,4 +37,4 @@ def predict(
             num_threads=machine.num_cpus,
             on_case=lambda case_id, path: console.print(f"{case_id} -> {path}", highlight=False),
         )
-    console.print(f"predicted {len(written)} scans into {out}", highlight=False)
+    console.print(f"predicted {count_text(len(written), 'scan')} into {out}", highlight=False)

@@ -68,15 +68,25 @@ def report(
 def _kind_of_both(folders: list[Path]) -> FolderKind:
     """The kind that both folders have.
 
-    A folder of no known kind is left to the reader of runs, which says what it lacks.
+    Where none of them is a monitor's or a diagnosis's, the reader of runs says what they lack.
 
     Raises:
-        InputError: they are of two kinds.
+        InputError: they are of two kinds, or one of them is of none.
     """
     from voxelocity.core.errors import InputError
     from voxelocity.report import folder_kind
 
-    first, second = (folder_kind(folder) or "run" for folder in folders)
+    kinds = [folder_kind(folder) for folder in folders]
+    if set(kinds) <= {"run", None}:
+        return "run"
+    for folder, kind in zip(folders, kinds, strict=True):
+        if kind is None:
+            raise InputError(
+                f"report: {folder} {'holds nothing that can be compared' if folder.exists() else 'does not exist'}; "
+                "name a folder that 'voxelocity train', 'monitor' or 'diagnose' wrote"
+            )
+    first, second = kinds
+    assert first is not None
     if first != second:
         raise InputError(
             f"report: {folders[0]} is the folder of a {first}, {folders[1]} that of a {second}; name two of one kind"

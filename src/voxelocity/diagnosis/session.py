@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.errors import CommandError, InputError, OutputError
 from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
 from voxelocity.diagnosis.facts.own_run import facts_of_run
@@ -20,10 +20,10 @@ from voxelocity.diagnosis.shown.screen import Places
 from voxelocity.diagnosis.tracing.kernel_groups import write_kernels
 from voxelocity.diagnosis.tracing.timeline import write_timeline
 from voxelocity.diagnosis.tracing.trace import profile_facts
-from voxelocity.diagnosis.watching.command import Limits, watch_command
+from voxelocity.diagnosis.watching.command import Limits, Watched, watch_command
+from voxelocity.diagnosis.watching.left_running import left_running, left_running_text
 from voxelocity.diagnosis.watching.watchable import nothing_recorded_text, refuse_unwatchable
 from voxelocity.observe import environment
-from voxelocity.observe.samples import Sample
 
 PAGE_NAME = "diagnosis.html"
 RECORDING_NAME = "recording"
@@ -56,6 +56,7 @@ def diagnose_command(
     *,
     limits: Limits | None = None,
     on_start: Callable[[], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Session:
     """Runs the command in this terminal, watches it, and writes and returns what holds it back.
 
@@ -67,9 +68,11 @@ def diagnose_command(
         folder: for everything that is written; "diagnosis" in the current one, or the first free "diagnosis-2", ...
         limits: how long and how closely; two minutes of steps with experiments if not given.
         on_start: called when nothing stands against running the command, right before it.
+        tell: called with what a person must know while the command runs.
 
     Raises:
-        InputError: a Python that shuts recorders out, or a command that cannot be started.
+        InputError: a Python that shuts recorders out.
+        CommandError: the command cannot be started; nothing is left in the folder.
         OutputError: the folder is in use or cannot be written.
     """
     refuse_unwatchable(command)
@@ -77,8 +80,16 @@ def diagnose_command(
     if on_start is not None:
         on_start()
     recording = place / RECORDING_NAME
-    watched = watch_command(command, recording, limits or Limits())
+    try:
+        watched = watch_command(command, recording, limits or Limits(), tell=tell)
+    except CommandError:
+        _remove_empty(recording, place)
+        raise
     status, notes = watched.status, watched.notes
+    left = left_running(recording)
+    # Of a command that was killed, its workers are about to find out.
+    if left and status == 0:
+        notes = (*notes, left_running_text(left, place))
     if not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
@@ -87,7 +98,7 @@ def diagnose_command(
         facts = read_facts(recording)
     except InputError as error:
         return Session(diagnosis=None, places=Places(), status=status or 2, problem=str(error), notes=notes)
-    facts = _completed(facts, command=command, status=status, samples=watched.samples, folder=place)
+    facts = _completed(facts, command=command, watched=watched, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
     places, problem = _written(diagnosis, place, groups=watched.kernel_groups)
@@ -100,15 +111,19 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
     """The diagnosis of a run of `voxelocity train`, or the one that a folder holds, with its page drawn again.
 
     Args:
-        folder: of a run (its diagnosis is written into "diagnosis" below it) or of a diagnosis.
+        folder: of a run (its diagnosis is written into "diagnosis" below it), of a diagnosis, or of one that was cut
+            off and left its recording alone.
         out: another folder to write to.
 
     Raises:
-        InputError: the folder is neither.
+        InputError: the folder is none of these.
         OutputError: the page cannot be written.
     """
     if (folder / FILE_NAME).exists():
         diagnosis = read_diagnosis(folder)
+        return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder, source=folder))
+    if (folder / RECORDING_NAME).is_dir() and not (folder / "run.yaml").exists():
+        diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
         return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder, source=folder))
     if not (folder / "run.yaml").exists():
         raise InputError(
@@ -171,19 +186,25 @@ def _drawn(diagnosis: Diagnosis, page: Path, trace: Path | None) -> Path:
     return render_diagnosis_page(diagnosis, page, trace=os.path.relpath(trace, page.parent) if trace else "")
 
 
-def _completed(facts: Facts, *, command: Sequence[str], status: int, samples: Sequence[Sample], folder: Path) -> Facts:
+def _completed(facts: Facts, *, command: Sequence[str], watched: Watched, folder: Path) -> Facts:
     """The facts with what only this side knows: command, status, machine and profile."""
-    profile, problem = _profile(folder / RECORDING_NAME)
+    facts = _profiled(facts, folder)
     files = facts.files.largest if facts.files is not None else ()
+    within_s = watched_stretch_s(facts, sampled_from_s=watched.sampled_from_s)
     return replace(
         facts,
         command=tuple(command),
-        status=status,
-        host=host_facts(samples, within_s=watched_stretch_s(facts), files=files),
-        profile=profile or facts.profile,
+        status=watched.status,
+        host=host_facts(watched.samples, within_s=within_s, files=files),
         environment=_environment(facts),
-        not_measured=(*facts.not_measured, *([problem] if problem else [])),
     )
+
+
+def _profiled(facts: Facts, folder: Path) -> Facts:
+    """The facts with what the profiler's trace beside them tells."""
+    profile, problem = _profile(folder / RECORDING_NAME)
+    not_measured = (*facts.not_measured, *([problem] if problem else []))
+    return replace(facts, profile=profile or facts.profile, not_measured=not_measured)
 
 
 def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:

@@ -56,6 +56,8 @@ class MonitorFiles:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._descriptor = os.open(folder / SAMPLES, flags, 0o644)
         except FileExistsError:
+            if not folder.is_dir():
+                raise OutputError(f"monitoring: {folder} is a file; name a folder for the record") from None
             raise OutputError(
                 f"monitoring: {folder} holds a record already; name another folder, or remove that one"
             ) from None

@@ -103,8 +103,10 @@ def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -
 
     try:
         return draw_record(record, folder)
-    except (OutputError, OSError) as error:
-        speak(f"the page could not be made ({error})")
+    except Exception as error:
+        # Whatever it is: the record is whole, and the command's own status counts.
+        kind = "" if isinstance(error, (OutputError, OSError)) else f"{type(error).__name__}: "
+        speak(f"the page could not be made ({kind}{error}); the record is whole")
         return None
 
 

@@ -58,6 +58,13 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def signal_number(status: int) -> int:
+    """Of the signal that ended a program, from its status as a parent or a shell tells it; 0 where none did."""
+    if status < 0:
+        return -status
+    return status - 128 if status - 128 in signal.valid_signals() else 0
+
+
 def watch_command(
     command: Sequence[str],
     *,

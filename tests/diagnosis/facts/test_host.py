@@ -91,3 +91,12 @@ def test_the_watched_stretch_runs_from_the_first_counted_step_to_the_last_pass()
     facts = Facts(command=(), main=main, seconds=9.0, steps=steps, passes=passes)
     assert watched_stretch_s(facts) == (2.0, 9.0)
     assert watched_stretch_s(dataclasses.replace(facts, steps=steps[:1])) is None
+
+
+def test_the_watched_stretch_is_told_from_when_sampling_began():
+    main = ProcessFacts(pid=1, parent_pid=0, role="main", began_s=130.0)
+    facts = Facts(command=(), main=main, seconds=9.0, steps=[Step(start_s=2.0, seconds=1.0, parts={})])
+    assert watched_stretch_s(facts, sampled_from_s=100.0) == (32.0, 33.0), "a script did something else for 30 s"
+    assert watched_stretch_s(facts) == (2.0, 3.0)
+    untold = dataclasses.replace(facts, main=dataclasses.replace(main, began_s=None))
+    assert watched_stretch_s(untold, sampled_from_s=100.0) == (2.0, 3.0)

@@ -32,6 +32,7 @@ from voxelocity.diagnosis.facts import (
     read_facts,
 )
 from voxelocity.diagnosis.facts.process_file import RECORDS, Unseen
+from voxelocity.diagnosis.judging.judge import diagnose
 from voxelocity.diagnosis.recorder.writer import Writer
 
 MAIN = ProcessFacts(pid=10, parent_pid=1, role="main", argv=("python", "train.py"), versions={"torch": "2.13.0"})
@@ -153,8 +154,30 @@ def test_torn_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
     facts = read_facts(tmp_path)
     assert facts.steps == (STEP,)
     assert (
-        "the end: the program was killed, and up to the last second of what was seen is missing" in facts.not_measured
+        "the end: the program was killed, or ended by os._exit, and up to the last second is missing"
+        in facts.not_measured
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event":["step"],"time_s":1}',
+        '{"event":"step","time_s":NaN,"start_s":1,"seconds":1,"parts":{}}',
+        '{"event":"step","time_s":1,"start_s":"x","seconds":1,"parts":{}}',
+        '{"event":"step","time_s":1,"start_s":1,"seconds":NaN,"parts":{}}',
+        '{"event":"step","time_s":1,"start_s":1,"seconds":1,"parts":{"wait":null}}',
+        '{"event":"step","time_s":1,"start_s":1,"seconds":1,"parts":{},"phase":"asleep"}',
+        '{"event":"end","time_s":1,"reason":7}',
+    ],
+)
+def test_lines_with_what_their_fields_cannot_hold_are_left_out(tmp_path: Path, line: str) -> None:
+    path = write(tmp_path, "10-a", [process(10), ("step", STEP)])
+    with path.open("a") as file:
+        file.write(line + "\n")
+    facts = read_facts(tmp_path)
+    assert (facts.steps, facts.ended) == ((STEP,), None)
+    diagnose(facts)
 
 
 def test_open_validation_counts_only_if_it_was_never_closed(tmp_path: Path) -> None:
@@ -213,6 +236,8 @@ def test_files_hold_plain_json_lines(tmp_path: Path) -> None:
 
 
 def test_a_reason_that_several_experiments_share_is_told_once(tmp_path: Path) -> None:
-    notes = [ExperimentFacts(name=name, unit="item", seconds=(), note="no loader") for name in ("loader", "items")]
+    names = ("loader", "items", "storage", "storage, page cache")
+    notes = [ExperimentFacts(name=name, unit="item", seconds=(), note="no loader") for name in names]
     write(tmp_path, "10-a", [process(10), ("step", STEP), *(("experiment", note) for note in notes)])
-    assert "the loader alone, the data set alone: no loader" in read_facts(tmp_path).not_measured
+    told = "the loader alone, the data set alone, reading the files from storage: no loader"
+    assert told in read_facts(tmp_path).not_measured

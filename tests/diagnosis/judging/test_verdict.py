@@ -77,6 +77,18 @@ def test_few_steps_are_owned_up_to(clean):
     assert verdict(clean, steps=clean.steps[:4]).endswith("; only 4 steps could be counted, so look again with more.")
 
 
+def test_a_step_that_stood_still_is_told_and_a_late_batch_is_not(clean):
+    stopped = [*clean.steps[:-1], replace(clean.steps[-1], seconds=18.0, parts={"forward": 0.1, "backward": 17.9})]
+    assert verdict(clean, steps=stopped).endswith(
+        "; one step computed for 18 s, as if the program had been stopped meanwhile, which blurs all shares: look "
+        "again."
+    )
+    late = [*clean.steps[:-1], replace(clean.steps[-1], seconds=18.0, parts={"wait": 17.9, "forward": 0.1})]
+    assert "stopped meanwhile" not in verdict(clean, steps=late)
+    slower = [*clean.steps[:-1], replace(clean.steps[-1], seconds=2.0, parts={"backward": 2.0})]
+    assert "stopped meanwhile" not in verdict(clean, steps=slower), "a fifth of all would be 2.4 s"
+
+
 def test_no_step_counted_asks_for_a_longer_run(clean):
     warm = [replace(step, phase="warm-up") for step in clean.steps[:3]]
     assert verdict(clean, steps=warm) == (
@@ -87,7 +99,8 @@ def test_no_step_counted_asks_for_a_longer_run(clean):
 def test_a_program_without_torch_is_told_so(clean):
     none = {"steps": [], "experiments": [], "main": replace(clean.main, versions={"numpy": "2.0"})}
     assert verdict(clean, **none) == "This program never imported torch, so there is no training to look at."
-    # Versions are known at the end only.
+    assert verdict(clean, **none, ended=None, status=2).startswith("This program never imported torch")
+    none["main"] = replace(clean.main, versions={"torch": "2.13.0"})
     assert "no optimiser of torch's made a step" in verdict(clean, **none, ended=None, status=-9)
 
 
@@ -102,6 +115,9 @@ def test_only_validation_is_told_with_its_cause(clean, make):
     ("status", "ended", "told"),
     [
         (-9, None, "; the program was ended by SIGKILL after 16 s."),
+        (137, None, "; the program was ended by SIGKILL after 16 s."),
+        (130, Ending(reason="error", time_s=9.0), "; the program was ended by SIGINT after 16 s."),
+        (255, None, "; the program failed after 16 s with status 255."),
         (-250, None, "; the program was ended by signal 250 after 16 s."),
         (3, Ending(reason="program", time_s=16.0), "; the program failed after 16 s with status 3."),
         (None, None, "; the program was killed or is still running after 16 s."),

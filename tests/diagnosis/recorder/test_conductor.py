@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -227,6 +228,25 @@ def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> Non
     assert [batch[0].tolist() for batch in given if batch] == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
 
 
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_frozen: bool) -> None:
+    record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)], frozen=is_frozen)
+
+    class Entry:
+        key = 7
+
+    entry: Any = Entry()
+    resident = Resident(max_bytes=8)
+    batches = [record(torch.full((1,), float(step)), step) for step in (10, 11, 12)]
+    for batch in batches:
+        resident.keep(entry, batch)
+    batches[0].image.add_(100)
+    resident.is_replaying = True
+    given = [resident.replay(entry) for _ in range(3)]
+    assert [(batch[0].step, batch[0].image.item()) for batch in given if batch] == [(13, 10.0), (14, 11.0), (15, 10.0)]
+    assert [batch.step for batch in batches] == [10, 11, 12], "the program's own stay as they are"
+
+
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
     assert agreement.announced(str(tmp_path)) is None
     agreement.announce(str(tmp_path), Plan(40, 43, 60))
@@ -272,3 +292,5 @@ def test_data_set_that_raises_in_an_experiment_is_told() -> None:
     assert experiments.items_and_collate(entry, 0.1)[0]["note"] == (
         "items of a tuple_iterator cannot be asked for by number"
     )
+    entry.dataset = None
+    assert experiments.items_and_collate(entry, 0.1)[0]["note"] == "the loader has no data set"

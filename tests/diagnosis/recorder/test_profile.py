@@ -95,8 +95,9 @@ def test_stderr_is_put_back_where_the_profiler_fails(tmp_path, capfd, monkeypatc
 
 def test_the_line_that_torch_writes_is_known(tmp_path):
     line = b"USDT:2026-11-21 18:12:10 8315:8315 SyncActivityProfilerHandler.cpp:59] profiler_stop\n"
+    thread = b"ERROR: External init callback must run in same thread as registerClient (-1693374784 != 110270579)\n"
     with open(tmp_path / "kept", "w+b") as file:
-        file.write(b"half a line" + line + line + b"ERROR:2026-11-21 18:12:10 1:1 Kineto.cpp:5] broken\n")
+        file.write(b"half a line" + line + thread + line + b"ERROR:2026-11-21 18:12:10 1:1 Kineto.cpp:5] broken\n")
         file.flush()
         assert profile_module._programs_own(file) == (
             b"half a lineERROR:2026-11-21 18:12:10 1:1 Kineto.cpp:5] broken\n"
@@ -201,6 +202,17 @@ def test_a_folder_that_is_gone_costs_the_trace_alone(tmp_path, step):
     profiler.step()
     assert profiler.stop() == ""
     assert profiler.stop() == ""
+
+
+def test_of_several_ranks_the_first_writes_the_trace(tmp_path, step, monkeypatch):
+    for rank, names in (("1", []), ("0", ["trace.json.gz"])):
+        monkeypatch.setenv("RANK", rank)
+        profiler = Profiler(str(tmp_path), num_steps=1)
+        profiler.start()
+        step()
+        profiler.step()
+        assert bool(profiler.stop()) == bool(names)
+        assert sorted(os.listdir(tmp_path)) == names
 
 
 def test_a_capture_begins_and_ends_with_the_steps(monkeypatch):

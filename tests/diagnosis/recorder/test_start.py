@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,17 @@ def test_persons_own_sitecustomize_runs_and_keeps_its_name(tmp_path: Path) -> No
     chosen = recording_environment(tmp_path / "r", environment={**os.environ, "PYTHONPATH": str(own)})
     done = subprocess.run([sys.executable, "-c", script], env=chosen, capture_output=True, text=True, check=True)
     assert done.stdout == f"5 {own / 'sitecustomize.py'}\n"
+
+
+def test_program_that_ends_by_os_exit_has_imported_torch_and_began_when_it_did(tmp_path: Path) -> None:
+    before_s = time.perf_counter()
+    code = "import os, time, torch; time.sleep(1.2); os._exit(7)"
+    done, facts = record(tmp_path, sys.executable, "-c", code)
+    assert done.returncode == 7
+    assert "torch" in facts.main.versions
+    assert "steps: no optimiser of torch stepped while the program was watched" in facts.not_measured
+    assert facts.main.began_s is not None
+    assert before_s - 0.1 < facts.main.began_s < time.perf_counter()
 
 
 def test_program_that_never_imports_torch_is_told_so(tmp_path: Path) -> None:

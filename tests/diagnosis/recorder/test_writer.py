@@ -64,6 +64,9 @@ def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeyp
     writer.write("step", seconds=3.0)
     writer.close()
     assert [line["seconds"] for line in lines(tmp_path / "7-a.jsonl")] == [1.0]
+    told = (tmp_path / "errors.txt").read_text()
+    assert told.startswith("no more could be written from here on")
+    assert told.count("No space left on device") == 1
 
 
 def test_folder_that_cannot_be_made_stops_nothing(tmp_path: Path) -> None:

@@ -184,7 +184,11 @@ def test_a_loop_that_stands_still_within_its_own_calls_is_told_of_the_lock(clean
     )
     (found,) = find("VX107", facts)
     assert "in a thread of the program itself" in found.cause
+    assert found.saves_s == pytest.approx(100 * 0.05)
     assert find("VX107", replace(facts, experiments=clean.experiments)) == ()
+    little = replace(facts, fetches=[make.fetch(batch_s=0.02, worker=-1)])
+    assert find("VX107", little)[0].saves_s == pytest.approx(100 * 0.0205), "no longer than the thread works"
+    assert find("VX107", replace(facts, fetches=[make.fetch(batch_s=0.0002, worker=-1)])) == ()
 
 
 def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, find, clean):

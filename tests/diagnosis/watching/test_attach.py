@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+import voxelocity
 from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.diagnosis.facts import read_facts
 from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
 from voxelocity.diagnosis.watching.attach import record_here, recording_environment
+from voxelocity.training import train
 
 
 def test_environment_names_the_folder_and_puts_the_recorder_first_on_the_path(tmp_path: Path) -> None:
@@ -48,4 +53,20 @@ def test_recording_of_a_block_without_training_holds_the_process(tmp_path: Path)
         pass
     (file,) = tmp_path.glob("*.jsonl")
     events = [json.loads(line)["event"] for line in file.read_text().splitlines()]
-    assert events == ["process", "process", "end"]
+    assert events == ["process", "process", "process", "end"], "at its begin, once torch is there, and at its end"
+
+
+def test_our_own_training_reaches_its_steps_on_resident_batches(
+    tiny_msd: Path, tiny_plan: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = {**tiny_plan, "train.steps": 4000, "precision.channels_last": True}
+    short = {"min_steps": 4, "min_seconds": 0.0, "seconds": 0.2, "experiment_seconds": 0.1}
+    with record_here(tmp_path / "recording", whole=False, experiments=True, **short):
+        train(voxelocity.open(tiny_msd), tmp_path / "run", overrides=plan, device="cpu", console=Console(quiet=True))
+        pytest.fail("the recorder has not seen enough")
+    facts = read_facts(tmp_path / "recording")
+    assert facts.ended is not None
+    assert facts.ended.reason == "limit"
+    assert {step.phase for step in facts.steps} >= {"watched", "resident"}
+    assert facts.network is not None
+    assert facts.network.memory_format == "channels_last_3d"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from voxelocity.diagnosis.accounting.watched import (
     between_s,
+    counted_passes,
     part_s,
     passes_s,
     resident_s,
@@ -34,11 +35,12 @@ def split(facts: Facts) -> Sequence[Share]:
     """All of the watched time by what it went to, in the order of a step, what lies between steps, and the rest.
 
     Returns:
-        One share a name that took any time. The seconds sum to the watched time: what no part of a step names is in
-        "other", together with what the loop did beside its steps.
+        One share a name that took any time; none where nothing but epochs that begin was seen. The seconds sum to the
+        watched time: what no part of a step names is in "other", together with what the loop did beside its steps.
     """
     whole_s = watched_s(facts)
-    if whole_s <= 0.0:
+    has_worked = facts.counted or any(one.kind != "epoch start" for one in counted_passes(facts))
+    if whole_s <= 0.0 or not has_worked:
         return ()
     seconds = {name: part_s(facts, part) for part, name in _NAMES.items()}
     seconds |= {kind: passes_s(facts, kind) for kind in _PASSES}

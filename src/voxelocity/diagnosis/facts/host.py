@@ -68,11 +68,21 @@ def host_facts(
     )
 
 
-def watched_stretch_s(facts: Facts) -> tuple[float, float] | None:
-    """From the start of the first counted step or pass to the end of the last, since the program began."""
+def watched_stretch_s(facts: Facts, *, sampled_from_s: float | None = None) -> tuple[float, float] | None:
+    """From the start of the first counted step or pass to the end of the last, on the clock of the samples.
+
+    Args:
+        facts: what was seen of the program.
+        sampled_from_s: when sampling began, on the clock of `ProcessFacts.began_s`. Where either is unknown, the
+            samples are taken to begin with the process, which is wrong where a script does other work before it.
+    """
+    began_s = facts.main.began_s
+    late_s = 0.0 if began_s is None or sampled_from_s is None else began_s - sampled_from_s
     spans = [(step.start_s, step.start_s + step.seconds) for step in facts.counted]
     spans += [(one.start_s, one.start_s + one.seconds) for one in facts.passes if spans]
-    return (min(start for start, _ in spans), max(stop for _, stop in spans)) if spans else None
+    if not spans:
+        return None
+    return late_s + min(start for start, _ in spans), late_s + max(stop for _, stop in spans)
 
 
 def _within(samples: Sequence[Sample], within_s: tuple[float, float] | None) -> Sequence[Sample]:

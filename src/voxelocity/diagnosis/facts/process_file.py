@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from voxelocity.diagnosis.facts.data import FetchFacts, FileFacts, LoaderFacts, TransformFacts
+from voxelocity.diagnosis.facts.fitting import fits
 from voxelocity.diagnosis.facts.program import (
     CallFacts,
     CompileFacts,
@@ -87,9 +89,11 @@ def read_process(path: Path) -> RecordedProcess:
     for line in lines:
         try:
             event = json.loads(line)
-            name, time_s = event.pop("event"), float(event.pop("time_s"))
+            name, time_s = str(event.pop("event")), float(event.pop("time_s"))
         except (ValueError, TypeError, KeyError, AttributeError):
             # The line was torn when the process was killed or the disk was full.
+            continue
+        if not math.isfinite(time_s):
             continue
         process.last_s = max(process.last_s, time_s)
         record = _record(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
@@ -99,14 +103,18 @@ def read_process(path: Path) -> RecordedProcess:
 
 
 def _record(kind: Any, values: Mapping[str, Any]) -> Any:
-    """The record with these values, lists made tuples; None where a field is missing or the event is another's."""
+    """The record with these values, lists made tuples.
+
+    None where a field is missing or holds what it must not, and where the event is another's.
+    """
     if kind is None:
         return None
     known = {f.name: f for f in fields(kind)}
     needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
     if not needed <= values.keys():
         return None
-    return kind(**{name: _frozen(value) for name, value in values.items() if name in known})
+    chosen = {name: value for name, value in values.items() if name in known}
+    return kind(**{name: _frozen(value) for name, value in chosen.items()}) if fits(kind, chosen) else None
 
 
 def _frozen(value: Any) -> Any:

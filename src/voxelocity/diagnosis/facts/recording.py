@@ -15,6 +15,7 @@ class ProcessFacts:
         role: "main" runs the training, "worker" makes items for it.
         rank: of a distributed training, 0 otherwise.
         num_local_ranks: of it on this machine, as far as can be told.
+        began_s: when it was started, on the machine's clock that only goes on; None where it was not told.
         versions: package name to version, of what the program has imported when it ends.
     """
 
@@ -24,6 +25,7 @@ class ProcessFacts:
     rank: int = 0
     world_size: int = 1
     num_local_ranks: int = 1
+    began_s: float | None = None
     argv: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 

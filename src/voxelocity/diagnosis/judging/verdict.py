@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
-from voxelocity.diagnosis.accounting.watched import counted_passes, part_s, passes_s, watched_s
+from voxelocity.diagnosis.accounting.watched import counted_passes, part_s, passes_s, step_s, watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Finding
 from voxelocity.diagnosis.rules import Pool
-from voxelocity.diagnosis.rules.seen import compute_s, on_gpu
+from voxelocity.diagnosis.rules.seen import COMPUTING, compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
-from voxelocity.observe.command import signal_name
+from voxelocity.observe.command import signal_name, signal_number
 from voxelocity.report.quantities import count_text, duration_text
 
 # With fewer steps one slow batch more or less makes another verdict.
@@ -19,6 +19,9 @@ FEW_STEPS = 10
 # A share of waiting that no rule explains is told from here on, and not called the network's ceiling.
 _UNEXPLAINED_SHARE = 0.1
 _PASS_SHARE = 0.01
+# A network does the same in each step, so that one of this many medians, and of this share of all, was held up.
+_STAND_STILL = 10.0
+_STAND_STILL_SHARE = 0.2
 
 
 def verdict(facts: Facts, findings: Sequence[Finding], pools: Mapping[str, Pool]) -> str:
@@ -110,8 +113,20 @@ def _doubts(facts: Facts) -> str:
     doubts = ""
     if len(facts.counted) < FEW_STEPS:
         doubts += f"; only {count_text(len(facts.counted), 'step')} could be counted, so look again with more"
+    doubts += _stand_still(facts)
     ending = _ending(facts)
     return f"{doubts}; {ending}" if ending else doubts
+
+
+def _stand_still(facts: Facts) -> str:
+    """A step that computed for as long as many others, as of a program that was stopped and went on."""
+    longest_s = max((sum(step.parts.get(part, 0.0) for part in COMPUTING) for step in facts.counted), default=0.0)
+    if longest_s < max(_STAND_STILL * (step_s(facts) or 0.0), _STAND_STILL_SHARE * watched_s(facts)):
+        return ""
+    return (
+        f"; one step computed for {duration_text(longest_s)}, as if the program had been stopped meanwhile, which "
+        "blurs all shares: look again"
+    )
 
 
 def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> str:
@@ -129,7 +144,7 @@ def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, 
         about = [cause for cause in causes if pools[cause.code] == "validation"]
         why = f": {clause(about[0].title)}" if about else ""
         return f"No training step was seen, the network only predicted, for {duration_text(validated_s)}{why}{end}."
-    if facts.ended is not None and facts.main.versions and "torch" not in facts.main.versions:
+    if facts.main.versions and "torch" not in facts.main.versions:
         return f"This program never imported torch, so there is no training to look at{end}."
     return f"No training step was seen in {duration_text(facts.seconds)}: no optimiser of torch's made a step{end}."
 
@@ -140,8 +155,9 @@ def _ending(facts: Facts) -> str:
     if facts.ended is not None and facts.ended.reason == "limit":
         # All that was wanted was seen; whoever watched may have ended it.
         return ""
-    if facts.status is not None and facts.status < 0:
-        return f"the program was ended by {signal_name(-facts.status)} after {seconds}"
+    number = signal_number(facts.status or 0)
+    if number:
+        return f"the program was ended by {signal_name(number)} after {seconds}"
     if facts.status:
         return f"the program failed after {seconds} with status {facts.status}"
     if facts.ended is None and facts.status is None:

@@ -82,7 +82,7 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
         "input_shapes": [[list(shape), count] for shape, count in most],
         "channels": [[m.in_channels, m.out_channels] for m in largest[:_MAX_CHANNELS]],
         "kernel_dimensions": max((weight.dim() - 2 for weight in weights), default=0),
-        "memory_format": _memory_format(weights[0]) if weights else "",
+        "memory_format": _memory_format(weights),
         "input_dtype": input_dtype,
         "where": f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_own else "",
     }
@@ -183,12 +183,15 @@ def _implementation(optimizer: Any) -> str:
     return "foreach" if parameters and parameters[0].device.type == "cuda" else "for-loop"
 
 
-def _memory_format(weight: Any) -> str:
-    if weight.is_contiguous():
-        return "contiguous"
-    # Channels come last where theirs is the smallest stride, in two dimensions as in three.
-    is_last = weight.dim() >= 4 and weight.stride(1) == 1
-    return ("channels_last_3d" if weight.dim() == 5 else "channels_last") if is_last else "contiguous"
+def _memory_format(weights: list[Any]) -> str:
+    """Of the first convolution that tells: with one channel, or a kernel of one voxel, both orders are one."""
+    for weight in weights:
+        is_last = weight.dim() >= 4 and weight.movedim(1, -1).is_contiguous()
+        if is_last and not weight.is_contiguous():
+            return "channels_last_3d" if weight.dim() == 5 else "channels_last"
+        if not is_last:
+            return "contiguous"
+    return "contiguous" if weights else ""
 
 
 def _name(dtype: Any) -> str:

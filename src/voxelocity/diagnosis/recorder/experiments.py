@@ -117,7 +117,8 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
     except Exception:
         num_items = 0
     if not num_items:
-        note = f"items of a {type(dataset).__name__} cannot be asked for by number"
+        kind = type(dataset).__name__
+        note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be asked for by number"
         return [not_done("items", "item", note), not_done("collate", "batch", note)]
     items: list[Any] = []
     item_s: list[float] = []

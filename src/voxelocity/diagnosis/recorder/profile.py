@@ -19,13 +19,18 @@ from collections.abc import Iterator
 from typing import Any, Callable
 
 from .patches import Patches
+from .process import rank_and_world_size
 from .syncs import Syncs
 
 TRACE_NAME = "trace.json.gz"
 NUM_STEPS = 3
 _LIMIT_S = 30.0
-# What torch 2.13 tells on stderr of its own probes, also behind a line of the program that does not end.
-_PROBE_LINE = re.compile(rb"USDT:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] profiler_(?:start|stop)\n")
+# What torch 2.13 tells on stderr of its own probes, and where another thread than the first trains; also behind a line
+# of the program that does not end.
+_PROBE_LINE = re.compile(
+    rb"USDT:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] profiler_(?:start|stop)\n"
+    rb"|ERROR: External init callback must run in same thread as registerClient \(-?\d+ != -?\d+\)\n"
+)
 _NATIVE_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 # Ten times as quick as gzip's own choice for a file that is a sixth larger.
 _LEVEL = 1
@@ -104,7 +109,10 @@ class Profiler:
         return True
 
     def stop(self) -> str:
-        """Ends profiling. Returns the path of the trace, "" where nothing was profiled or it cannot be written."""
+        """Ends profiling. Returns the path of the trace, "" where nothing was profiled or it cannot be written.
+
+        Of a distributed training the first rank's is written alone; the others have run at its pace.
+        """
         profile, self._profile = self._profile, None
         if profile is None:
             return ""
@@ -113,8 +121,11 @@ class Profiler:
             self._syncs.annotate = None
         with _without_probe_lines():
             profile.stop()
-        plain = self._path + ".part.json"
-        packed = self._path + ".part"
+        if rank_and_world_size()[0] > 0:
+            return ""
+        # Programs beside each other in one recording must not write into each other's files.
+        plain = f"{self._path}.{os.getpid()}.part.json"
+        packed = f"{self._path}.{os.getpid()}.part"
         try:
             profile.export_chrome_trace(plain)
             with open(plain, "rb") as source, gzip.open(packed, "wb", compresslevel=_LEVEL) as target:
@@ -123,7 +134,8 @@ class Profiler:
         except OSError:
             return ""
         finally:
-            for path in (plain, packed):
+            # The native exporter's own name for a file that is not whole yet is among them.
+            for path in (plain, f"{plain}.tmp", packed):
                 if os.path.exists(path):
                     os.unlink(path)
         return self._path

@@ -146,6 +146,8 @@ class Recording:
             conclude=self._conclude,
         )
         self.training.hook()
+        # Again, as now torch is there: a process that is killed, or ends by `os._exit`, comes to no other word.
+        self._tell_process()
         if not is_child:
             self._writer.start()
             self._look_beside()
@@ -197,7 +199,9 @@ class Recording:
         self._writer.close()
         if is_whole:
             return
-        print(f"voxelocity: {steps} steps were counted, which is enough; the program is ended here.", file=sys.stderr)
+        if rank_and_world_size()[0] == 0:
+            told = f"voxelocity: {steps} steps were counted, which is enough; the program is ended here."
+            print(told, file=sys.stderr)
         if self._ends_process:
             _end_process_later()
             if threading.current_thread() is not threading.main_thread():
@@ -228,6 +232,7 @@ class Recording:
             "process",
             pid=os.getpid(),
             parent_pid=os.getppid(),
+            began_s=round(-self._age_offset_s, 6),
             role=self._role,
             rank=rank,
             world_size=world_size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 from typing import Any
@@ -28,6 +29,7 @@ class Resident:
         self._num_bytes = 0
         self._kept: dict[int, list[Any]] = {}
         self._turn: dict[int, int] = {}
+        self._next_step: dict[int, int] = {}
 
     @property
     def is_ready(self) -> bool:
@@ -40,7 +42,10 @@ class Resident:
         return self._num_bytes
 
     def keep(self, entry: Entry, batch: Any) -> None:
-        """Copies the batch, as the program may change its own, if there is room."""
+        """Copies the batch, as the program may change its own, if there is room. Called for each until the replay."""
+        step = _step_of(batch)
+        if step is not None:
+            self._next_step[entry.key] = step + 1
         kept = self._kept.setdefault(entry.key, [])
         num_bytes = size_of(batch)
         if len(kept) < _NUM_KEPT and self._num_bytes + num_bytes <= self._max_bytes:
@@ -48,13 +53,19 @@ class Resident:
             self._num_bytes += num_bytes
 
     def replay(self, entry: Entry) -> tuple[Any] | None:
-        """A batch that was kept, None where none was. Its containers are new ones each time, its tensors are not."""
+        """A batch that was kept, None where none was. Its containers are new ones each time, its tensors are not.
+
+        Batches that carry the number of their step go on counting, as a loop may rely on it.
+        """
         kept = self._kept.get(entry.key)
         if not self.is_replaying or not kept:
             return None
         turn = self._turn.get(entry.key, 0)
         self._turn[entry.key] = turn + 1
-        return (copy_of(kept[turn % len(kept)], copies_tensors=False),)
+        batch = copy_of(kept[turn % len(kept)], copies_tensors=False)
+        if entry.key in self._next_step and _step_of(batch) is not None:
+            object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
+        return (batch,)
 
     def batch_of(self, key: int) -> Any:
         """One batch that was kept of this loader, None where none was."""
@@ -63,7 +74,7 @@ class Resident:
 
 
 def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
-    """The same batch in containers of its own; what is neither list, tuple, dictionary nor tensor is shared."""
+    """The same batch in containers of its own; what is no list, tuple, dictionary, dataclass or tensor is shared."""
     if depth > 8:
         return batch
     kind = type(batch)
@@ -74,11 +85,29 @@ def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
     if isinstance(batch, tuple):
         values = [copy_of(value, copies_tensors=copies_tensors, depth=depth + 1) for value in batch]
         return kind(*values) if hasattr(batch, "_fields") else tuple(values)
+    if _is_record(batch):
+        copied = copy.copy(batch)
+        for name in kind.__dataclass_fields__:
+            if hasattr(batch, name):
+                value = copy_of(getattr(batch, name), copies_tensors=copies_tensors, depth=depth + 1)
+                # As a dataclass sets them itself where it is frozen.
+                object.__setattr__(copied, name, value)
+        return copied
     if copies_tensors and hasattr(batch, "detach") and hasattr(batch, "clone"):
         is_pinned = getattr(batch, "is_pinned", None)
-        copy = batch.clone()
-        return copy.pin_memory() if is_pinned is not None and is_pinned() else copy
+        clone = batch.clone()
+        return clone.pin_memory() if is_pinned is not None and is_pinned() else clone
     return batch
+
+
+def _is_record(batch: Any) -> bool:
+    return hasattr(type(batch), "__dataclass_fields__")
+
+
+def _step_of(batch: Any) -> int | None:
+    """The number of the step that a batch is for, as our own feed writes it; None where it carries none."""
+    step = getattr(batch, "step", None) if _is_record(batch) else None
+    return step if isinstance(step, int) else None
 
 
 def wait_until_idle(pids: list[int], *, max_s: float = _MAX_IDLE_WAIT_S) -> float:

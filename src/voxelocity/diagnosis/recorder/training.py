@@ -31,6 +31,7 @@ from .profile import CaptureRange, Profiler
 from .settings import Settings
 from .steps import Steps, watch
 from .torch_hooks import TorchHooks
+from .trials import Trials
 from .workers import WorkerStart
 from .writer import Writer
 
@@ -70,6 +71,7 @@ class Training:
         self._worker_start = WorkerStart(settings)
         self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start)
         self._calls = Calls(writer, self.steps)
+        self._trials = Trials(self.ledger)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
         self._conductor = Conductor(
@@ -103,6 +105,7 @@ class Training:
         self.fetches.hook(sys.modules["torch.utils.data._utils.fetch"])
         self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
         hook_known_loaders(self.loaders, self._imports.when_imported)
+        self._trials.hook(self._imports.when_imported)
         self._calls.hook(gc, "collect", "gc.collect")
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
@@ -120,6 +123,7 @@ class Training:
         self.loaders.unhook()
         self._hooks.unhook()
         self._calls.unhook()
+        self._trials.unhook()
         self.fetches.unhook()
 
     def rest(self) -> None:

@@ -3,6 +3,7 @@ process that is killed loses no more than that, and the training thread only app
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import threading
@@ -112,10 +113,11 @@ class Writer:
             size_bytes = os.fstat(self._descriptor).st_size
             if os.write(self._descriptor, content) < len(content):
                 os.ftruncate(self._descriptor, size_bytes)
-                self._is_broken = True
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
             # A full disk or a folder that is gone: the program goes on, and what was written before stands.
             self._is_broken = True
+            note_failure(self.folder, "no more could be written from here on")
 
 
 _num_failures = 0

@@ -256,15 +256,17 @@ def threads_and_gil(facts: Facts) -> Found | None:
     made = making(facts)
     if made is None or made.loader is None or made.loader.kind not in THREADED:
         return None
-    # Where the two take turns, the loop also stands still within its own calls; the step without data shows it.
-    if not waits_for_data(facts) and not is_shown(facts, data_room_s(facts)):
+    # Where the two take turns, the loop also stands still within its own calls; the step without data shows it. It can
+    # do so for no longer than the thread works: what else differs from steps without data is the machine's mood.
+    room_s = min(data_room_s(facts), part_s(facts, "wait") + made.num_steps * made.made_s)
+    if not waits_for_data(facts) and not is_shown(facts, room_s):
         return None
     count = made.best_workers()
     return Found(
         cause=f"{made.loader.kind} makes batches in a thread of the program itself: {waiting_text(facts)}, as Python "
         "code of the thread and of the loop run in turn.",
         evidence=[f"{made.loader.kind}{at(made.loader.where)}", *making_lines(made)],
-        saves_s=made.saves_s(count),
+        saves_s=min(room_s, made.saves_s(count)),
         change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)"
         + spin_hint(facts, count),
         where=made.loader.where,

@@ -11,6 +11,9 @@ from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
 # Less than this is within what a second recording of the same program differs by, and not worth a line.
 TELL_SHARE = 0.01
 
+# Parts of a step in which the network computes.
+COMPUTING = ("forward", "backward", "optimizer")
+
 _HALF_TYPES = ("bfloat16", "float16", "half")
 
 
@@ -43,7 +46,7 @@ def num_cores(facts: Facts) -> int:
 
 def compute_s(facts: Facts) -> float:
     """Seconds in which the counted steps computed."""
-    return part_s(facts, "forward", "backward", "optimizer")
+    return part_s(facts, *COMPUTING)
 
 
 def waits_for_data(facts: Facts) -> bool:

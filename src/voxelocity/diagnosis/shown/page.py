@@ -8,7 +8,7 @@ from pathlib import Path
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
-from voxelocity.diagnosis.shown.wording import ending_text, gain_text, pace, per_second_text, percent_text, title_text
+from voxelocity.diagnosis.shown.wording import gain_text, pace, per_second_text, percent_text, title_text
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, render
@@ -27,11 +27,9 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
     """
     facts = diagnosis.facts
     findings = [finding_view(finding, number) for number, finding in enumerate(diagnosis.findings, start=1)]
-    ending = ending_text(facts)
     context = {
         "title": title_text(facts),
         "verdict": diagnosis.verdict,
-        "notices": [ending] if ending else [],
         "cards": _cards(diagnosis),
         "split": split_bar(diagnosis.split),
         "split_table": split_table(diagnosis.split),

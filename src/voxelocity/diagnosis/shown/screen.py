@@ -14,14 +14,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from voxelocity.core.terminal_text import printable, wrapped
+from voxelocity.core.terminal_text import as_ascii, printable, wrapped
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.looks import cells, look_of, shown
 from voxelocity.diagnosis.shown.screen_tables import table_lines
 from voxelocity.diagnosis.shown.wording import (
     command_text,
-    ending_text,
     faster_text,
     gain_text,
     pace,
@@ -35,10 +34,6 @@ from voxelocity.report.views import unbroken
 NUM_CURES = 3
 _WIDEST = 100
 _NARROWEST = 24
-_ASCII = str.maketrans(
-    {"×": "x", "±": "+-", "…": "...", "–": "-", "—": "-", "’": "'", "‘": "'", "“": '"', "”": '"', "µ": "u", "≥": ">=",
-     "≤": "<=", "→": "->", "·": "-", "²": "^2", "³": "^3", "\N{NO-BREAK SPACE}": " "}
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +74,6 @@ def screen_lines(
     columns = max(_NARROWEST, min(width, _WIDEST))
     lines = [*_prose(f"Diagnosis of {command_text(diagnosis.facts)}", columns, style="dim"), Text()]
     lines += _prose(diagnosis.verdict, columns, style="bold")
-    lines += _prose(ending_text(diagnosis.facts), columns)
     lines += [*_bar(diagnosis, columns, has_colour=has_colour), *_pace(diagnosis, columns)]
     lines += _cures(diagnosis, columns)
     lines += _not_measured(diagnosis, columns)
@@ -207,6 +201,6 @@ def _prose(text: str, columns: int, *, indent: str = "", hanging: str = "", styl
 
 
 def _as_ascii(line: Text) -> Text:
-    plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
+    plain = as_ascii(line.plain)
     spans = line.spans if len(plain) == len(line.plain) else []
     return Text(plain, style=line.style, spans=spans)

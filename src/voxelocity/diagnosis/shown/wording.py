@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,20 +92,6 @@ def title_text(facts: Facts) -> str:
     words = [word.rstrip("/") for word in facts.command]
     kept = [Path(word).name or word for word in _until_options(words)]
     return " ".join(kept) or "A program"
-
-
-def ending_text(facts: Facts) -> str:
-    """How the program ended, where it was not as it should; "" where there is nothing to tell."""
-    was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
-    status = facts.status
-    if was_ended_by_us or not status:
-        return ""
-    number = status - 128 if status > 128 else -status
-    try:
-        end = f"was ended by {signal.Signals(number).name}"
-    except ValueError:
-        end = f"ended by itself with status {status}"
-    return f"The program {end}; this is what was seen until then."
 
 
 def _until_options(words: Sequence[str]) -> Sequence[str]:

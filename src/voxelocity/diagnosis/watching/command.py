@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from voxelocity.observe.samples import Sample
 from voxelocity.observe.sampling import Sampler
 
 _SAMPLE_PERIOD_S = 0.5
+# A Python that can be watched is recorded within its first second; scripts may do something else before.
+_QUIET_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +42,28 @@ class Watched:
 
     Attributes:
         status: the command's own.
+        sampled_from_s: when sampling began, on the clock of `ProcessFacts.began_s`; None where it never did.
         kernel_groups: of Nsight's report; empty where it made none.
         notes: sentences for a person.
     """
 
     status: int
     samples: Sequence[Sample]
+    sampled_from_s: float | None = None
     kernel_groups: Mapping[str, KernelGroup] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
-def watch_command(command: Sequence[str], recording: Path, limits: Limits) -> Watched:
+def watch_command(
+    command: Sequence[str], recording: Path, limits: Limits, *, tell: Callable[[str], None] | None = None
+) -> Watched:
     """Runs it to its end, in this terminal.
 
     Args:
         command: program and arguments.
         recording: folder for the recorder's files; it exists. Nsight's report lies beside it.
         limits: how long and how closely.
+        tell: called once with a sentence where nothing has been recorded for a while.
     """
     wrapped, notes = _under_nsys(command, recording.parent) if limits.has_nsys else (None, [])
     variables = recording_environment(
@@ -68,9 +75,23 @@ def watch_command(command: Sequence[str], recording: Path, limits: Limits) -> Wa
         nsys=wrapped is not None,
     )
     watch = _HostWatch()
+
+    def tick() -> None:
+        nonlocal tell
+        if tell is not None:
+            if not any(recording.glob("*")):
+                # The program itself may have removed the folder, which is no reason to fail.
+                after = f"in {_QUIET_S:.0f} s"
+                tell(f"no Python that can be watched has started {after}; Ctrl-C ends it if it trains already")
+            tell = None
+
     try:
         status = run_command(
-            command if wrapped is None else wrapped.command, environment=variables, on_start=watch.start
+            command if wrapped is None else wrapped.command,
+            environment=variables,
+            on_start=watch.start,
+            tick=None if tell is None else tick,
+            tick_s=_QUIET_S,
         )
     finally:
         samples = watch.stop()
@@ -80,7 +101,9 @@ def watch_command(command: Sequence[str], recording: Path, limits: Limits) -> Wa
             groups = report_groups(report_of(wrapped))
         except InputError as error:
             notes.append(str(error))
-    return Watched(status=status, samples=samples, kernel_groups=groups, notes=tuple(notes))
+    return Watched(
+        status=status, samples=samples, sampled_from_s=watch.began_s, kernel_groups=groups, notes=tuple(notes)
+    )
 
 
 def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, list[str]]:
@@ -100,6 +123,11 @@ class _HostWatch:
         """Begins to sample; called by whoever has started the command."""
         self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
         self._sampler.start()
+
+    @property
+    def began_s(self) -> float | None:
+        """What the clock showed when sampling began; None where the command never started."""
+        return None if self._sampler is None else self._sampler.begin_s
 
     def stop(self) -> Sequence[Sample]:
         """The samples; none where the command never started."""

@@ -24,6 +24,7 @@ from voxelocity.report.labelled import LabelledRun, differing_settings
 from voxelocity.report.quantities import (
     NOT_AVAILABLE,
     bytes_text,
+    count_text,
     duration_text,
     rate_text,
     share_text,
@@ -230,7 +231,9 @@ def _notices(a: MonitorRecord, b: MonitorRecord) -> list[str]:
         if record.command and record.status != 0:
             notices.append(f"{word.capitalize()}, {ended_text(record)}.")
         if len(record.samples) < _FEW_SAMPLES:
-            notices.append(f"{word.capitalize()} has {len(record.samples)} samples only; its means are rough.")
+            notices.append(
+                f"{word.capitalize()} has {count_text(len(record.samples), 'sample')} only; its means are rough."
+            )
     if machines := different_machines([record.environment for record in (a, b)]):
         notices.append(f"The two were made on different machines ({machines}).")
     return notices

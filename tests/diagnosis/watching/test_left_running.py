@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from voxelocity.diagnosis.watching.left_running import left_running, left_running_text
-
 from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+from voxelocity.diagnosis.watching.left_running import left_running, left_running_text
 
 
 def test_a_process_with_the_recording_in_its_environment_is_found_and_no_other(tmp_path):

@@ -33,6 +33,23 @@ def test_slow_storage_is_found_by_reading_again(read, clean, find):
     assert found.saves_s == pytest.approx(19.7, rel=0.03)
 
 
+def test_files_that_memory_keeps_are_read_from_the_storage_once(read, clean, find):
+    """Ten uses of each file: one from the storage, nine from the page cache."""
+    known = [*clean.experiments, storage("storage", 100 * MB), storage("storage, page cache", 5000 * MB)]
+    again = FileFacts(kinds={".npy": 200}, num_opens=200, num_files=20, read_bytes=2000 * MB, num_uses=200)
+    assert find("VX121", read(experiments=known, files=again)) == ()
+    small = replace(clean.host, memory_limit_bytes=300 * MB)
+    (found,) = find("VX121", read(experiments=known, files=again, host=small))
+    assert "A batch reads 19.1 MiB" in found.cause
+
+
+def test_a_file_that_is_opened_twice_for_one_use_is_read_once(read, clean, find):
+    known = [*clean.experiments, storage("storage", 100 * MB)]
+    twice = FileFacts(kinds={".nii": 400}, num_opens=400, num_files=200, read_bytes=4000 * MB, num_uses=200)
+    (found,) = find("VX121", read(experiments=known, files=twice))
+    assert "A batch reads 19.1 MiB" in found.cause
+
+
 def test_fast_storage_is_no_finding(read, clean, find):
     assert find("VX121", read(experiments=[*clean.experiments, storage("storage", 2000 * MB)])) == ()
 

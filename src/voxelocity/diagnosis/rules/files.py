@@ -7,7 +7,7 @@ from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
 from voxelocity.diagnosis.rules.making import kind_share, making, making_stacks, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import is_shown, num_samples, stack_line, waits_for_data
+from voxelocity.diagnosis.rules.seen import fits_in_memory, is_shown, num_samples, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
 from voxelocity.report.quantities import bytes_text, duration_text
 
@@ -42,9 +42,16 @@ def slow_storage(facts: Facts) -> Found | None:
     files, byte_s = facts.files, experiment_s(facts, "storage")
     if made is None or files is None or byte_s is None or made.num_batches == 0 or not waits_for_data(facts):
         return None
-    batch_bytes = files.read_bytes / made.num_batches
+    # A file that is opened for its header and again for its voxels is read once.
+    num_uses = max(1, files.num_uses or files.num_opens)
+    file_bytes = files.read_bytes / max(1, files.num_opens)
+    batch_bytes = file_bytes * num_uses / made.num_batches
     cached_s = experiment_s(facts, "storage, page cache") or 0.0
-    read_s, kept_s = batch_bytes * byte_s, batch_bytes * cached_s
+    # What fits in memory comes from the storage once, and from the system's page cache from then on.
+    is_kept = fits_in_memory(facts, int(file_bytes * files.num_files))
+    share = min(1.0, files.num_files / num_uses) if is_kept else 1.0
+    kept_s = batch_bytes * cached_s
+    read_s = share * batch_bytes * byte_s + (1.0 - share) * kept_s
     if read_s < _STORAGE_SHARE * made.made_s:
         return None
     kind = facts.host.file_system if facts.host else ""

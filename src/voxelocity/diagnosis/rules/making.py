@@ -7,6 +7,7 @@ what the step computes. What it foretells is never below the step on resident ba
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -174,8 +175,11 @@ def _alone_s(
         collate_s = min(collate_s, experiment_s(facts, "collate") or collate_s)
     elif loader.num_workers > num_cores(facts):
         item_s, collate_s = item_cpu_s, collate_cpu_s
-    # Makers that push each other out of the caches also need more CPU time than one alone.
-    return item_s, collate_s, min(item_cpu_s + collate_cpu_s, item_s + collate_s)
+    cpu_s = item_cpu_s + collate_cpu_s
+    if loader.num_workers > num_cores(facts):
+        # Makers that push each other out of the caches need more CPU time than one alone, and fewer of them less.
+        cpu_s = min(cpu_s, statistics.fmean((cpu_s, item_s + collate_s)))
+    return item_s, collate_s, cpu_s
 
 
 def _compute_cores(facts: Facts) -> float:

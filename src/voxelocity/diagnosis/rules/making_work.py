@@ -17,7 +17,14 @@ from voxelocity.diagnosis.rules.making import (
     transforms_of,
 )
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import lines_of, num_samples, part_share_of, stack_line, waits_for_data
+from voxelocity.diagnosis.rules.seen import (
+    fits_in_memory,
+    lines_of,
+    num_samples,
+    part_share_of,
+    stack_line,
+    waits_for_data,
+)
 from voxelocity.diagnosis.rules.words import percent
 from voxelocity.report.quantities import bytes_text, duration_text, factor_text
 
@@ -241,7 +248,7 @@ def read_again(facts: Facts) -> Found | None:
     held_bytes = files.unpacked_bytes * _HELD_FACTOR
     stacks, reading = making_stacks(facts), _reading(facts)
     share = num_samples(reading) / max(1, num_samples(stacks))
-    if share < _READING_SHARE or not _fits(facts, held_bytes):
+    if share < _READING_SHARE or not fits_in_memory(facts, held_bytes):
         return None
     where = next((one.where for one in reading if one.kind != "other"), reading[0].where)
     return Found(
@@ -266,14 +273,6 @@ def _reading(facts: Facts) -> list[StackFacts]:
         for one in making_stacks(facts)
         if one.kind in ("read", "gunzip", "decode") or (one.kind == "other" and not _RANDOM.search(one.line))
     ]
-
-
-def _fits(facts: Facts, num_bytes: int) -> bool:
-    """Whether half of the memory that is free holds so much; taken for granted where nobody looked."""
-    host = facts.host
-    if host is None or host.memory_limit_bytes <= 0:
-        return True
-    return num_bytes <= (host.memory_limit_bytes - host.memory_bytes) / 2
 
 
 def _kept_change(where: str, *, has_loader: bool) -> str:

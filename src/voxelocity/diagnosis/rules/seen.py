@@ -102,3 +102,11 @@ def calls_named(facts: Facts, *names: str) -> Sequence[CallFacts]:
 def part_share_of(facts: Facts, *parts: str) -> float:
     """These parts as a share of the counted steps."""
     return part_s(facts, *parts) / max(steps_s(facts), 1e-9)
+
+
+def fits_in_memory(facts: Facts, num_bytes: int) -> bool:
+    """Whether half of the memory that is free holds so much; taken for granted where nobody looked."""
+    host = facts.host
+    if host is None or host.memory_limit_bytes <= 0:
+        return True
+    return num_bytes <= (host.memory_limit_bytes - host.memory_bytes) / 2

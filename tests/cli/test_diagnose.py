@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import types
 from pathlib import Path
@@ -221,6 +222,20 @@ def test_a_program_that_starts_no_python_is_told_with_the_cure_and_leaves_nothin
     assert "leave out Python's -I, -E and -S" in shown.err
     assert shown.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_program_that_removes_the_folder_of_its_recording_is_told_that_nothing_is_left(
+    voxelocity, play, monkeypatch, tmp_path
+):
+    def run_command(command, *, environment, **others):
+        shutil.rmtree(Path(environment["RECORD"]).parent)
+        return 0
+
+    monkeypatch.setattr(watching, "run_command", run_command)
+    shown = voxelocity("diagnose", "-o", tmp_path / "gone", "--", "python", "train.py")
+    assert shown.status == 2
+    assert "nothing was recorded of 'python train.py'" in shown.err
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_command_of_which_nothing_is_recorded_for_a_while_is_told_once_while_it_runs(voxelocity, play):

@@ -90,7 +90,8 @@ def diagnose_command(
     # Of a command that was killed, its workers are about to find out.
     if left and status == 0:
         notes = (*notes, left_running_text(left, place))
-    if not any(recording.iterdir()):
+    # The program itself may have removed the folder.
+    if not recording.is_dir() or not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
         return Session(diagnosis=None, places=Places(), status=status or 2, problem=problem, notes=notes)
@@ -253,7 +254,7 @@ def _made(folder: Path) -> Path:
 
 def _remove_empty(*folders: Path) -> None:
     for folder in folders:
-        if not os.listdir(folder):
+        if folder.is_dir() and not os.listdir(folder):
             folder.rmdir()
 
 

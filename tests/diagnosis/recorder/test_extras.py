@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,8 +50,30 @@ def test_a_forked_process_says_nothing_of_what_its_parent_saw(tmp_path: Path) ->
     writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
     beside = Extras(writer, is_worker=True)
     beside.start()
-    beside.stop(tells=False)
+    beside.drop()
     assert written(writer) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(tmp_path: Path) -> None:
+    beside = Extras(Writer(str(tmp_path), "1-a", lambda: 0.0), is_worker=True)
+    beside.start()
+    # As the thread that looks may hold them at the moment of a fork.
+    with beside.stacks._stop._cond, beside.stacks._lock:  # type: ignore[attr-defined]
+        child = os.fork()
+        if child == 0:
+            beside.drop(is_forked=True)
+            os._exit(0)
+    until_s = time.monotonic() + 20.0
+    ended, status = 0, -1
+    while not ended and time.monotonic() < until_s:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    beside.stop()
+    assert (ended, status) == (child, 0)
 
 
 def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

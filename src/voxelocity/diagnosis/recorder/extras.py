@@ -72,17 +72,25 @@ class Extras:
         if self.syncs is not None:
             self.syncs.thread = thread
 
-    def stop(self, *, tells: bool = True) -> None:
-        """Puts everything back, and writes what was seen unless it is another process's. A second call does nothing."""
-        if not self._is_running:
-            return
-        self._is_running = False
-        for extra in reversed(self._all):
-            self._call(extra, "stop")
-        if tells:
+    def stop(self) -> None:
+        """Puts everything back, and writes what was seen. A second call does nothing."""
+        if self._is_running:
+            self.drop()
             self._report()
             if self.stacks.failure:
                 self._writer.write("unseen", text=self.stacks.failure)
+
+    def drop(self, *, is_forked: bool = False) -> None:
+        """Puts everything back. What was seen is another process's to tell.
+
+        Args:
+            is_forked: whether this process came by a fork since the start, without its parent's other threads.
+        """
+        self._is_running = False
+        if is_forked:
+            self.stacks.forget()
+        for extra in reversed(self._all):
+            self._call(extra, "stop")
 
     def _report_now_and_then(self) -> None:
         now_s = time.monotonic()

@@ -112,7 +112,7 @@ class Recording:
         self._age_offset_s = process_age_s() - time.perf_counter()
         self._writer.forget()
         self._writer = self._new_writer()
-        self._drop_extras()
+        self._drop_extras(is_forked=True)
         if self.training is not None and self.training.is_starting_workers:
             # `become_worker` follows; until then nothing is to be seen.
             self._own_cpu_s = time.thread_time()
@@ -167,10 +167,10 @@ class Recording:
         for library in LIBRARIES:
             self._imports.when_imported(library, self._extras.take_in)
 
-    def _drop_extras(self) -> None:
-        """In a process that came by a fork: what was seen before is its parent's to tell."""
+    def _drop_extras(self, *, is_forked: bool = False) -> None:
+        """What was seen before this process became what it is now is told by another one, or not at all."""
         if self._extras is not None:
-            self._extras.stop(tells=False)
+            self._extras.drop(is_forked=is_forked)
             self._extras = None
 
     def _new_profiler(self) -> Profiler | CaptureRange:

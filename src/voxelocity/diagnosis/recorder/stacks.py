@@ -78,6 +78,12 @@ class Stacks:
             self._thread.join(timeout=5)
         self._thread = None
 
+    def forget(self) -> None:
+        """In a process that was forked: the thread that looks is not here, and may have held a lock as it was left."""
+        self._thread = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
     def report(self, writer: Writer) -> None:
         """Writes one event `stacks` for each place seen, the most seen first."""
         with self._lock:

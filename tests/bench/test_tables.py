@@ -199,3 +199,11 @@ def test_the_page_on_diagnosis_shows_what_was_waited_and_what_was_reported(table
     (tmp_path / "planted_wait.json").write_text(json.dumps(record))
     lines = tables.watching.planted_lines()
     assert "| 30% | 30.0% (29.0% to 31.0%) | 31.0% (30.0% to 32.0%) | 1.2 points | 3 |" in lines
+
+
+def test_a_setting_off_and_on_is_not_called_ours_against_others(tables, record, tmp_path):
+    assert "ours better by" in tables.measured_page()
+    path = tmp_path / "bench_transforms.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "comparison": {}}))
+    assert "the first better by" in tables.measured_page()
+    assert "ours better by" not in tables.measured_page()

@@ -55,6 +55,16 @@ def test_no_line_begins_with_the_unit_of_a_figure(example_diagnosis, width):
     assert not [line for line in lines if re.match(r"\s*(%|s|ms|times)\b|\s*% ", line)]
 
 
+def test_starts_of_epochs_stand_beside_the_ceiling_of_a_step_where_they_are_much(example_diagnosis):
+    diagnosis = example_diagnosis("data-bound")
+    told = "The 40 % that pass before the first batch of an epoch come on top."
+    split = [one for one in diagnosis.split if one.name != "epoch start"]
+    for share, is_told in ((0.4, True), (0.02, False)):
+        starts = dataclasses.replace(split[0], name="epoch start", share=share)
+        text = shown(dataclasses.replace(diagnosis, split=[*split, starts]), width=200)
+        assert (told in " ".join(text.split())) is is_told
+
+
 def test_a_gain_that_is_not_known_is_said_once(example_diagnosis):
     diagnosis = example_diagnosis("data-bound")
     unknown = dataclasses.replace(diagnosis.findings[0], saves_s=None)

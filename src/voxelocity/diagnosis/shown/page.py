@@ -8,7 +8,14 @@ from pathlib import Path
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
-from voxelocity.diagnosis.shown.wording import gain_text, pace, per_second_text, percent_text, title_text
+from voxelocity.diagnosis.shown.wording import (
+    beside_ceiling_text,
+    gain_text,
+    pace,
+    per_second_text,
+    percent_text,
+    title_text,
+)
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, render
@@ -33,7 +40,9 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         "cards": _cards(diagnosis),
         "split": split_bar(diagnosis.split),
         "split_table": split_table(diagnosis.split),
-        "ceiling": None if diagnosis.ceiling is None else ceiling_view(diagnosis.ceiling),
+        "ceiling": None
+        if diagnosis.ceiling is None
+        else ceiling_view(diagnosis.ceiling, beside=beside_ceiling_text(diagnosis.split)),
         "causes": [view for view, one in zip(findings, diagnosis.findings, strict=True) if one.is_cause],
         "others": [view for view, one in zip(findings, diagnosis.findings, strict=True) if not one.is_cause],
         "not_measured": diagnosis.not_measured,

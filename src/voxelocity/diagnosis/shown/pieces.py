@@ -76,8 +76,13 @@ def split_table(split: Sequence[Share]) -> Table:
     return Table(caption="The watched time by part", heads=("Part", "Time", "Share"), rows=[*rows, whole])
 
 
-def ceiling_view(ceiling: Ceiling) -> CeilingView:
-    """One step as it is and with its data always there, on one scale."""
+def ceiling_view(ceiling: Ceiling, *, beside: str = "") -> CeilingView:
+    """One step as it is and with its data always there, on one scale.
+
+    Args:
+        ceiling: of a step.
+        beside: a sentence on what it leaves out.
+    """
     longest_s = max(ceiling.step_s, ceiling.resident_s, 1e-12)
     waited_s = max(ceiling.step_s - ceiling.resident_s, 0.0)
     own, waiting = look_of("forward").style, look_of("wait").style
@@ -88,7 +93,7 @@ def ceiling_view(ceiling: Ceiling) -> CeilingView:
     factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
     entries = [(NETWORK, own), *([(DATA, waiting)] if waited_s > 0.0 else [])]
     return CeilingView(
-        words=_ceiling_words(ceiling, factor),
+        words=f"{_ceiling_words(ceiling, factor)} {beside}".rstrip(),
         lanes=[
             Lane(name="As it is", text=_step_text(ceiling.step_s), parts=as_it_is),
             Lane(name="Data always there", text=_step_text(ceiling.resident_s), parts=[network]),
@@ -104,12 +109,12 @@ def _ceiling_words(ceiling: Ceiling, factor: float) -> str:
     if factor < 1.03:
         return (
             f"With its data always there a step takes as long as it does now ({duration_text(ceiling.step_s)}): "
-            "no faster loading can help this program."
+            "no faster loading can make it shorter."
         )
     return (
         f"If every batch were there when it is asked for, a step would take {duration_text(ceiling.resident_s)} "
         f"instead of {duration_text(ceiling.step_s)}: {faster_text(factor, saved_share=1.0 - 1.0 / factor)}. "
-        "Faster loading can bring so much and no more."
+        "Faster loading can bring a step so much and no more."
     )
 
 

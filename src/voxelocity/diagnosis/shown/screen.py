@@ -20,6 +20,7 @@ from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.looks import cells, look_of, shown
 from voxelocity.diagnosis.shown.screen_tables import table_lines
 from voxelocity.diagnosis.shown.wording import (
+    beside_ceiling_text,
     command_text,
     faster_text,
     gain_text,
@@ -134,7 +135,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         yield from _prose(
             f"Ceiling: with its data always there a step takes {duration_text(ceiling.resident_s)} instead of "
             f"{duration_text(ceiling.step_s)} ({ceiling.basis}), "
-            f"{faster_text(factor, saved_share=1.0 - 1.0 / max(factor, 1.0))}.",
+            f"{faster_text(factor, saved_share=1.0 - 1.0 / max(factor, 1.0))}. {beside_ceiling_text(diagnosis.split)}",
             columns,
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from voxelocity.diagnosis.accounting.watched import counted_images, step_s
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.result import Diagnosis, Finding
+from voxelocity.diagnosis.result import Diagnosis, Finding, Share
 from voxelocity.report.quantities import NOT_AVAILABLE, rate_text
 
 # A gain below this reads better as time saved than as a factor.
@@ -75,6 +75,14 @@ def percent_text(share: float) -> str:
     """A share in whole per cent; "<1 %" rather than a 0 for what is there."""
     percent = share * 100.0
     return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def beside_ceiling_text(split: Sequence[Share]) -> str:
+    """What the ceiling of a step leaves out where it is much: the starts of epochs; "" where it is not."""
+    share = next((one.share for one in split if one.name == "epoch start"), 0.0)
+    return (
+        f"The {percent_text(share)} that pass before the first batch of an epoch come on top." if share >= 0.03 else ""
+    )
 
 
 def per_second_text(rate: float | None, unit: str) -> str:

@@ -86,7 +86,8 @@ def diagnose(script: Path, folder: Path, *, seconds: int, environ: Mapping[str, 
         text=True,
         env=dict(environ),
     )
-    told: dict[str, Any] = json.loads(done.stdout)
+    # Places of the script, seen from the project.
+    told: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
     return told
 
 

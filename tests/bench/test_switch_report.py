@@ -74,6 +74,14 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
     assert plain["environment"]["num_cpus"] >= 1
 
 
+def test_the_record_does_not_say_whose_home_the_cache_lies_in(report, tmp_path, monkeypatch):
+    plain = report.to_plain()
+    monkeypatch.setattr(SwitchReport, "to_plain", lambda self: {**plain, "folder": str(tmp_path / "me" / "cache")})
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    _, record = report.write(tmp_path / "out")
+    assert json.loads(record.read_text())["folder"] == "~/cache"
+
+
 def test_a_single_round_has_no_spread_and_what_takes_no_time_no_factor(report):
     switched = report.switched
     at_once = [

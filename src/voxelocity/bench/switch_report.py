@@ -133,7 +133,9 @@ class SwitchReport:
             command=self.command,
         )
         content = json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n"
-        return page, write_whole(folder / f"bench_{name}.json", content.encode())
+        # A record is shown to others: the plan in it says where the cache lies, and the folder whose home that is.
+        home = json.dumps(str(Path.home()))[1:-1]
+        return page, write_whole(folder / f"bench_{name}.json", content.replace(f'"{home}', '"~').encode())
 
     def sections(self) -> list[Section]:
         """The tables for the page, with what has been published elsewhere."""

@@ -182,15 +182,17 @@ def _line(record: Mapping[str, Any]) -> str:
 
 
 def write(record: Mapping[str, Any], path: Path, *, command: str) -> None:
-    """Puts one script's record into the file, in place of an older one of the same name."""
+    """Puts one script's record into the file, in place of an older one of the same name. Each tells its own commit."""
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
-    others = {one["name"]: one for one in known["scripts"]} | {record["name"]: dict(record)}
+    machine = environment()
+    named = {**record, "commit": machine["commit"]}
+    others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
     order = [case.name for case in CASES]
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {
         "command": command,
         "date": date.today().isoformat(),
-        "environment": environment(),
+        "environment": machine,
         "scripts": sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99),
     }
     write_whole(path, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())

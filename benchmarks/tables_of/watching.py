@@ -77,8 +77,9 @@ def diagnosed_lines() -> list[str]:
                 "" if achieved is None else factor_text(achieved["median"]),
                 "" if achieved is None else f"{achieved['low']:.2f} to {achieved['high']:.2f}",
                 one.get("n", ""),
+                str(one["commit"] or "unknown")[:12],
             ))  # fmt: skip
-        heads = ("script", "first cause", "promised", "achieved", "least to most", "n")
+        heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
         lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
     return lines
 

@@ -84,6 +84,7 @@ def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path
     kept = json.loads(path.read_text())
     assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
     assert kept["command"] == "python x.py"
+    assert [one["commit"] for one in kept["scripts"]] == [kept["environment"]["commit"]] * 2
 
 
 def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, monkeypatch, capsys):

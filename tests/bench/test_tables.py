@@ -193,6 +193,21 @@ def test_the_page_on_runs_shows_how_the_split_compares_with_the_wall_time(tables
     assert "| stopped by Ctrl-C and resumed | 2 min 6 s | 2 min 5 s | 0.8% | 0.1% | 0.4% |" in lines
 
 
+def test_the_page_on_diagnosis_shows_each_script_with_the_commit_it_was_measured_at(tables, tmp_path):
+    first = {"code": "VX104", "title": "Too many"}
+    slow = {"name": "many", "stands_for": "16 workers", "expected": ["VX104"], "first": first, "is_right": True}
+    slow |= {"predicted": 1.9, "achieved": {"median": 1.7, "low": 1.6, "high": 1.8}, "n": 3, "commit": "a" * 40}
+    wrong = {**slow, "name": "other", "is_right": False, "commit": None}
+    clean = {"name": "clean", "stands_for": "all well", "expected": [], "first": None, "is_right": True}
+    clean |= {"predicted": None, "commit": "b" * 40}
+    record = {"command": "python x.py", "environment": ENVIRONMENT, "scripts": [slow, wrong, clean]}
+    (tmp_path / "diagnose_scripts.json").write_text(json.dumps(record))
+    lines = tables.watching.diagnosed_lines()
+    assert "| 16 workers (`many`) | VX104 Too many | 1.9× | 1.7× | 1.60 to 1.80 | 3 | aaaaaaaaaaaa |" in lines
+    assert "| 16 workers (`other`) | VX104 Too many (wrong) | 1.9× | 1.7× | 1.60 to 1.80 | 3 | unknown |" in lines
+    assert "| all well (`clean`) | nothing is wrong |  |  |  |  | bbbbbbbbbbbb |" in lines
+
+
 def test_the_page_on_diagnosis_shows_what_was_waited_and_what_was_reported(tables, tmp_path):
     share = {"planted": 0.3, "waited": [0.29, 0.31, 0.3], "reported": [0.3, 0.32, 0.31], "largest_difference": 0.0123}
     record = {"command": "python x.py", "environment": ENVIRONMENT, "shares": [{**share, "n": 3}]}

@@ -1,4 +1,5 @@
-# Three commands: `make demo` shows what Voxelocity does, `make test` proves it, `make check` is the quick look before a commit.
+# `make demo` shows what Voxelocity does, `make test` proves it, `make test-all` adds the long trials, and `make check` is
+# the quick look before a commit.
 # Each makes .venv when it is missing or older than pyproject.toml or constraints.txt, and spends no time on it otherwise.
 PYTHON ?= python3
 VENV := .venv
@@ -7,13 +8,17 @@ BIN := $(VENV)/bin
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test test-all check clean
 
 demo: $(STAMP)
 	$(BIN)/voxelocity demo
 
 test: check
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile
+
+# -m "" runs the tests marked nightly too.
+test-all: check
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

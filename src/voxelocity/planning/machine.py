@@ -13,6 +13,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.data.cache import shared_room_bytes
 from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, free_disk_bytes
 from voxelocity.observe.file_systems import is_on_network
+from voxelocity.step import cpu_has_bfloat16
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -70,7 +71,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         device_name="CPU" if properties is None else properties.name,
         device_memory_bytes=0 if properties is None else properties.total_memory,
         device_free_bytes=0 if properties is None else torch.cuda.mem_get_info(0)[0],
-        fast_bfloat16=_cpu_has_bfloat16() if properties is None else properties.major >= 8,
+        fast_bfloat16=cpu_has_bfloat16() if properties is None else properties.major >= 8,
         num_cpus=cpu_budget(),
         memory_bytes=available_memory_bytes(),
         shared_bytes=shared_room_bytes(),
@@ -82,11 +83,3 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
 def _has_lmdb(cache_folder: Path) -> bool:
     is_local = not is_on_network(file_system_of(cache_folder))
     return is_local and importlib.util.find_spec("lmdb") is not None
-
-
-def _cpu_has_bfloat16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags

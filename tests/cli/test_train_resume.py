@@ -98,4 +98,4 @@ def test_a_damaged_record_is_named_by_every_command(voxelocity, tiny_msd, unfini
     record = str(unfinished / "run.yaml")
     for more in ([], ["--resume"]):
         assert_refused(voxelocity("train", tiny_msd, "-o", unfinished, *more), record, text, "--overwrite")
-    assert_refused(voxelocity("report", unfinished), record, text, "restore it or train anew")
+    assert_refused(voxelocity("report", unfinished), record, text, "restore it or train again")

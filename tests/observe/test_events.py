@@ -220,3 +220,19 @@ def test_a_folder_without_events_has_no_ranks_and_a_missing_one_is_named(tmp_pat
     assert read_events_of_ranks(tmp_path) == {}
     with pytest.raises(InputError, match=r"cannot read the folder .*missing \(No such file.*name a run's folder"):
         read_events_of_ranks(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 100_000,
+        b'{"event": 3, "time_s": 1.0}',
+        b'{"event": "x", "time_s": 1e400}',
+        b'{"event": "x", "time_s": "1"}',
+    ],
+)
+def test_a_line_that_is_nested_too_deep_or_has_no_time_is_no_event(path, line):
+    whole = b'{"event":"start","time_s":0.0}\n'
+    path.write_bytes(whole + line + b"\n" + whole)
+    with pytest.raises(InputError, match=r"line 2 is no event"):
+        read_events(path)

@@ -93,14 +93,14 @@ def test_a_folder_without_a_run_is_named_with_its_cure(tmp_path):
 @pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1\n"])
 def test_a_damaged_record_is_named(tmp_path, text):
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"report: .*run\.yaml (is damaged|holds no run).*restore it or train anew"):
+    with pytest.raises(InputError, match=r"report: .*run\.yaml (is damaged|holds no run).*restore it or train again"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"seed: \xff\xfe", b"seed: 2001-99-99"])
 def test_a_record_that_is_no_text_or_no_yaml_is_named(tmp_path, content):
     (tmp_path / "run.yaml").write_bytes(content)
-    with pytest.raises(InputError, match=r"report: .*run\.yaml is damaged \(.*restore it or train anew"):
+    with pytest.raises(InputError, match=r"report: .*run\.yaml is damaged \(.*restore it or train again"):
         read_run(tmp_path)
 
 
@@ -168,3 +168,69 @@ def test_peaks_of_memory_are_read_where_the_run_stored_them(write, record, event
     events[-1] |= {"peak_host_bytes": 3_000_000_000, "peak_device_bytes": None}
     finish = read_run(write(record=record, events=events)).finish
     assert (finish.peak_host_bytes, finish.peak_device_bytes) == (3_000_000_000, None)
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        3,
+        [3],
+        [{}],
+        [{"case_id": 3, "dice": {"a": 0.5}}],
+        [{"case_id": "x", "dice": [0.5]}],
+        [{"case_id": "x", "dice": {"a": "high"}}],
+        [{"case_id": "x", "dice": {"a": 1e400}}],
+        [{"case_id": "x", "dice": {}}],
+        [{"case_id": "x", "dice": {"a": 0.5}, "hd95_mm": {"a": "far"}}],
+        [{"case_id": "x", "dice": {"a": 0.5}, "hd95_mm": 3}],
+    ],
+)
+def test_scores_of_other_types_are_named_with_the_cure(write, events, cases):
+    folder = write(events=events)
+    (folder / "scores.json").write_text(json.dumps({"cases": cases}).replace("Infinity", "1e400"))
+    with pytest.raises(InputError, match=r"scores\.json cannot be used \(.*\); delete it"):
+        read_run(folder)
+
+
+def test_scores_nested_too_deep_are_named_with_the_cure(write, events):
+    folder = write(events=events)
+    (folder / "scores.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"scores\.json cannot be used \(.*\); delete it"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": "long"},
+        {"seconds": 1e400},
+        {"step": -3},
+        {"step": 2.5},
+        {"step": True},
+        {"loss": "low"},
+        {"parts": [1]},
+        {"parts": {"wait": "x"}},
+    ],
+)
+def test_an_event_of_other_types_is_named_with_its_time(write, events, change):
+    index = next(i for i, event in enumerate(events) if event["event"] == "steps")
+    events[index] |= change
+    folder = write(events=events)
+    path = folder / "events.jsonl"
+    path.write_text(path.read_text().replace("Infinity", "1e400"))
+    with pytest.raises(InputError, match=r"events\.jsonl: event 'steps' at .* s cannot be used"):
+        read_run(folder)
+
+
+def test_slices_with_any_changed_byte_are_left_out_or_read(write, events):
+    folder = write(events=events)
+    path = folder / "slices.npz"
+    plane = np.zeros((8, 8), np.uint8)
+    arrays = {f"0_{name}": plane for name in ("image", "truth", "prediction")}
+    np.savez_compressed(path, **arrays, **{"0_title": np.array("case")})
+    content = path.read_bytes()
+    for position in range(0, len(content), 3):
+        changed = bytearray(content)
+        changed[position] ^= 0xFF
+        path.write_bytes(changed)
+        assert len(read_run(folder).slices) in (0, 1)

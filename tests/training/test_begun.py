@@ -124,12 +124,12 @@ def test_an_unknown_key_is_named_as_ever(begun):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"plan": 3}, r"run.yaml: 'plan' is 3, not keys and values; start anew with --overwrite"),
-        ({"dataset": [1]}, r"run.yaml: 'dataset' is \[1\], not keys and values; start anew"),
-        ({"dataset": {"fold": "x"}}, r"run.yaml names no fold \('x'\); start anew"),
-        ({"cases": [1]}, r"run.yaml: 'cases' is \[1\], not keys and values; start anew"),
-        ({"cases": {"training": 3}}, r"run.yaml: 'cases' is damaged; start anew"),
-        ({"plan": {"seed": "x"}}, r"run.yaml: .*not valid.*; restore it, or start anew with --overwrite"),
+        ({"plan": 3}, r"run.yaml: 'plan' is 3, not keys and values; start again with --overwrite"),
+        ({"dataset": [1]}, r"run.yaml: 'dataset' is \[1\], not keys and values; start again"),
+        ({"dataset": {"fold": "x"}}, r"run.yaml names no fold \('x'\); start again"),
+        ({"cases": [1]}, r"run.yaml: 'cases' is \[1\], not keys and values; start again"),
+        ({"cases": {"training": 3}}, r"run.yaml: 'cases' is damaged; start again"),
+        ({"plan": {"seed": "x"}}, r"run.yaml: .*not valid.*; restore it, or start again with --overwrite"),
     ],
 )
 def test_a_damaged_part_is_named_with_its_cure(record, change, text):
@@ -139,7 +139,7 @@ def test_a_damaged_part_is_named_with_its_cure(record, change, text):
 
 def test_a_missing_part_is_named(record):
     del (rest := dict(record))["plan"]
-    with pytest.raises(ConfigError, match=r"run.yaml lacks 'plan'; start anew with --overwrite"):
+    with pytest.raises(ConfigError, match=r"run.yaml lacks 'plan'; start again with --overwrite"):
         Begun.parse(rest, where="run.yaml")
 
 

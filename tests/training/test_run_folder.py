@@ -1,3 +1,4 @@
+import errno
 import json
 
 import pytest
@@ -87,7 +88,7 @@ def test_damaged_events_are_named(tmp_path):
 def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
     folder = RunFolder(tmp_path)
     folder.record.write_bytes(content)
-    with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start anew with --overwrite"):
+    with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start again with --overwrite"):
         folder.read_begun()
 
 
@@ -95,3 +96,49 @@ def test_a_record_keeps_any_name(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_record({"name": "Hüfte 股関節"})
     assert "Hüfte 股関節" in folder.record.read_bytes().decode()
+
+
+def test_a_record_that_is_nested_or_stands_for_too_much_is_refused_in_one_short_sentence(tmp_path):
+    folder = RunFolder(tmp_path)
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    for content in ("plan: " + "[" * 3_000, "\n".join(["a0: &a0 [1]", *levels]), "dataset: " + str(list(range(9999)))):
+        folder.record.write_text(content)
+        with pytest.raises(ConfigError, match=r"start again with --overwrite") as caught:
+            folder.read_begun()
+        assert len(str(caught.value)) < 1000
+
+
+def test_a_file_system_without_locks_is_told_once_and_used(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with RunFolder(tmp_path).locked() as notice:
+        assert "has no locks" in notice
+
+
+def test_with_locks_nothing_is_told(tmp_path):
+    with RunFolder(tmp_path).locked() as notice:
+        assert notice == ""
+
+
+def test_a_folder_in_place_of_the_lock_is_named(tmp_path):
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(OutputError, match=r"cannot write into .*\.lock"), RunFolder(tmp_path).locked():
+        pytest.fail("entered without a lock")
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "/".join(["a" * 200] * 25)])
+def test_a_path_that_is_too_long_is_refused_in_one_short_sentence(tmp_path, name):
+    with pytest.raises(OutputError, match=r"bytes, .* allows \d+.*; choose another with -o") as caught:
+        RunFolder(tmp_path / name).check_length()
+    assert len(str(caught.value)) < 900
+
+
+def test_what_killed_writers_left_is_removed_under_the_lock(tmp_path):
+    left = [".run.yaml.00.part", ".slices.npz.00.part", ".model.safetensors.00.part"]
+    for name in (*left, ".report.html.00.part", "my.part"):
+        (tmp_path / name).write_text("")
+    with RunFolder(tmp_path).locked():
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", ".report.html.00.part", "my.part"}

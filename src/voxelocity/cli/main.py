@@ -26,6 +26,7 @@ from voxelocity.cli import (
 )
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
 from voxelocity.core.terminal_text import never_fails
+from voxelocity.core.whole_file import is_out_of_space
 
 app = typer.Typer(
     name="voxelocity",
@@ -101,10 +102,12 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_out_of_space(error):
             raise
+        # EFBIG is a limit that was set (ulimit -f), and no full disk.
+        what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
         _end(
-            f"no space left on the disk while writing {error.filename or 'a file'}; free some, then give the same "
+            f"{what} while writing {error.filename or 'a file'}; free some, then give the same "
             "command again: a run goes on from its last checkpoint",
             1,
         )

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
     # Brings numpy along, which neither --help nor the doctor may need.
     from voxelocity.core.cases import Fold
+
+_LONGEST_SHOWN = 60
 
 Dataset = Annotated[
     Path, typer.Argument(help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv.")
@@ -64,11 +66,11 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
     values: dict[str, Any] = {}
     if config is not None:
         try:
-            loaded = yaml.safe_load(config.read_text())
+            loaded = parse_yaml(config.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"config: cannot read {config} ({error.strerror})") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"config: {config} is not YAML: {' '.join(str(error).split())}") from None
+        except ValueError as error:
+            raise ConfigError(f"config: {config} is not YAML: {error}") from None
         if not isinstance(loaded, dict):
             raise ConfigError(f"config: {config} must hold keys and values, such as 'seed: 1'")
         # A run.yaml can be given as it is: its plan stands under one key.
@@ -78,7 +80,8 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
         if not equals:
             raise ConfigError(f"config: --set {text!r} has no '='; write --set key=value")
         try:
-            values[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"config: --set {key.strip()}: {value!r} is not a YAML value") from None
+            values[key.strip()] = parse_yaml(value)
+        except ValueError as error:
+            shown = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}..."
+            raise ConfigError(f"config: --set {key.strip()}: {shown!r} is not a YAML value ({error})") from None
     return values

@@ -5,9 +5,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2
+
+
+def shortened(value: Any) -> str:
+    """The value as Python writes it, cut where it is long or nested, for a message."""
+    return _SHORT.repr(value)
 
 
 def plain_data(value: Any, *, where: str) -> Any:

@@ -1,30 +1,85 @@
-"""Puts a finished file in its place in one move, so that nobody ever opens half of it."""
+"""The one way to write a file that others read: beside its place, then moved there, so that nobody opens half of it."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+_SUFFIX = ".part"
+# A file system allows 255 bytes for a name; a letter takes up to four of them.
+_LONGEST_STEM = 40
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def put_in_place(target: Path, content: bytes) -> None:
-    """`target` now holds exactly `content`. Until then, and after a failure, it holds what it held before.
+@contextlib.contextmanager
+def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
+    """An open file whose content `target` holds once the block ends; after an error it holds what it held before.
 
-    It is written beside its place, under a hidden name that ends in ".part", and may be read by whoever may read its
-    folder. Safe beside other writers of the same path: the last one wins.
+    It is written under a hidden name that cannot be guessed and ends in ".part", and never through a link. Who may
+    read it is what the umask says. Safe beside other writers of the same path: the last one wins.
+
+    Args:
+        target: the file; its folder exists.
+        is_durable: whether the content is on the disk before it takes its place, so that a power cut leaves the old
+            file or the new one. Costs a wait for the disk.
+
+    Raises:
+        OSError: the file cannot be written. It names `target`.
+    """
+    temporary = target.with_name(f".{target.name[:_LONGEST_STEM]}.{secrets.token_hex(8)}{_SUFFIX}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(temporary, flags, 0o666), "wb") as file:
+            yield file
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError as error:
+        # What fails in the middle of a write names no file, and the hidden name means nothing to the user.
+        if error.filename in (None, os.fspath(temporary)):
+            error.filename, error.filename2 = os.fspath(target), None
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> None:
+    """`target` now holds exactly `content`. See `whole_file`.
 
     Raises:
         OSError: the folder is not there, or the file cannot be written.
     """
-    temporary = ""
+    with whole_file(target, is_durable=is_durable) as file:
+        file.write(content)
+
+
+def remove_abandoned(folder: Path, *, names: tuple[str, ...]) -> int:
+    """Removes what killed writers of these files left in a folder that no one else writes into now.
+
+    Args:
+        folder: that may be missing.
+        names: beginnings of the files' names.
+
+    Returns:
+        How many files were removed.
+    """
+    starts = tuple(f".{name[:_LONGEST_STEM]}" for name in names)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # mkstemp makes private files; pages are meant for other people, and collectors run as another user.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-    except OSError:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
-        raise
+        left = [path for path in folder.iterdir() if path.name.startswith(starts) and path.name.endswith(_SUFFIX)]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    for path in left:
+        path.unlink(missing_ok=True)
+    return len(left)
+
+
+def is_out_of_space(error: OSError) -> bool:
+    """Whether the disk, the user's share of it, or the size that a file may have was used up."""
+    return error.errno in _FULL

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import CommandError, InputError, OutputError
 from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
@@ -194,7 +195,7 @@ def _completed(facts: Facts, *, command: Sequence[str], watched: Watched, folder
     within_s = watched_stretch_s(facts, sampled_from_s=watched.sampled_from_s)
     return replace(
         facts,
-        command=tuple(command),
+        command=tuple(without_credentials(command)),
         status=watched.status,
         host=host_facts(watched.samples, within_s=within_s, files=files),
         environment=_environment(facts),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
+from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
@@ -79,12 +79,9 @@ class ModelSpec(Config):
 
 def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each beside its place first, so that a reader never sees half of one."""
-    temporary = folder / f".{WEIGHTS_NAME}.{os.getpid()}"
-    save_file({name: tensor.cpu().contiguous() for name, tensor in _once(network).items()}, temporary)
-    os.replace(temporary, folder / WEIGHTS_NAME)
-    temporary = folder / f".{SPEC_NAME}.{os.getpid()}"
-    temporary.write_text(json.dumps(spec.to_plain(), indent=1) + "\n")
-    os.replace(temporary, folder / SPEC_NAME)
+    weights = save({name: tensor.cpu().contiguous() for name, tensor in _once(network).items()})
+    put_in_place(folder / WEIGHTS_NAME, weights)
+    put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
 def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:

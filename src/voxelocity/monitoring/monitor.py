@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import InputError
 from voxelocity.monitoring.files import PICTURE, MonitorFiles
 from voxelocity.monitoring.marks import read_phases
@@ -55,7 +56,7 @@ class Monitor:
         self.folder = None if folder is None else Path(folder).absolute()
         self.period_s = checked_period_s(period_s)
         self.other_cpu_s = 0.0
-        self._command = tuple(command)
+        self._command = tuple(without_credentials(command))
         self._on_sample = on_sample
         self._tell = tell or _print
         self._notes: list[str] = []

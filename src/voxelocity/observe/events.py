@@ -21,6 +21,8 @@ from voxelocity.core.plain import plain_data
 from voxelocity.observe.clock import Clock, system_clock
 
 _NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
+# Thirty thousand years; NaN is no time either.
+_NO_TIME_S = 1e12
 
 
 def events_path(folder: Path | str, *, rank: int = 0) -> Path:
@@ -203,6 +205,11 @@ def _last_whole_event(content: bytes) -> tuple[int, float]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
-    except ValueError:
+    # A line of brackets is nested deeper than Python goes.
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and "event" in event and "time_s" in event else None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    time_s = event.get("time_s")
+    is_time = isinstance(time_s, (int, float)) and not isinstance(time_s, bool) and abs(time_s) < _NO_TIME_S
+    return event if is_time else None

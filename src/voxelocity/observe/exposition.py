@@ -64,7 +64,8 @@ def write_exposition(path: str | Path, text: str) -> Path:
     """
     target = Path(path)
     try:
-        put_in_place(target, text.encode())
+        # Replaced every few seconds, and of no use after a power cut.
+        put_in_place(target, text.encode(), is_durable=False)
     except OSError as error:
         raise OutputError(
             f"observe.exposition: cannot write '{target}': {error.strerror or error}; name a file in a folder that "

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.plain import shortened
 from voxelocity.core.records import CaseScore, Choice, Measured
+from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.observe import events_path, read_events
 from voxelocity.report.records import (
     CheckpointRecord,
@@ -28,8 +31,8 @@ from voxelocity.report.records import (
     ValidationRecord,
 )
 
-# Reading run.yaml with libyaml takes 5 ms, without it 60 ms; the picture of the progress is drawn during training.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Nothing in a run comes near to it, and sums of such numbers stay finite.
+_NO_NUMBER = 1e200
 _PEAKS = ("peak_host_bytes", "peak_device_bytes")
 
 
@@ -50,7 +53,7 @@ def read_run(folder: str | Path) -> RunFacts:
     except (TypeError, ValueError) as error:
         raise InputError(
             f"report: {folder / 'run.yaml'} was written by another version or was changed ({error}); "
-            "restore it or train anew"
+            "restore it or train again"
         ) from None
     slices, damage = _read_slices(folder / "slices.npz")
     events.warnings.extend(damage)
@@ -87,7 +90,7 @@ class _Events:
         for event in read_events(path) if path.exists() else ():
             try:
                 self._add(event)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise InputError(
                     f"report: {path}: event '{event['event']}' at {event['time_s']} s cannot be used "
                     f"({type(error).__name__}: {error}); render this run with the version that wrote it"
@@ -103,9 +106,11 @@ class _Events:
         match event["event"]:
             case "run_started":
                 self.status, self.finish = "unfinished", None
-                self.starts.append(StartRecord(time_s=time_s, environment=event.get("environment") or {}))
+                self.starts.append(StartRecord(time_s=time_s, environment=_mapping(event, "environment")))
             case "stage":
-                self.stages.append(StageRecord(time_s=time_s, name=event["name"], seconds=float(event["seconds"])))
+                self.stages.append(
+                    StageRecord(time_s=time_s, name=str(event["name"]), seconds=_finite(event["seconds"]))
+                )
             case "steps":
                 self._add_steps(_steps(event, time_s))
             case "validation":
@@ -115,7 +120,7 @@ class _Events:
             case "warning":
                 self.warnings.append(str(event["text"]))
             case "interrupted":
-                self.status, self.signal_number = "interrupted", int(event["signal"])
+                self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":
                 self.status, self.finish = "finished", _finish(event, time_s)
 
@@ -132,23 +137,23 @@ class _Events:
 def _steps(event: Mapping[str, Any], time_s: float) -> StepRecord:
     return StepRecord(
         time_s=time_s,
-        step=int(event["step"]),
-        epoch=int(event["epoch"]),
+        step=_count(event["step"]),
+        epoch=_count(event["epoch"]),
         loss=_number(event["loss"]),
         learning_rate=_number(event["learning_rate"]),
-        num_steps=int(event["num_steps"]),
-        num_images=int(event["num_images"]),
-        seconds=float(event["seconds"]),
-        wait_s=float(event["wait_s"]),
-        parts={str(name): float(seconds) for name, seconds in (event.get("parts") or {}).items()},
+        num_steps=_count(event["num_steps"]),
+        num_images=_count(event["num_images"]),
+        seconds=_finite(event["seconds"]),
+        wait_s=_finite(event["wait_s"]),
+        parts={str(name): _finite(seconds) for name, seconds in (event.get("parts") or {}).items()},
     )
 
 
 def _validation(event: Mapping[str, Any], time_s: float) -> ValidationRecord:
     return ValidationRecord(
         time_s=time_s,
-        step=int(event["step"]),
-        seconds=float(event["seconds"]),
+        step=_count(event["step"]),
+        seconds=_finite(event["seconds"]),
         mean_dice=_number(event["mean_dice"]),
         dice={str(name): _number(value) for name, value in event["dice"].items()},
         is_best=bool(event["is_best"]),
@@ -157,7 +162,7 @@ def _validation(event: Mapping[str, Any], time_s: float) -> ValidationRecord:
 
 def _checkpoint(event: Mapping[str, Any], time_s: float) -> CheckpointRecord:
     return CheckpointRecord(
-        time_s=time_s, step=int(event["step"]), path=str(event["path"]), seconds=float(event["seconds"])
+        time_s=time_s, step=_count(event["step"]), path=str(event["path"]), seconds=_finite(event["seconds"])
     )
 
 
@@ -165,36 +170,46 @@ def _finish(event: Mapping[str, Any], time_s: float) -> FinishRecord:
     budget_s = event.get("budget_s")
     return FinishRecord(
         time_s=time_s,
-        seconds=float(event["seconds"]),
-        step=int(event["step"]),
+        seconds=_finite(event["seconds"]),
+        step=_count(event["step"]),
         mean_dice=_number(event["mean_dice"]),
-        num_images=int(event["num_images"]),
+        num_images=_count(event["num_images"]),
         images_per_s=_number(event["images_per_s"]),
         wait_share=_number(event["wait_share"]),
-        budget_s=None if budget_s is None else float(budget_s),
-        **{name: None if event.get(name) is None else int(event[name]) for name in _PEAKS},
+        budget_s=None if budget_s is None else _finite(budget_s),
+        **{name: None if event.get(name) is None else _count(event[name]) for name in _PEAKS},
     )
 
 
 def _number(value: float | None) -> float:
     """The event log writes null where a number was not finite."""
-    return math.nan if value is None else float(value)
+    return math.nan if value is None else _finite(value)
+
+
+def _finite(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _NO_NUMBER:
+        raise ValueError(f"{shortened(value)} is not a number")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _NO_NUMBER:
+        raise ValueError(f"{shortened(value)} is not a count")
+    return value
 
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        record = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
             f"report: cannot read {path} ({error.strerror}); name the folder that `voxelocity train` wrote"
         ) from None
-    # What is no UTF-8, and a date that does not exist, are ValueErrors.
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(
-            f"report: {path} is damaged ({str(error).splitlines()[0]}); restore it or train anew"
-        ) from None
+    # What is no UTF-8 is a ValueError too.
+    except ValueError as error:
+        raise InputError(f"report: {path} is damaged ({error}); restore it or train again") from None
     if not isinstance(record, dict):
-        raise InputError(f"report: {path} holds no run, but {type(record).__name__}; restore it or train anew")
+        raise InputError(f"report: {path} holds no run, but {type(record).__name__}; restore it or train again")
     return record
 
 
@@ -203,7 +218,7 @@ def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"'{key}' is {value!r}, not keys and values")
+        raise ValueError(f"'{key}' is {shortened(value)}, not keys and values")
     return value
 
 
@@ -212,7 +227,7 @@ def _choice(values: Mapping[str, Any]) -> Choice:
     choice = Choice(**{**values, "measured": None if measured is None else Measured(**measured)})
     for name in ("key", "reason"):
         if not isinstance(getattr(choice, name), str):
-            raise ValueError(f"a choice has the {name} {getattr(choice, name)!r}, which is no text")
+            raise ValueError(f"a choice has the {name} {shortened(getattr(choice, name))}, which is no text")
     return choice
 
 
@@ -231,9 +246,20 @@ def _read_scores(path: Path) -> tuple[CaseScore, ...]:
         return ()
     try:
         cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
-        return tuple(CaseScore(**case) for case in cases)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return tuple(map(_score, cases))
+    # Brackets can be nested deeper than Python goes.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"report: {path} cannot be used ({error}); delete it to render the page without it") from None
+
+
+def _score(case: Mapping[str, Any]) -> CaseScore:
+    distances = _mapping(case, "hd95_mm").items()
+    dice = {str(name): _finite(value) for name, value in case["dice"].items()}
+    if not isinstance(case["case_id"], str) or not dice:
+        raise ValueError(f"a case is called {shortened(case['case_id'])} and has {len(dice)} classes")
+    fields = {key: value for key, value in case.items() if key in CaseScore.__dataclass_fields__}
+    hd95_mm = {str(name): None if value is None else _finite(value) for name, value in distances}
+    return CaseScore(**{**fields, "dice": dice, "hd95_mm": hd95_mm})
 
 
 def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
@@ -244,7 +270,10 @@ def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             count = sum(name.endswith("_image") for name in arrays.files)
             return tuple(_slice(arrays, i) for i in range(count)), []
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    # The zip's and the arrays' headers may say anything: a packing that nobody knows, more bytes than there are.
+    except (
+        OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error
+    ) as error:  # fmt: skip
         return (), [f"report: {path.name} cannot be used ({error}), so no slices are shown"]
 
 

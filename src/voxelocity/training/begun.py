@@ -9,6 +9,7 @@ from typing import Any, Self
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.plain import shortened
 from voxelocity.planning import Plan, Planned, read_overrides
 from voxelocity.report import duration_text
 
@@ -43,14 +44,14 @@ class Begun:
         dataset = _mapping(record, "dataset", where=where)
         fold = dataset.get("fold")
         if fold != "all" and not isinstance(fold, int):
-            raise ConfigError(f"train: {where} names no fold ({fold!r}); start anew with --overwrite")
+            raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
         case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
         if not all(isinstance(ids, list) for ids in case_ids.values()):
-            raise ConfigError(f"train: {where}: 'cases' is damaged; start anew with --overwrite")
+            raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
         try:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)
         except ConfigError as error:
-            raise ConfigError(f"{error}; restore it, or start anew with --overwrite") from None
+            raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
         return cls(plan=plan, fold=fold, device=str(record.get("device") or ""), dataset=dataset, case_ids=case_ids)
 
 
@@ -134,10 +135,10 @@ def in_short(lines: Sequence[str]) -> str:
 
 def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
     if key not in record:
-        raise ConfigError(f"train: {where} lacks '{key}'; start anew with --overwrite")
+        raise ConfigError(f"train: {where} lacks '{key}'; start again with --overwrite")
     if not isinstance(record[key], dict):
         raise ConfigError(
-            f"train: {where}: '{key}' is {record[key]!r}, not keys and values; start anew with --overwrite"
+            f"train: {where}: '{key}' is {shortened(record[key])}, not keys and values; start again with --overwrite"
         )
     values: dict[str, Any] = record[key]
     return values

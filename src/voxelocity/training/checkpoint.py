@@ -1,20 +1,24 @@
-"""Training state on disk: written beside its place, synced, then moved there; an older good one is kept."""
+"""Training state on disk: whole or not there, checked before it is used, with an older good one kept."""
 
 from __future__ import annotations
 
-import os
+import math
 import pickle
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
-from voxelocity.core.errors import CheckpointError
+from voxelocity.core.errors import CheckpointError, OutputError
+from voxelocity.core.whole_file import is_out_of_space, remove_abandoned, whole_file
 
 _NAME = re.compile(r"step_\d{9}\.pt$")
+# Releases up to 0.9 named them by their process; those of killed ones are as large as a checkpoint.
+_ABANDONED = re.compile(r"\.step_\d{9}\.pt\.\d+$")
 
 
 class Checkpoints:
@@ -25,37 +29,54 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Writes the state after `step` steps; a reader, or a kill at any moment, sees the whole file or none of it."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Writes the state after `step` steps; a reader, or a kill at any moment, sees the whole file or none of it.
+
+        Raises:
+            OSError: the disk is full. The checkpoints before it are untouched.
+            OutputError: the file cannot be written for another reason.
+        """
         path = self._folder / f"step_{step:09d}.pt"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                _write(state, file)
+        except OSError as error:
+            if is_out_of_space(error):
+                raise
+            raise OutputError(
+                f"train: cannot write the checkpoint {path} ({error.strerror}); free the path, then give the same "
+                "command again: the run goes on from its last checkpoint"
+            ) from error
         for old in self.paths()[: -self._keep]:
             old.unlink(missing_ok=True)
         return path
+
+    def remove_abandoned(self) -> None:
+        """Removes what killed writers left. Only for the one process that may write here."""
+        remove_abandoned(self._folder, names=("step_",))
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if _ABANDONED.match(path.name):
+                    path.unlink(missing_ok=True)
 
     def paths(self) -> list[Path]:
         """Checkpoint files, oldest first."""
         if not self._folder.is_dir():
             return []
-        return sorted(path for path in self._folder.iterdir() if _NAME.match(path.name))
+        return sorted(path for path in self._folder.iterdir() if _NAME.match(path.name) and path.is_file())
 
     def latest_step(self) -> int:
         """Steps done at the newest checkpoint; 0 where there is none."""
-        return max((int(path.stem.removeprefix("step_")) for path in self.paths()), default=0)
+        return max(map(_step_of, self.paths()), default=0)
 
     def load_latest(self, *, like: Mapping[str, Any]) -> tuple[dict[str, Any], Path, list[Path]] | None:
         """The newest state that can be used, its file, and newer files that could not; None where there is no file.
 
+        Every byte is compared with the checksum that was written with it.
+
         Args:
-            like: a state before the first step. One that can be used has the same keys, and tensors of the same shapes.
+            like: a state before the first step. One that can be used has the same keys, values of the same types, and
+                finite tensors of the same shapes.
 
         Raises:
             CheckpointError: there are files, but none can be used.
@@ -63,24 +84,61 @@ class Checkpoints:
         damaged: list[Path] = []
         for path in reversed(self.paths()):
             state = _load(path)
-            if _fits(state, like):
+            if _fits(state, like) and state["loop"]["step"] == _step_of(path) and _is_finite(state):
                 return state, path, damaged
             damaged.append(path)
         if damaged:
             raise CheckpointError(
                 f"train: none of the {len(damaged)} checkpoints in {self._folder} can be used; "
-                "start the run anew with --overwrite"
+                "start the run again with --overwrite"
             )
         return None
+
+
+class _Watched:
+    """A file that keeps the error of a write, which torch makes a RuntimeError of that names no cause."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            return self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(state: dict[str, Any], file: BinaryIO) -> None:
+    watched = _Watched(file)
+    try:
+        torch.save(state, watched)  # type: ignore[arg-type]
+    except RuntimeError:
+        if watched.error is not None:
+            raise watched.error from None
+        raise
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step_"))
 
 
 def _load(path: Path) -> Any:
     """What the file holds; None where it is damaged."""
     try:
-        # Torch would take anything else for a format of old, and fail in many ways.
+        # Torch would take anything else for a format of old, and fail in many ways; and it compares no checksum.
         if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if archive.testzip() is not None:
+                    return None
             return torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile):
+    except (
+        OSError, RuntimeError, EOFError, ValueError, LookupError, pickle.UnpicklingError, zipfile.BadZipFile, zlib.error
+    ):  # fmt: skip
         pass
     return None
 
@@ -88,9 +146,25 @@ def _load(path: Path) -> Any:
 def _fits(state: Any, like: Any) -> bool:
     if isinstance(like, torch.Tensor):
         return isinstance(state, torch.Tensor) and state.shape == like.shape
-    if not isinstance(like, Mapping):
-        return not isinstance(state, Mapping)
-    if not isinstance(state, Mapping):
+    if isinstance(like, Mapping):
+        # What is empty before the first step is filled by it: the moments of an optimiser.
+        return isinstance(state, Mapping) and (
+            not like or (state.keys() == like.keys() and all(_fits(state[key], like[key]) for key in like))
+        )
+    if isinstance(like, (int, float)) and not isinstance(like, bool):
+        return _is_number(state, whole=isinstance(like, int))
+    return not isinstance(state, Mapping)
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
         return False
-    # What is empty before the first step is filled by it: the moments of an optimiser.
-    return not like or (state.keys() == like.keys() and all(_fits(state[key], like[key]) for key in like))
+    return math.isfinite(value) and (not whole or value >= 0)
+
+
+def _is_finite(state: Any) -> bool:
+    """Whether no tensor of the state holds NaN or an infinity, as no run saves one."""
+    if isinstance(state, torch.Tensor):
+        return not state.is_floating_point() or bool(state.isfinite().all())
+    inner = state.values() if isinstance(state, Mapping) else state if isinstance(state, (list, tuple)) else ()
+    return all(map(_is_finite, inner))

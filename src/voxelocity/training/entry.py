@@ -14,6 +14,7 @@ from rich.console import Console
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import Clock, EventLog, cpu_budget, ended_span, environment, read_events, system_clock
@@ -37,6 +38,8 @@ from voxelocity.training.stop import StopRequest
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
+# Of a rotating cache, which cases an epoch learns from.
+_DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
 
 
 def train(
@@ -88,6 +91,7 @@ def train(
     console = console or Console()
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
+    folder.check_length()
     begun = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite)
     folder.check()
     plan_begin_s = clock()
@@ -113,7 +117,7 @@ def train(
     folder.open()
     # Not `stop or ...`: a request that nobody has made yet is false.
     stop = StopRequest() if stop is None else stop
-    with folder.locked():
+    with folder.locked() as notice:
         if overwrite:
             # Only now, so that a mistake in the new command costs nobody the old run.
             folder.clear()
@@ -121,7 +125,8 @@ def train(
             console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
         else:
             console.print(plan_table(planned.choices))
-            folder.write_record({"command": shlex.join(sys.argv), **begun_record(planned)})
+            command = shlex.join(without_credentials(sys.argv))
+            folder.write_record({"command": command, **begun_record(planned)})
         timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
         earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
@@ -133,6 +138,8 @@ def train(
                 for name, seconds in timings.items():
                     log.write("stage", name=name, seconds=seconds)
                 _tell_of_phases(timings, ago_s=clock() - begin_s)
+                if notice:
+                    run.warn(notice)
                 if begun is not None and begun.device not in ("", planned.machine.device):
                     run.warn(
                         f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the "
@@ -207,8 +214,8 @@ def _refuse_options(folder: RunFolder, lines: Sequence[str]) -> InputError:
 
 def _check_same_plan(folder: RunFolder, begun: Begun, planned: Planned) -> None:
     before, now = begun.plan.to_plain(), planned.plan.to_plain()
-    # Depends on the memory that happens to be free, and changes no result.
-    before["data"]["cache"] = now["data"]["cache"]
+    # Where cases are kept depends on the memory that happens to be free, and changes no result.
+    before["data"]["cache"] = _with_same_draws(before["data"]["cache"], now["data"]["cache"])
     # How a plan is made, not what it says.
     before["planner"] = now["planner"]
     lines = differing_keys(before, now)
@@ -219,3 +226,9 @@ def _check_same_plan(folder: RunFolder, begun: Begun, planned: Planned) -> None:
             f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
             "go on with its own plan by --resume, or replace it with --overwrite"
         )
+
+
+def _with_same_draws(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """The new plan's cache, but with what decides which cases an epoch draws as the run has it."""
+    keys = ["num_parts", *(_DRAWING_KEYS if "rotating" in (before["tier"], now["tier"]) else ())]
+    return {**now, **{key: before[key] for key in keys}}

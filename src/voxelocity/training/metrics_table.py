@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from pathlib import Path
 
+from voxelocity.core.whole_file import put_in_place
 from voxelocity.report import RunFacts
 
 
@@ -26,6 +26,4 @@ def write_metrics(facts: RunFacts, path: Path) -> None:
     table = csv.writer(text)
     table.writerow(header + [f"dice_{name}" for name in classes])
     table.writerows(row for _, row in sorted(rows, key=lambda pair: pair[0]))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text.getvalue())
-    os.replace(temporary, path)
+    put_in_place(path, text.getvalue().encode())

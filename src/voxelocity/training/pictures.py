@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume
+from voxelocity.core.whole_file import whole_file
 
 Plane = npt.NDArray[np.uint8]
 
@@ -59,9 +59,8 @@ class SlicePictures:
         for i, kept in enumerate(self._spread()):
             arrays |= {f"{i}_image": kept.image, f"{i}_truth": kept.truth, f"{i}_prediction": kept.prediction}
             arrays[f"{i}_title"] = np.array(kept.title)
-        temporary = path.with_name(f".{os.getpid()}.{path.name}")
-        np.savez_compressed(temporary, **arrays)
-        os.replace(temporary, path)
+        with whole_file(path) as file:
+            np.savez_compressed(file, **arrays)
 
     def _spread(self) -> list[_Picture]:
         ordered = sorted(self._kept, key=lambda kept: (kept.mean_dice, kept.title))

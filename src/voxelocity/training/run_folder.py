@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +17,20 @@ import yaml
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.core.plain import shortened
+from voxelocity.core.whole_file import put_in_place, remove_abandoned
+from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.observe import events_path, read_events
 from voxelocity.training.begun import Begun
 
 State = Literal["empty", "unfinished", "finished"]
+
+_LONGEST_NAME_BYTES = 255
+_LONGEST_PATH_BYTES = 4096
+# Below the folder: "checkpoints/" and the hidden name of a file that is being written.
+_LONGEST_INSIDE_BYTES = 100
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -104,14 +115,34 @@ class RunFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            probe = self.path / f".writable.{os.getpid()}"
-            probe.write_bytes(b"")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=self.path):
+                pass
         except OSError as error:
             raise self._unwritable(error.strerror or str(error)) from None
 
     def _unwritable(self, reason: str) -> OutputError:
-        return OutputError(f"train: cannot write into the folder {self.path} ({reason}); choose another with -o")
+        name = str(self.path)
+        shown = name if len(name) <= 2 * _LONGEST_NAME_BYTES else f"{name[:60]}..."
+        return OutputError(f"train: cannot write into the folder {shown} ({reason}); choose another with -o")
+
+    def check_length(self) -> None:
+        """Refuses a path that the system would not take, which is found before anything asks for it.
+
+        Raises:
+            OutputError: a name in it, or all of it, is too long.
+        """
+        place = self.path.absolute()
+        too_long = next((part for part in place.parts if len(os.fsencode(part)) > _LONGEST_NAME_BYTES), "")
+        if too_long:
+            raise self._unwritable(
+                f"the name {too_long[:20]}... has {len(os.fsencode(too_long))} bytes, a file system allows "
+                f"{_LONGEST_NAME_BYTES}"
+            )
+        num_bytes = len(os.fsencode(place))
+        if num_bytes > _LONGEST_PATH_BYTES - _LONGEST_INSIDE_BYTES:
+            raise self._unwritable(
+                f"the path has {num_bytes} bytes, the system allows {_LONGEST_PATH_BYTES} with the names inside"
+            )
 
     def _check_holds_nothing_else(self) -> None:
         if any(not entry.name.startswith(".") for entry in self.path.iterdir()):
@@ -130,23 +161,43 @@ class RunFolder:
             file.unlink(missing_ok=True)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[str]:
         """Keeps other processes from training here meanwhile; the system lets go when this process dies.
 
+        What writers that were killed have left is removed.
+
+        Yields:
+            Why nothing keeps others away, for a warning; "" as a rule.
+
         Raises:
-            OutputError: another process trains into this folder now.
+            OutputError: another process trains into this folder now, or the lock cannot be made.
         """
         lock = FileLock(self.path / ".lock", blocking=False)
+        notice = ""
         try:
             lock.acquire()
         except Timeout:
             raise OutputError(
                 f"train: another process is training into {self.path} now; wait for it, or choose another with -o"
             ) from None
+        except (OSError, NotImplementedError) as error:
+            # What filelock says of a system without flock is a NotImplementedError.
+            if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
+                raise self._unwritable(f"{self.path / '.lock'}: {error.strerror or error}") from None
+            notice = (
+                f"train: the file system of {self.path} has no locks, so nothing keeps another process from training "
+                "into the same folder; start none"
+            )
         try:
-            yield
+            self._remove_abandoned()
+            yield notice
         finally:
             lock.release()
+
+    def _remove_abandoned(self) -> None:
+        # Not the page's: `voxelocity report` writes it without the lock.
+        written = (self.record, self.scores, self.slices, self.metrics, self.progress_picture)
+        remove_abandoned(self.path, names=(*(file.name for file in written), WEIGHTS_NAME, SPEC_NAME))
 
     def write_record(self, record: Mapping[str, Any]) -> None:
         """Writes `run.yaml` at once."""
@@ -159,20 +210,19 @@ class RunFolder:
             ConfigError: `run.yaml` is damaged or was written by another version.
         """
         try:
-            record = yaml.safe_load(self.record.read_text(encoding="utf-8"))
-        # What is no UTF-8, and a date that does not exist, are ValueErrors.
-        except (yaml.YAMLError, ValueError, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"train: {self.record} cannot be read ({reason}); start anew with --overwrite") from None
+            record = parse_yaml(self.record.read_text(encoding="utf-8"))
+        # What is no UTF-8 is a ValueError too.
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"train: {self.record} cannot be read ({error}); start again with --overwrite") from None
         if not isinstance(record, dict):
-            raise ConfigError(f"train: {self.record} holds no run, but {record!r}; start anew with --overwrite")
+            raise ConfigError(
+                f"train: {self.record} holds no run, but {shortened(record)}; start again with --overwrite"
+            )
         return Begun.parse(record, where=str(self.record))
 
     def write_text(self, path: Path, text: str) -> None:
         """Writes a text file of this run so that a reader never sees half of it."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        put_in_place(path, text.encode())
 
     def write_scores(self, cases: list[dict[str, Any]]) -> None:
         self.write_text(self.scores, json.dumps({"cases": cases}, indent=1) + "\n")

@@ -13,7 +13,21 @@ from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import process
-from voxelocity.diagnosis.recorder.process import core_wait_s, num_local_ranks
+from voxelocity.diagnosis.recorder.process import core_wait_s, num_local_ranks, program_words
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("python train.py --token=x", "python train.py"),
+        ("python -u -W ignore -X dev train.py --password x", "python -u -W ignore -X dev train.py"),
+        ("python -m pack.train --token x", "python -m pack.train"),
+        ("python -c password='x' y", "python -c"),
+        ("python", "python"),
+    ],
+)
+def test_a_recording_keeps_the_program_and_not_its_arguments(words: str, kept: str) -> None:
+    assert program_words(words.split()) == kept.split()
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,8 @@ def test_training_behind_a_shell_script_is_recorded_with_its_spawned_worker(tmp_
     done, facts = record(tmp_path, "bash", str(tmp_path / "run.sh"), "--fast")
     assert (done.returncode, done.stdout, done.stderr) == (0, "path: False\n", "")
     assert len(facts.steps) == 16
-    assert facts.main.argv[-2:] == ("train.py", "--fast")
+    # What follows the program's name may hold passwords.
+    assert facts.main.argv[-1:] == ("train.py",)
     assert facts.ended is not None
     assert facts.ended.reason == "program"
     assert [fetch.worker for fetch in facts.fetches] == [0]

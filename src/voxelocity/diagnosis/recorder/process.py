@@ -38,6 +38,24 @@ def process_age_s() -> float:
         return 0.0
 
 
+_TAKES_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def program_words(words: list[str]) -> list[str]:
+    """The words of a Python's command up to the program's name; what follows may hold passwords."""
+    kept = words[:1]
+    takes_value = False
+    for word in words[1:]:
+        if word == "-c":
+            return [*kept, word]
+        kept.append(word)
+        if not takes_value and not word.startswith("-"):
+            break
+        # The module that follows "-m" is the first word that is no option.
+        takes_value = word in _TAKES_A_VALUE
+    return kept
+
+
 def file_name() -> str:
     """Name of this process's file, without its suffix; no other process has it."""
     return f"{os.getpid()}-{os.urandom(4).hex()}"

@@ -13,7 +13,14 @@ import time
 from typing import TYPE_CHECKING, Any, Callable
 
 from .imports import Imports
-from .process import describe_versions, file_name, num_local_ranks, process_age_s, rank_and_world_size
+from .process import (
+    describe_versions,
+    file_name,
+    num_local_ranks,
+    process_age_s,
+    program_words,
+    rank_and_world_size,
+)
 from .settings import Settings
 from .writer import Writer, note_failure
 
@@ -237,7 +244,7 @@ class Recording:
             rank=rank,
             world_size=world_size,
             num_local_ranks=num_local_ranks(),
-            argv=list(getattr(sys, "orig_argv", [])) or list(sys.argv),
+            argv=program_words(list(getattr(sys, "orig_argv", [])) or ["python", *sys.argv]),
             versions=describe_versions(),
         )
 

@@ -15,12 +15,11 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of phantoms and training.")] = 0,
 ) -> None:
     """Make phantoms, train on them twice to the same Dice, plainly and with Voxelocity, and show the factor."""
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.recipes.demo.compare import run_demo
     from voxelocity.report import factor_table
 
-    console = Console()
+    console = PlainConsole()
     with interrupt.is_raised():
         result = run_demo(out, seed=seed, console=console)
     console.print(factor_table(result.runs, target_dice=result.target_dice))

@@ -25,7 +25,7 @@ from voxelocity.cli import (
     train,
 )
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
-from voxelocity.core.terminal_text import never_fails
+from voxelocity.core.terminal_text import never_fails, printable_lines
 from voxelocity.core.whole_file import is_out_of_space
 
 app = typer.Typer(
@@ -114,5 +114,5 @@ def main() -> None:
 
 
 def _end(error: object, status: int) -> None:
-    print(f"voxelocity: {error}", file=sys.stderr)
+    print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
     sys.exit(status)

@@ -18,14 +18,13 @@ def predict(
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
     chosen_device = options.read_device(device)
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.infer import predict_files
     from voxelocity.observe import phase
     from voxelocity.planning import survey
     from voxelocity.report.quantities import count_text
 
-    console = Console()
+    console = PlainConsole()
     machine = survey(chosen_device, cache_folder=out)
     phases.start_up_is_over()
     with interrupt.is_raised(), phase("predict", color="gold"):

@@ -38,13 +38,12 @@ def train(
     sinks = choose_sinks(log or [])
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s
     from voxelocity.report import duration_text, score_table
     from voxelocity.training import train as run_training
 
-    console = Console()
+    console = PlainConsole()
     result = run_training(
         cases,
         out,

@@ -35,6 +35,7 @@ _PIECE_VALUES = 1 << 24
 # passes that are not full cost little among so many.
 _MOST_PASSES_SHARED = 4
 
+_Edge = Annotated[int, Field(ge=1, le=2048)]
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
 
@@ -42,7 +43,7 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 class WindowConfig(Config):
     """How volumes are covered with windows."""
 
-    shape_voxel: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    shape_voxel: tuple[_Edge, _Edge, _Edge]
     """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
     """Share of a window that the next one covers again, on each axis."""
@@ -50,7 +51,7 @@ class WindowConfig(Config):
     """Weight of a window's voxels: falling from the centre to the edges, or the same everywhere."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
-    batch_size: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=1, ge=1, le=4096)
     """Windows in one forward pass, of one volume or several."""
     mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""

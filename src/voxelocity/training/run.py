@@ -80,6 +80,7 @@ class Run:
             window=self.plan.window,
             # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
             precision=self.plan.precision.model_copy(update={"compile": "none"}),
+            trained_on=self.planned.fingerprint.trained_on(),
         )
         self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
 

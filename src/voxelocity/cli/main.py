@@ -97,6 +97,15 @@ def main() -> None:
         _end(error, 128 + error.signal_number)
     except VoxelocityError as error:
         _end(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        _end(
+            f"there is too little memory ({reason}); end other programs, use a machine or a GPU with more, or make the "
+            "work smaller: smaller scans, or a smaller data.batch_size",
+            1,
+        )
     except BrokenPipeError:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -111,6 +120,16 @@ def main() -> None:
             "command again: a run goes on from its last checkpoint",
             1,
         )
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from voxelocity.step.memory import is_out_of_memory
+
+    return is_out_of_memory(error)
 
 
 def _end(error: object, status: int) -> None:

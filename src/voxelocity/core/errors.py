@@ -13,12 +13,13 @@ VoxelocityError
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── CommandError                  a person's own command cannot be started; carries the exit status of shells
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
+├── UnpredictedError                  some scans could not be predicted, all others were; carries the reasons
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class VoxelocityError(Exception):
@@ -89,6 +90,18 @@ class NonFiniteLossError(VoxelocityError):
         super().__init__(message)
         self.case_ids = tuple(case_ids)
         self.step = step
+
+
+class UnpredictedError(VoxelocityError):
+    """Some scans could not be predicted; the predictions of all others are written.
+
+    Attributes:
+        reasons: why, by case id.
+    """
+
+    def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons)
 
 
 class InterruptedRunError(VoxelocityError):

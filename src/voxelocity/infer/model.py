@@ -66,6 +66,8 @@ class ModelSpec(Config):
     """Number formats of the forward pass."""
     trained_on: TrainedOn | None = None
     """What the training scans were like; None in models of earlier releases."""
+    num_steps: int | None = Field(default=None, ge=0)
+    """Steps that it was trained for."""
 
     @model_validator(mode="after")
     def _window_fits_the_network(self) -> Self:

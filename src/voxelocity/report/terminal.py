@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich import box
@@ -27,7 +28,7 @@ from voxelocity.report.factors import factor_cells, factor_header
 from voxelocity.report.labelled import LabelledRun
 from voxelocity.report.pair import PairedRuns
 from voxelocity.report.parity import Parity
-from voxelocity.report.quantities import count_text, dice_text, mm_text, value_text
+from voxelocity.report.quantities import count_text, dice_text, ml_text, mm_text, value_text
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_first
 
 # Three columns with reasons of two lines each need about this much.
@@ -78,6 +79,29 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
         dice_of_case = dice_text(score.mean_dice if score.dice else None)
         worst.add_row(Text(score.case_id), dice_of_case, mm_text(mean_hd95_mm([score])))
     return Group(table, "", worst)
+
+
+def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:
+    """Voxels and milliliters that were predicted of each class; of several scans the least, median and most.
+
+    Args:
+        volumes: by class name, one pair for each scan.
+    """
+    num_scans = max(map(len, volumes.values()), default=0)
+    table = _table()
+    table.add_column("class", overflow="fold")
+    heads = ("voxels", "ml") if num_scans == 1 else ("scans with it", "least ml", "median ml", "most ml")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, found in volumes.items():
+        sizes = [ml for _, ml in found]
+        if num_scans == 1:
+            cells = [f"{found[0][0]:,}", ml_text(sizes[0])]
+        else:
+            count = sum(num > 0 for num, _ in found)
+            cells = [f"{count} of {num_scans}", *map(ml_text, (min(sizes), median(sizes), max(sizes)))]
+        table.add_row(Text(name), *cells)
+    return table
 
 
 def factor_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> RenderableType:

@@ -102,7 +102,8 @@ class Run:
         if not finished:
             raise self._interrupted(state)
         with self._stage("report"):
-            save_model(self.folder.path, training.averaged, self.spec)
+            trained = self.spec.model_copy(update={"num_steps": state.step})
+            save_model(self.folder.path, training.averaged, trained)
         scores = self._score(Predictor(training.averaged, self.spec, device=self.device))
         return self._finish(scores, state)
 

@@ -3,6 +3,7 @@
 from voxelocity.step.backend import BackendConfig, backend_as_found, set_backend
 from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
+from voxelocity.step.memory import is_out_of_memory
 from voxelocity.step.network import NetworkConfig, build_network
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
 from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast
@@ -24,6 +25,7 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
+    "is_out_of_memory",
     "learning_rate_at",
     "set_backend",
 ]

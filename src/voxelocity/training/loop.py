@@ -65,6 +65,10 @@ class LoopState:
     num_images: int = 0
     waited_s: float = 0.0
 
+    def has_reached(self, target_dice: float) -> bool:
+        """Whether a validation on the way reached the target; 0 is none. A resumed run must not train past it."""
+        return 0.0 < target_dice <= self.best_dice
+
     def to_plain(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -106,6 +110,9 @@ class Loop:
                 self._epochs.end()
 
     def _run(self, recorder: SpanRecorder) -> bool:
+        if self.state.has_reached(self.plan.train.target_dice):
+            # Killed between that validation and the end of the run, whose last state is saved.
+            return True
         pending = _Pending()
         window_start = saved_at = self.clock()
         while True:
@@ -242,7 +249,7 @@ class Loop:
         self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
         self.progress.validated(state.step, mean_dice, is_best)
         self.on_validated(state.step)
-        return 0.0 < self.plan.train.target_dice <= mean_dice
+        return state.has_reached(self.plan.train.target_dice)
 
     def _save(self) -> None:
         start = self.clock()

@@ -91,6 +91,7 @@ class Run:
             NonFiniteLossError: training broke; the last checkpoint is from before.
             ScanError: a case cannot be used.
             DatasetError: no label holds anything but background.
+            DeviceMemoryError: a step on a single patch does not fit into memory.
         """
         training_cases, validation_cases = self._fill_caches()
         with self._stage("network"):
@@ -175,6 +176,8 @@ class Run:
             optimizer=self.plan.optimizer,
             precision=self.plan.precision,
             device=self.device,
+            seed=self.plan.seed,
+            warn=self.warn,
         )
         latest = self.checkpoints.load_latest(like={"loop": LoopState().to_plain(), "training": training.state()})
         if latest is None:

@@ -24,7 +24,7 @@ class Progress(Protocol):
 
     def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None: ...
 
-    def validated(self, step: int, mean_dice: float, is_best: bool) -> None: ...
+    def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ class Loop:
     """One training, from its current state to the end of its budget.
 
     Attributes:
-        validate: mean foreground Dice and Dice per class of the averaged network, on the way.
+        validate: mean foreground Dice and Dice per class of the averaged network, on the way; NaN for a class in no
+            case, which the mean leaves out.
         should_stop: asked between two steps; once true the state is saved and `run` returns.
         on_validated: told the step after each validation on the way, when its facts are written.
     """
@@ -247,7 +248,8 @@ class Loop:
         state.validated_at_s = state.trained_s
         state.validated_step = state.step
         self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
-        self.progress.validated(state.step, mean_dice, is_best)
+        num_absent = sum(math.isnan(value) for value in dice.values())
+        self.progress.validated(state.step, mean_dice, is_best, num_absent=num_absent)
         self.on_validated(state.step)
         return state.has_reached(self.plan.train.target_dice)
 

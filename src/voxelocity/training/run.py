@@ -41,7 +41,8 @@ class RunResult:
 
     Attributes:
         folder: where everything lies.
-        mean_dice: mean foreground Dice of the final validation, on each scan's own grid.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None where no case has any
+            foreground in truth or prediction.
         scores: one per validation case.
         step: optimiser steps done.
         seconds: of the whole run, all sessions.
@@ -49,7 +50,7 @@ class RunResult:
     """
 
     folder: Path
-    mean_dice: float
+    mean_dice: float | None
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float

@@ -36,6 +36,7 @@ from voxelocity.report import (
 )
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import dice_text, rate_text, signed_text
+from voxelocity.report.summary import mean_dice
 from voxelocity.report.views import Section, Table
 
 _MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
@@ -225,7 +226,7 @@ def _losses(runs: Sequence[RunFacts]) -> list[float]:
 
 
 def _final_dice(runs: Sequence[RunFacts]) -> list[float]:
-    return [statistics.fmean(score.mean_dice for score in run.scores if score.dice) for run in runs]
+    return [dice for run in runs if (dice := mean_dice(run)) is not None]
 
 
 def _with_spread(*heads: str) -> list[str]:

@@ -26,12 +26,14 @@ from voxelocity.report.quantities import (
 from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import overlay, png_data_uri
 from voxelocity.report.summary import (
+    absent_text,
     mean_dice,
     mean_hd95_mm,
     part_shares,
     stage_shares,
     throughput,
     verdict,
+    without_surface_text,
     worst_first,
 )
 from voxelocity.report.tables import (
@@ -122,14 +124,16 @@ def _cards(run: RunFacts) -> list[Card]:
     if final is None and best is not None:
         dice = Card(name="Best Dice so far", value=dice_text(best.mean_dice), note="on the way, foreground mean")
     else:
-        note = f"lowest case {dice_text(worst[0].mean_dice)}" if worst and worst[0].dice else "mean over the foreground"
+        lowest = worst[0].mean_dice if worst else None
+        note = "mean over the foreground" if lowest is None else f"lowest case {dice_text(lowest)}"
+        note = "; ".join(filter(None, (note, absent_text(run.scores))))
         dice = Card(name="Mean Dice", value=dice_text(final), note=note)
     return [
         dice,
         Card(
             name="Surface distance",
             value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
-            note="HD95, mean over cases and classes",
+            note="; ".join(filter(None, ("HD95, mean over cases and classes", without_surface_text(run.scores)))),
         ),
         Card(
             name="Images per second", value=rate_text(speed.images_per_s), note=f"over {count_text(run.step, 'step')}"

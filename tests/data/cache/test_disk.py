@@ -125,6 +125,26 @@ def test_other_write_errors_are_cache_errors_and_leave_nothing_behind(tmp_path, 
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize(("number", "is_kept"), [(errno.ENOTSUP, True), (errno.EBADF, True), (errno.EIO, False)])
+def test_a_file_system_that_flushes_no_folders_keeps_entries_and_one_that_lost_something_says_so(
+    tmp_path, monkeypatch, number, is_kept
+):
+    tier, fsync = DiskTier(tmp_path), os.fsync
+
+    def refuse_folders(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(entry_files.os, "fsync", refuse_folders)
+    if is_kept:
+        tier.put(KEY, make_volume())
+        assert_same(tier.get(KEY), make_volume())
+    else:
+        with pytest.raises(CacheError, match="cannot be written to"):
+            tier.put(KEY, make_volume())
+
+
 def test_unreadable_entry_is_a_cache_error(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
     tier.put(KEY, make_volume())

@@ -15,6 +15,8 @@ from voxelocity.data.cache.mapping import map_file
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What a flush says when something was not written."""
 _WRITE_BYTES = 16 * 2**20
 _MAX_TEMP_AGE_S = 86400.0
 """When a temporary file counts as abandoned on a file system without locks, where its writer cannot be asked."""
@@ -123,8 +125,8 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems flush names at once and refuse to be asked.
-        if error.errno != errno.EINVAL:
+        # Some file systems refuse to be asked (EINVAL, ENOTSUP, EBADF on FUSE): they flush names at once, or never.
+        if error.errno in _LOST:
             raise
     finally:
         os.close(descriptor)

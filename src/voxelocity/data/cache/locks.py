@@ -6,12 +6,17 @@ import contextlib
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 LOCKS_NAME = "locks"
+_MAX_WAIT_S = 120.0
+"""Some times what a large case takes to prepare. Beyond it, the work is done twice rather than never."""
+
+Warn = Callable[[str], None]
 
 
 class ThreadLocks:
@@ -37,26 +42,16 @@ class PassingLocks:
 
     Args:
         folder: exists.
+        warn: told, once, that the holder of a lock was not waited for any longer.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, warn: Warn | None = None) -> None:
         self._folder = folder
+        self._patience = _Patience(folder, warn)
 
-    @contextlib.contextmanager
-    def hold(self, key: str) -> Iterator[None]:
-        """Holds the lock of this key, or does without where it cannot be had."""
-        path = self._folder / f".{key}.lock"
-        file_lock = FileLock(path, fallback_to_soft=False)
-        with contextlib.suppress(OSError, NotImplementedError):
-            file_lock.acquire()
-        try:
-            yield
-        finally:
-            # Before it is released: whoever waits gets the lock of a file without a name and sees that the work is
-            # done; whoever comes later makes a new file.
-            if file_lock.is_locked:
-                path.unlink(missing_ok=True)
-            file_lock.release()
+    def hold(self, key: str) -> AbstractContextManager[None]:
+        """Holds the lock of this key, or does without, as `KeyLocks.hold`."""
+        return _held(self._folder / f".{key}.lock", self._patience, is_passing=True)
 
 
 class KeyLocks:
@@ -66,36 +61,30 @@ class KeyLocks:
 
     Args:
         folder: of the cache; `locks` is made in it.
-        num_files: how many files there are at the most, shared by keys that then wait for each other; 0 makes one for
-            each key.
+        num_files: how many files there are at the most, shared by keys that then wait for each other, and kept; 0 makes
+            one for each key, which goes when nobody holds it.
+        warn: told, once, that the holder of a lock was not waited for any longer.
 
     Raises:
         OSError: it cannot be made.
     """
 
-    def __init__(self, folder: Path, *, num_files: int = 0) -> None:
+    def __init__(self, folder: Path, *, num_files: int = 0, warn: Warn | None = None) -> None:
         self._folder = folder / LOCKS_NAME
         self._num_files = num_files
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._patience = _Patience(folder, warn)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    @contextlib.contextmanager
-    def hold(self, key: str) -> Iterator[None]:
+    def hold(self, key: str) -> AbstractContextManager[None]:
         """Holds the lock of this key.
 
-        Where it cannot be had (a full disk, a folder of somebody else's, a file system without locks) it is done
-        without.
+        It is done without where it is not available (a full disk, a folder of another user, a file system without
+        locks), and where another process holds it for longer than preparing a case takes, as a stopped one does.
         """
-        # Not by the mere existence of a file, which outlives a killed process and would hold up the others for ever.
-        file_lock = FileLock(self._path(key), fallback_to_soft=False)
-        with contextlib.suppress(OSError, NotImplementedError):
-            file_lock.acquire()
-        try:
-            yield
-        finally:
-            file_lock.release()
+        return _held(self._path(key), self._patience, is_passing=self._num_files == 0)
 
     def forget(self, key: str) -> None:
-        """Removes the file of this lock, if there is one of this key alone."""
+        """Removes the file of this lock, if there is one of this key alone, as older versions left them."""
         if self._num_files == 0:
             with contextlib.suppress(OSError):
                 self._path(key).unlink(missing_ok=True)
@@ -103,3 +92,43 @@ class KeyLocks:
     def _path(self, key: str) -> Path:
         name = f"shared-{zlib.crc32(key.encode()) % self._num_files}" if self._num_files else key
         return self._folder / f"{name}.lock"
+
+
+class _Patience:
+    """How long the locks of a folder are waited for, and what is said when that was in vain."""
+
+    def __init__(self, folder: Path, warn: Warn | None) -> None:
+        self._folder = folder
+        self._warn = warn
+        self._lock = threading.Lock()
+
+    def end(self, waited_s: float) -> None:
+        """Says once that the holder of a lock is not waited for any longer."""
+        with self._lock:
+            warn, self._warn = self._warn, None
+        if warn is not None:
+            warn(
+                f"cache: another process has been preparing a case of {self._folder} for more than {waited_s:.0f} s "
+                "(a suspended process does that); it is not waited for, and the case is prepared here too"
+            )
+
+
+@contextlib.contextmanager
+def _held(path: Path, patience: _Patience, *, is_passing: bool) -> Iterator[None]:
+    # Not by the mere existence of a file, which outlives a killed process and would hold up the others for ever.
+    file_lock = FileLock(path, mode=0o600, fallback_to_soft=False)
+    try:
+        file_lock.acquire(timeout=_MAX_WAIT_S)
+    except Timeout:
+        patience.end(_MAX_WAIT_S)
+    except (OSError, NotImplementedError):
+        pass
+    try:
+        yield
+    finally:
+        # Before it is released: whoever waits gets the lock of a file without a name and sees that the work is done;
+        # whoever comes later makes a new file.
+        if is_passing and file_lock.is_locked:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        file_lock.release()

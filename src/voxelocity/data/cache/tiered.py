@@ -27,8 +27,8 @@ class FrontTier(Tier, Protocol):
         """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
         ...
 
-    def room_bytes(self) -> int:
-        """Bytes that can be put before others have to go."""
+    def room_bytes(self, wanted_bytes: int = 0) -> int:
+        """Bytes that can be put before others have to go; counted again before less than what is wanted is answered."""
         ...
 
 
@@ -140,7 +140,7 @@ class TieredCache:
                 )
             self._tell("low", f"{low}; {self._goes_on()}")
             return False
-        if self._open_behind is None or volume.num_bytes <= self._front.room_bytes():
+        if self._open_behind is None or volume.num_bytes <= self._front.room_bytes(volume.num_bytes):
             return True
         size = f"{volume.num_bytes / 1e6:.1f} MB"
         self._tell(

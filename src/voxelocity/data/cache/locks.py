@@ -6,17 +6,18 @@ import contextlib
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from voxelocity.data.cache.folder import file_mode, is_shared, make_folder
+from voxelocity.data.cache.tell import TellOnce, Warn
+
 LOCKS_NAME = "locks"
 _MAX_WAIT_S = 120.0
 """Some times what a large case takes to prepare. Beyond it, the work is done twice rather than never."""
-
-Warn = Callable[[str], None]
 
 
 class ThreadLocks:
@@ -47,11 +48,11 @@ class PassingLocks:
 
     def __init__(self, folder: Path, *, warn: Warn | None = None) -> None:
         self._folder = folder
-        self._patience = _Patience(folder, warn)
+        self._tell = TellOnce(warn)
 
     def hold(self, key: str) -> AbstractContextManager[None]:
         """Holds the lock of this key, or does without, as `KeyLocks.hold`."""
-        return _held(self._folder / f".{key}.lock", self._patience, is_passing=True)
+        return _held(self._folder / f".{key}.lock", self._tell, is_passing=True)
 
 
 class KeyLocks:
@@ -72,8 +73,9 @@ class KeyLocks:
     def __init__(self, folder: Path, *, num_files: int = 0, warn: Warn | None = None) -> None:
         self._folder = folder / LOCKS_NAME
         self._num_files = num_files
-        self._patience = _Patience(folder, warn)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._tell = TellOnce(warn)
+        make_folder(folder)
+        self._folder.mkdir(mode=0o770 if is_shared(folder) else 0o700, exist_ok=True)
 
     def hold(self, key: str) -> AbstractContextManager[None]:
         """Holds the lock of this key.
@@ -81,7 +83,7 @@ class KeyLocks:
         It is done without where it is not available (a full disk, a folder of another user, a file system without
         locks), and where another process holds it for longer than preparing a case takes, as a stopped one does.
         """
-        return _held(self._path(key), self._patience, is_passing=self._num_files == 0)
+        return _held(self._path(key), self._tell, is_passing=self._num_files == 0)
 
     def forget(self, key: str) -> None:
         """Removes the file of this lock, if there is one of this key alone, as older versions left them."""
@@ -94,33 +96,18 @@ class KeyLocks:
         return self._folder / f"{name}.lock"
 
 
-class _Patience:
-    """How long the locks of a folder are waited for, and what is said when that was in vain."""
-
-    def __init__(self, folder: Path, warn: Warn | None) -> None:
-        self._folder = folder
-        self._warn = warn
-        self._lock = threading.Lock()
-
-    def end(self, waited_s: float) -> None:
-        """Says once that the holder of a lock is not waited for any longer."""
-        with self._lock:
-            warn, self._warn = self._warn, None
-        if warn is not None:
-            warn(
-                f"cache: another process has been preparing a case of {self._folder} for more than {waited_s:.0f} s "
-                "(a suspended process does that); it is not waited for, and the case is prepared here too"
-            )
-
-
 @contextlib.contextmanager
-def _held(path: Path, patience: _Patience, *, is_passing: bool) -> Iterator[None]:
+def _held(path: Path, tell: TellOnce, *, is_passing: bool) -> Iterator[None]:
     # Not by the mere existence of a file, which outlives a killed process and would hold up the others for ever.
-    file_lock = FileLock(path, mode=0o600, fallback_to_soft=False)
+    file_lock = FileLock(path, mode=file_mode(path.parent), fallback_to_soft=False)
     try:
         file_lock.acquire(timeout=_MAX_WAIT_S)
     except Timeout:
-        patience.end(_MAX_WAIT_S)
+        tell(
+            "wait",
+            f"cache: another process has held {path} for more than {_MAX_WAIT_S:.0f} s, as a suspended one does; it is "
+            "not waited for any longer, and the case is prepared here too",
+        )
     except (OSError, NotImplementedError):
         pass
     try:

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, check_foreground, pack, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, check_arrays, pack, read_header
 from voxelocity.data.cache.entry_files import write_all
-from voxelocity.data.cache.locks import PassingLocks, Warn
+from voxelocity.data.cache.locks import PassingLocks
 from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
+from voxelocity.data.cache.tell import Warn
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
@@ -339,7 +340,7 @@ class _Ledger:
 def _volume_of(key: str, path: Path) -> Volume:
     content = map_file(path)
     header = read_header(key, content)
-    check_foreground(header, content)
+    check_arrays(header, content, full=False)
     return mapped_volume(header, content)
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
 
 WEIGHTS_NAME = "model.safetensors"
 SPEC_NAME = "model.json"
-KNOWN_VERSIONS = (1,)
-"""Every `format_version` that this release reads; it writes the last."""
+KNOWN_VERSIONS = (1, 2)
+"""Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
+that time saw flipped patches with the labels unswapped, and are mirrored so."""
 _MAX_CLASSES = 256
 
 
@@ -43,6 +45,14 @@ class ModelSpec(Config):
     """How a prepared volume is covered with windows."""
     precision: PrecisionConfig
     """Number formats of the forward pass."""
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        try:
+            swapped_classes(self.class_names, self.window.swap_pairs)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @property
     def label_values(self) -> tuple[int, ...]:

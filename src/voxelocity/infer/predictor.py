@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.prepare import Preparation, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import WindowConfig, predict_volumes
+from voxelocity.infer.window import predict_volumes
 from voxelocity.step import autocast
 
 ClassIndices = npt.NDArray[np.uint8]
@@ -43,14 +44,11 @@ class Predictor:
         """
         return next(self._restored(iter([self._prepared(scan)])))[1]
 
-    def predict_prepared(
-        self, volumes: Iterable[Volume], *, window: WindowConfig
-    ) -> Iterator[tuple[Volume, torch.Tensor]]:
+    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
             volumes: taken as they are needed; windows of several share forward passes.
-            window: another than the spec's, as a rule.
         """
         waiting: deque[Volume] = deque()
 
@@ -60,7 +58,7 @@ class Predictor:
                 yield _image_of(volume)
 
         self._network.eval()
-        for probabilities in predict_volumes(self._forward, images(), window, device=self._device):
+        for probabilities in self._probabilities(images()):
             yield waiting.popleft(), probabilities.argmax(0).to(torch.uint8)
 
     def stream(self, refs: Sequence[VolumeRef], *, num_threads: int) -> Iterator[tuple[Volume, ClassIndices]]:
@@ -100,12 +98,17 @@ class Predictor:
                 failures.append(error)
 
         self._network.eval()
-        for probabilities in predict_volumes(self._forward, images(), self._spec.window, device=self._device):
+        for probabilities in self._probabilities(images()):
             scan, volume = waiting.popleft()
             yield scan, restore_probabilities(probabilities.cpu().numpy(), volume.trace)
         if failures:
             # Taken out, for the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
+
+    def _probabilities(self, images: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        window = self._spec.window
+        swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
+        return predict_volumes(self._forward, images, window, device=self._device, swapped_classes=swapped)
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         with autocast(self._spec.precision, self._device):

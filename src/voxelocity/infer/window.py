@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import torch
@@ -22,6 +22,7 @@ from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.blending import Blend, importance, weight_sums
 
+_X = 2  # of (b, c, x, y, z)
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
 
@@ -41,17 +42,29 @@ class WindowConfig(Config):
     """Windows in one forward pass, of one volume or several."""
     mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
+    swap_pairs: tuple[tuple[str, str], ...] = ()
+    """Names of classes whose channels trade places in windows mirrored along x, as `data.augment.swap_pairs`."""
 
 
 def predict_volume(
-    forward: Forward, image_cxyz: torch.Tensor, config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    image_cxyz: torch.Tensor,
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> torch.Tensor:
     """Class probabilities of one volume, (k, x, y, z) float32 on `device`. See `predict_volumes`."""
-    return next(predict_volumes(forward, (image_cxyz,), config, device=device))
+    return next(predict_volumes(forward, (image_cxyz,), config, device=device, swapped_classes=swapped_classes))
 
 
 def predict_volumes(
-    forward: Forward, images: Iterable[torch.Tensor], config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    images: Iterable[torch.Tensor],
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> Iterator[torch.Tensor]:
     """Class probabilities of each volume, in order; windows of neighbouring volumes share forward passes.
 
@@ -65,6 +78,8 @@ def predict_volumes(
         images: (c, x, y, z) each, floating point, on any device; left as they are.
         config: how volumes are covered.
         device: where the network is, and the results will be.
+        swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
+            (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
 
     Yields:
         (k, x, y, z) float32 that sum to 1 over k. Logits of mirrored windows are averaged before the softmax too, as in
@@ -75,8 +90,9 @@ def predict_volumes(
     """
     pending: deque[_Prediction] = deque()
     windows = _windows(images, config, device, pending)
+    swapped = torch.tensor(swapped_classes, dtype=torch.int64, device=device) if len(swapped_classes) > 0 else None
     while batch := list(itertools.islice(windows, config.batch_size)):
-        _predict_batch(forward, batch, config)
+        _predict_batch(forward, batch, config, swapped)
         # All of them now, before the caller goes on: a CUDA graph's next answer would overwrite what they are made of.
         complete = deque[torch.Tensor]()
         while pending and pending[0].is_complete:
@@ -146,15 +162,19 @@ def _windows(
             yield prediction, box
 
 
-def _predict_batch(forward: Forward, batch: list[tuple[_Prediction, Region]], config: WindowConfig) -> None:
+def _predict_batch(
+    forward: Forward, batch: list[tuple[_Prediction, Region]], config: WindowConfig, swapped: torch.Tensor | None
+) -> None:
     """One forward pass (times mirrorings); each answer goes to the volume its window is from."""
     with torch.no_grad():
-        logits = _mirrored(forward, torch.stack([prediction.window(box) for prediction, box in batch]), config)
+        logits = _mirrored(forward, torch.stack([prediction.window(box) for prediction, box in batch]), config, swapped)
         for (prediction, box), answer in zip(batch, logits, strict=True):
             prediction.add(answer, box)
 
 
-def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> torch.Tensor:
+def _mirrored(
+    forward: Forward, windows: torch.Tensor, config: WindowConfig, swapped: torch.Tensor | None
+) -> torch.Tensor:
     """Logits (b, k, x, y, z) float32, the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
@@ -164,7 +184,9 @@ def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> 
     # A copy: the answer may lie in a buffer that the next forward pass writes to.
     total = logits.clone()
     for mirrored in mirrorings:
-        total += _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        # What the network calls left in a mirror image is right.
+        total += answer if swapped is None or _X not in mirrored else answer.index_select(1, swapped)
     return total.div_(len(mirrorings) + 1)
 
 

@@ -94,7 +94,7 @@ class _Gather:
             rows[id(memory), dtype].append(row)
             middle, step = middle_and_step(params, row, region, source.start)
             base = np.floor(middle)
-            places[row] = (*where, *base.astype(np.int64), params.is_warped[row], slots[row])
+            places[row] = (*where, *base.astype(np.int64), params.is_warped[row], slots[row], params.is_swapped[row])
             steps[row] = (*(middle - base), *step.ravel())
         self._groups = [
             _Boxes(memories[number], dtype, staging.add(np.array(some, dtype=np.int32)))
@@ -105,6 +105,7 @@ class _Gather:
         controls = np.einsum("bij,bjxyz->bixyz", params.matrix, params.elastic)[params.is_elastic]
         self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
         self._votes = params.votes
+        self._swapped = staging.add(params.swapped_classes)
 
     def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
         num_channels, (nx, ny, nz) = image.shape[1], image.shape[2:]
@@ -128,6 +129,7 @@ class _Gather:
                 self._steps.of(memory),
                 self._scales.of(memory),
                 lines,
+                self._swapped.of(memory),
                 image,
                 label,
                 num_channels,
@@ -136,6 +138,7 @@ class _Gather:
                 nz,
                 gz,
                 VOTES=self._votes,
+                SWAPS=self._swapped.shape[0] > 0,
                 TILE_X=tile_x,
                 TILE_Y=tile_y,
                 TILE_Z=tile_z,

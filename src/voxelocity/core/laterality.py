@@ -62,14 +62,14 @@ def find_sides(class_names: Sequence[str]) -> Sides:
             pairs.append((names[0], names[1]))
         else:
             single += [name for name in names if _side(name) in _WORDS]
-    pairs += _joined_pairs([name for name in class_names if name not in chain(*pairs)])
+    with_side = set(chain(*by_key.values()))
+    pairs += _joined_pairs([name for name in class_names if name not in with_side])
     order = {name: index for index, name in enumerate(class_names)}
     pairs.sort(key=lambda pair: order[pair[0]])
-    paired = set(chain(*pairs))
     return Sides(
         pairs=tuple(pair for pair in pairs if not _is_unlike(pair[0])),
         unlike=tuple(pair for pair in pairs if _is_unlike(pair[0])),
-        single=tuple(sorted((name for name in single if name not in paired), key=order.__getitem__)),
+        single=tuple(sorted(single, key=order.__getitem__)),
     )
 
 

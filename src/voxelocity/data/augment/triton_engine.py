@@ -94,7 +94,7 @@ class _Gather:
             rows[id(memory), dtype].append(row)
             middle, step = middle_and_step(params, row, region, source.start)
             base = np.floor(middle)
-            places[row] = (*where, *base.astype(np.int64), params.is_warped[row], slots[row], params.is_swapped[row])
+            places[row] = (*where, *base.astype(np.int64), params.is_warped[row], slots[row])
             steps[row] = (*(middle - base), *step.ravel())
         self._groups = [
             _Boxes(memories[number], dtype, staging.add(np.array(some, dtype=np.int32)))
@@ -105,7 +105,8 @@ class _Gather:
         controls = np.einsum("bij,bjxyz->bixyz", params.matrix, params.elastic)[params.is_elastic]
         self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
         self._votes = params.votes
-        self._swapped = staging.add(params.swapped_classes)
+        self._swapped_rows = _listed(staging, params.is_swapped)
+        self._swapped_classes = staging.add(params.swapped_classes)
 
     def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
         num_channels, (nx, ny, nz) = image.shape[1], image.shape[2:]
@@ -129,7 +130,6 @@ class _Gather:
                 self._steps.of(memory),
                 self._scales.of(memory),
                 lines,
-                self._swapped.of(memory),
                 image,
                 label,
                 num_channels,
@@ -138,11 +138,18 @@ class _Gather:
                 nz,
                 gz,
                 VOTES=self._votes,
-                SWAPS=self._swapped.shape[0] > 0,
                 TILE_X=tile_x,
                 TILE_Y=tile_y,
                 TILE_Z=tile_z,
                 num_warps=GATHER_WARPS,
+            )
+        if self._swapped_rows.shape[0] > 0:
+            triton_warp.swap_classes[(triton.cdiv(nx * ny * nz, triton_warp.SWAP_BLOCK), self._swapped_rows.shape[0])](
+                label,
+                self._swapped_rows.of(memory),
+                self._swapped_classes.of(memory),
+                nx * ny * nz,
+                BLOCK=triton_warp.SWAP_BLOCK,
             )
 
 

@@ -16,7 +16,7 @@ PLACE_NAMES: Final = (
     *("image_offset", "image_step_c", "image_step_x", "image_step_y", "image_step_z"),
     *("label_offset", "label_step_x", "label_step_y", "label_step_z"),
     *("size_x", "size_y", "size_z", "base_x", "base_y", "base_z"),
-    *("is_warped", "elastic_slot", "is_swapped"),
+    *("is_warped", "elastic_slot"),
 )
 _NUM_PLACES = tl.constexpr(len(PLACE_NAMES))
 # The part of the base behind the comma (3), and the step matrix (3, 3), column j along patch axis j; float32.
@@ -27,6 +27,7 @@ TILE: Final = (4, 8, 16)
 """Patch voxels of one program. Compact, for turned patches read neighbours of neighbours; 16 along z, so that a line of
 a tile is written in whole sectors."""
 ELASTIC_BLOCK: Final = 256
+SWAP_BLOCK: Final = 1024
 
 
 @triton.jit
@@ -38,7 +39,6 @@ def gather(
     steps,
     scales,
     lines,
-    swapped,
     out_image,
     out_label,
     num_channels,
@@ -47,7 +47,6 @@ def gather(
     nz,
     points_z,
     VOTES: tl.constexpr,
-    SWAPS: tl.constexpr,
     TILE_X: tl.constexpr,
     TILE_Y: tl.constexpr,
     TILE_Z: tl.constexpr,
@@ -61,11 +60,10 @@ def gather(
         image: all stored voxels of these samples' images; sample r has its own at `places[r]`.
         label: likewise uint8.
         rows: (n,) int32, which rows of the batch these samples are.
-        places: (b, 18) int64, `PLACE_NAMES`.
+        places: (b, 17) int64, `PLACE_NAMES`.
         steps: (b, 12) float32.
         scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, and everywhere plus `[2]`.
         lines: of `elastic_lines`.
-        swapped: (256,) uint8, the class that takes the place of each in a swapped sample; not read without SWAPS.
         out_image: (b, c, nx, ny, nz) float32.
         out_label: (b, nx, ny, nz) uint8.
         num_channels: c.
@@ -74,7 +72,6 @@ def gather(
         nz: of the patch.
         points_z: control points along z.
         VOTES: whether labels are voted on.
-        SWAPS: whether any sample of any batch is swapped.
         TILE_X: voxels of a program along x.
         TILE_Y: along y.
         TILE_Z: along z.
@@ -155,8 +152,6 @@ def gather(
             iz = tl.floor(z + 0.5).to(tl.int32) + base_z
             in_box = (ix >= 0) & (iy >= 0) & (iz >= 0) & (ix < size_x) & (iy < size_y) & (iz < size_z)
             found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box & in_patch)
-        if SWAPS:
-            found = _swapped(swapped, found, place)
         tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
     else:
         ix, iy, iz = x.to(tl.int32) + base_x, y.to(tl.int32) + base_y, z.to(tl.int32) + base_z
@@ -168,9 +163,27 @@ def gather(
             value = tl.where(in_box, value + (b + fill), fill)
             tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
         found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box)
-        if SWAPS:
-            found = _swapped(swapped, found, place)
         tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
+
+
+@triton.jit
+def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
+    """Replaces each class of some samples by its entry in a table. Programs: (blocks of a patch, samples).
+
+    A pass of its own, as in `gather` it would cost registers in every batch: ptxas then spills some.
+
+    Args:
+        label: (b, x, y, z) uint8.
+        rows: (n,) int32, which rows of the batch these samples are.
+        swapped: (256,) uint8.
+        num_voxels: of a patch.
+        BLOCK: voxels of a program.
+    """
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_used = t < num_voxels
+    label += tl.load(rows + tl.program_id(1)).to(tl.int64) * num_voxels
+    found = tl.load(label + t, mask=is_used, other=0).to(tl.int32)
+    tl.store(label + t, tl.load(swapped + found), mask=is_used)
 
 
 @triton.jit
@@ -272,14 +285,6 @@ def _between(stored, at, step_z, wz, in_first, in_second):
 @triton.jit
 def _class(label, at, mask):
     return tl.load(label + at, mask=mask, other=0).to(tl.int32)
-
-
-@triton.jit
-def _swapped(swapped, found, place):
-    """Classes (...) int32 with those of a pair exchanged where the sample is swapped."""
-    if tl.load(place + 17) != 0:
-        found = tl.load(swapped + found).to(tl.int32)
-    return found
 
 
 @triton.jit

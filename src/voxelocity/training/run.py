@@ -159,6 +159,7 @@ class Run:
         return PreparedCases(
             refs,
             label_values=self.spec.label_values,
+            class_names=self.spec.class_names,
             prepare=self.plan.data.prepare,
             cache=self.plan.data.cache,
             warn=self.warn,

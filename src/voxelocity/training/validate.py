@@ -22,19 +22,18 @@ NUM_REHEARSED = 3
 def validate_prepared(
     network: torch.nn.Module, prepared: PreparedCases, spec: ModelSpec, *, device: torch.device
 ) -> tuple[float, dict[str, float]]:
-    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, without test-time mirroring.
+    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
     A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean.
 
-    Quicker than `score_cases` and a little different from it: for curves, targets and "best", not for publication.
+    Quicker than that and a little different from it: for curves, targets and "best", not for publication.
     """
     was_training = network.training
     predictor = Predictor(network, spec, device=device)
-    window = spec.window.model_copy(update={"mirror_axes": ()})
     names = spec.class_names[1:]
     scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
-    for volume, prediction in predictor.predict_prepared(volumes, window=window):
+    for volume, prediction in predictor.predict_prepared(volumes):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))

@@ -278,6 +278,31 @@ def test_any_shape_agrees_inside_and_beyond_the_border(engine, shape, patch, see
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("interpolation", ["nearest", "vote"])
+def test_flipped_sides_have_the_labels_of_the_other_side_bit_for_bit(engine, interpolation):
+    volume, patch, num = make_volume(), (9, 12, 16), 4 if IS_INTERPRETED else 12
+    config = AugmentConfig.only(
+        flip_probability=(0.5, 0.5, 0.5),
+        quarter_turn_probability=(0.2, 0.2, 0.2),
+        affine_probability=0.5,
+        label_interpolation=interpolation,
+    )
+    swapped = (0, 2, 1, 4, 3)
+    drawn = {"seed": 6, "num_channels": 1, "patch_shape": patch, "config": config}
+    params, plain = sample(draws(num), **drawn, swapped_classes=swapped), sample(draws(num), **drawn)
+    assert not plain.is_swapped.any()
+    assert 0 < params.is_swapped.sum() < num
+    regions = some_regions(num, volume.grid.shape, patch)
+    image, label = augmented(volume, regions, params, engine)
+    same_image, unswapped = augmented(volume, regions, plain, engine)
+    np.testing.assert_array_equal(image, same_image)
+    for row, is_swapped in enumerate(params.is_swapped):
+        wanted = np.array(swapped, dtype=np.uint8)[unswapped[row]] if is_swapped else unswapped[row]
+        np.testing.assert_array_equal(label[row], wanted)
+    assert_parity(volume, regions, params, engine)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_patch_wholly_beyond_the_volume_is_empty(engine):
     volume = make_volume()
     regions = [Region((100, 0, 0), (110, 10, 10))] * 2

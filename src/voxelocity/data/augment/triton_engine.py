@@ -105,6 +105,8 @@ class _Gather:
         controls = np.einsum("bij,bjxyz->bixyz", params.matrix, params.elastic)[params.is_elastic]
         self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
         self._votes = params.votes
+        self._swapped_rows = _listed(staging, params.is_swapped)
+        self._swapped_classes = staging.add(params.swapped_classes)
 
     def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
         num_channels, (nx, ny, nz) = image.shape[1], image.shape[2:]
@@ -140,6 +142,14 @@ class _Gather:
                 TILE_Y=tile_y,
                 TILE_Z=tile_z,
                 num_warps=GATHER_WARPS,
+            )
+        if self._swapped_rows.shape[0] > 0:
+            triton_warp.swap_classes[(triton.cdiv(nx * ny * nz, triton_warp.SWAP_BLOCK), self._swapped_rows.shape[0])](
+                label,
+                self._swapped_rows.of(memory),
+                self._swapped_classes.of(memory),
+                nx * ny * nz,
+                BLOCK=triton_warp.SWAP_BLOCK,
             )
 
 

@@ -65,6 +65,12 @@ class Entry:
         loader = self.loader
         return getattr(self.iterator, "_collate_fn", None) if loader is None else getattr(loader, "collate_fn", None)
 
+    @property
+    def num_ahead(self) -> int:
+        """Batches that may be made before they are asked for, 0 where each is made when it is."""
+        workers = int(self.described.get("num_workers") or 0)
+        return workers * int(self.described.get("prefetch_factor") or 2) if workers else 2 * self.works_ahead
+
     def used(self, iterator: Any) -> None:
         """This iterator gives its batches now."""
         self._iterator = _reference(iterator)
@@ -81,11 +87,14 @@ class Loaders:
     Attributes:
         replay: asked for each batch before the loader is, with its entry; returns (batch,) to be used instead of the
             loader's next one, or None.
+        replay_at_end: asked where the loader has no further batch; returns (batch,) to be used so that the epoch goes
+            on, or None.
         keep: given each batch of a loader after the loader gave it.
     """
 
     def __init__(self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart) -> None:
         self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
+        self.replay_at_end: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
         self.entries: list[Entry] = []
         self._ledger = ledger
@@ -149,6 +158,11 @@ class Loaders:
         ledger.depth = 1
         try:
             batch = produce() if kept is None else kept[0]
+        except StopIteration:
+            kept = self.replay_at_end(entry)
+            if kept is None:
+                raise
+            batch = kept[0]
         finally:
             ledger.mode = mode
             ledger.end()

@@ -28,6 +28,8 @@ _LATE_FACTOR = 3.0
 _NUM_BATCHES_JUDGED = 20
 # Workers that compute for so much of their time wait for cores and not for a source.
 _COMPUTING_SHARE = 0.75
+# A step that with workers still takes this many times what it computes is far from the ceiling, and is told why.
+_FAR_FROM_CEILING = 1.5
 
 
 def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
@@ -80,10 +82,16 @@ def own_thread(facts: Facts) -> Found | None:
     if made.num_workers > 0:
         return None
     count = made.best_workers()
+    then_s = made.step_with(count)
+    limit = (
+        f", as making batches then keeps all cores busy; only less work a batch brings it down to the "
+        f"{duration_text(made.compute_s)} that it computes"
+        if then_s > _FAR_FROM_CEILING * made.compute_s
+        else ""
+    )
     return Found(
         cause=f"With num_workers=0, {waiting_text(facts)}. {count} worker{'s' if count > 1 else ''} would make "
-        "the next "
-        f"batches meanwhile: a step would take {duration_text(made.step_with(count))}.",
+        f"the next batches meanwhile: a step would take {duration_text(then_s)}{limit}.",
         evidence=[f"{made.loader.kind}(num_workers=0){at(made.loader.where)}", *making_lines(made)],
         saves_s=made.saves_s(count),
         change=loader_change(facts, made, count),

@@ -149,7 +149,9 @@ def data_room_s(facts: Facts) -> float:
 def makes_alone(facts: Facts) -> bool:
     """Whether the training's own thread makes its batches, in torch's loader without workers."""
     loaders = [one for one in facts.loaders if one.is_for_training]
-    return bool(loaders) and all(one.num_workers == 0 and one.kind in _IN_OWN_THREAD for one in loaders)
+    return bool(loaders) and all(
+        one.num_workers == 0 and not one.queue_workers and one.kind in _IN_OWN_THREAD for one in loaders
+    )
 
 
 def _loop_share(facts: Facts, *, unseen: float) -> float:

@@ -136,7 +136,8 @@ def making(facts: Facts) -> Making | None:
     """How the batches of the training are made; None where no step was counted or nothing is known of the making."""
     loader = training_loader(facts)
     steps = facts.counted
-    if loader is None or not steps:
+    if loader is None or not steps or loader.queue_workers:
+        # The workers of a queue make subjects, and its loader patches: no figure is of both.
         return None
     fetches = [one for one in facts.fetches if one.key == loader.key and one.num_batches > 0]
     num_batches = sum(one.num_batches for one in fetches)

@@ -36,8 +36,8 @@ class Fingerprint:
 def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[..., Any] | None) -> Fingerprint:
     """The fingerprint of a transform, a `Compose` or a list of transforms; the same in every process.
 
-    It is made of each transform's class and attributes, all the way down: arrays by their bytes, files named by a `Path`
-    or an absolute path by what they lead to, size, times and inode, functions and classes of installed packages by name
+    It is made of each transform's class and attributes, all the way down: arrays by their bytes, files named by a
+    `Path` or an absolute path by real path, size, times and inode, functions and classes of installed packages by name
     and version, and of anybody's own by their code, constants, defaults, closures and globals. Random states and drawn
     numbers are left out. The versions of Python, MONAI, torch, numpy, scipy and nibabel always count.
 

@@ -29,7 +29,9 @@ from voxelocity.observe import environment
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = (80, 90)
 _TYPES = {
-    **dict.fromkeys(("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice"), "*i32"),
+    **dict.fromkeys(
+        ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
+    ),
     **dict.fromkeys(("places", "seeds"), "*i64"),
     **dict.fromkeys(("label", "swapped", "out_label"), "*u8"),
     "sums": "*fp64",

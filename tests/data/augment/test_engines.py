@@ -26,7 +26,7 @@ from voxelocity.data.augment import (
     needed_box,
     sample,
 )
-from voxelocity.data.augment.noise import QUANTILES, standard_normal
+from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.cache.device import DeviceTier
 from voxelocity.testing.augment_reference import augment_one, source_places
 
@@ -198,7 +198,6 @@ def test_noise_is_that_of_its_definition_bit_for_bit(engine):
     for row, channel in np.ndindex(2, 2):
         wanted = standard_normal(int(params.noise_seed[row]), channel, 15 * 14 * 13).reshape(patch)
         np.testing.assert_array_equal(image[row, channel], wanted)
-    assert set(np.unique(image)) <= set(QUANTILES.tolist())
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -22,7 +22,7 @@ from voxelocity.data.augment import triton_warp
 from voxelocity.data.augment.bias import coefficient_cube
 from voxelocity.data.augment.blur import blur_weights
 from voxelocity.data.augment.lowres import low_positions
-from voxelocity.data.augment.noise import CHUNK_VOXELS, QUANTILES
+from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
 from voxelocity.data.augment.staging import Piece, Staging
@@ -208,7 +208,7 @@ class _Changes:
         self._values = staging.add(_values(params))
         self._seeds = staging.add(params.noise_seed)
         self._cubes = staging.add(_cubes(params))
-        self._quantiles = staging.add(QUANTILES if self._changed.shape[0] > 0 else QUANTILES[:0])
+        self._pieces = staging.add(PIECES if self._changed.shape[0] > 0 else PIECES[:0])
         taps, radii = _taps(params, shape)
         self._taps, self._radii = staging.add(taps), staging.add(radii)
         below, above, shares = _coarse_tables(params, shape)
@@ -222,7 +222,7 @@ class _Changes:
                 self._values.of(memory),
                 self._cubes.of(memory),
                 self._seeds.of(memory),
-                self._quantiles.of(memory),
+                self._pieces.of(memory),
                 image.shape[1],
                 *self._shape,
             )

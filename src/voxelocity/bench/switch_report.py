@@ -6,7 +6,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,9 @@ from voxelocity.bench.switched import (
     figures_of,
     loss_edges,
     losses_by_stretch,
-    median_or_none,
     warm_up_s,
 )
 from voxelocity.report import (
-    LabelledRun,
     PairedRuns,
     Parity,
     RunFacts,
@@ -31,6 +29,7 @@ from voxelocity.report import (
     duration_text,
     highest_common_target,
     label_run,
+    median_run,
     paired_trainings,
     render_comparison,
 )
@@ -84,7 +83,7 @@ class SwitchReport:
         target = highest_common_target([run.best_validation for run in (*off, *on)])
         switch = self.switched.switch
         runs = tuple(
-            _median_run([label_run(run, label, target_dice=target) for run in runs])
+            median_run([label_run(run, label, target_dice=target) for run in runs])
             for runs, label in ((off, switch.off_label), (on, switch.on_label))
         )
         return PairedRuns(
@@ -202,22 +201,6 @@ class SwitchReport:
         switch = self.switched.switch
         heads = ["Steps", switch.off_label, switch.on_label, "Difference"]
         return Table(caption="Mean loss", heads=heads, rows=rows)
-
-
-def _median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
-    """The first run with the medians of all in place of its figures, and the mean of their final Dice."""
-    dice = [run.final_dice for run in runs if run.final_dice is not None]
-    return replace(
-        runs[0],
-        seconds_to_target=median_or_none([run.seconds_to_target for run in runs]),
-        seconds_per_epoch=median_or_none([run.seconds_per_epoch for run in runs]),
-        images_per_s=median_or_none([run.images_per_s for run in runs]),
-        wall_s=median_or_none([run.wall_s for run in runs]),
-        wait_share=median_or_none([run.wait_share for run in runs]),
-        peak_host_bytes=median_or_none([run.peak_host_bytes for run in runs]),
-        peak_device_bytes=median_or_none([run.peak_device_bytes for run in runs]),
-        final_dice=statistics.fmean(dice) if dice else None,
-    )
 
 
 def _losses(runs: Sequence[RunFacts]) -> list[float]:

@@ -80,6 +80,7 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None
         "command": run.command,
         "warnings": run.warnings,
         "choice_groups": _choice_groups(run),
+        "num_choices": len(run.choices),
         "how_to_change": HOW_TO_CHANGE,
         "settings": settings_table(run),
         "machine": machine_table(run.environment, device=run.device),
@@ -157,7 +158,7 @@ def _curves(run: RunFacts) -> dict[str, Any]:
             "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
         )
     best = run.best_validation
-    legend = [LegendEntry(name="mean", colour="var(--accent)")]
+    legend = [LegendEntry(name="mean", colour="var(--ink)")]
     if len(series) > 1:
         names = enumerate(run.foreground, start=1)
         legend.extend(LegendEntry(name=name, colour=f"var(--class-{index})") for index, name in names)

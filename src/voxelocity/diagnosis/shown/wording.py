@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,8 +111,8 @@ def title_text(facts: Facts) -> str:
 
 
 def _until_options(words: Sequence[str]) -> Sequence[str]:
-    """The words up to and with the first that is no option after the program's name, such as the script."""
-    for place, word in enumerate(words[1:], start=1):
-        if not word.startswith("-"):
-            return words[: place + 1]
+    """The program's name and the first word that is neither an option nor the value of one of Python's: the script."""
+    for before, word in itertools.pairwise(words):
+        if not word.startswith("-") and before not in ("-W", "-X"):
+            return [words[0], word]
     return words[:1]

@@ -30,8 +30,34 @@ def example_lines() -> list[str]:
 
 
 def chain_lines() -> list[str]:
-    """Chains of transforms, in short."""
-    return [line for record in load("bench_monai.json") for line in in_short(record)][:-1]
+    """Chains of transforms: the best of either package for each, and all comparisons in short."""
+    return [line for record in load("bench_monai.json") for line in [*_best(record), "", *in_short(record)]][:-1]
+
+
+def _best(record: dict[str, Any]) -> list[str]:
+    """The quickest way that was measured under each package, for each chain."""
+    best: dict[str, dict[str, tuple[float, str]]] = {}
+    for comparison in record["comparisons"]:
+        way, chain = _split(comparison["title"])
+        for side in comparison["sides"] if comparison["unit"] == "patches/s" else []:
+            package, _, how = side["name"].partition(", ")
+            of_chain = best.setdefault(chain, {"Voxelocity": (0.0, ""), "MONAI": (0.0, "")})
+            of_chain[package] = max(of_chain[package], (side["median"], f"{way}{', ' if how else ''}{how}"))
+    return markdown_table(
+        ("chain", "Voxelocity's best, patches/s", "MONAI's best, patches/s", "ratio of the medians"),
+        (
+            (chain, *(f"{figure_text(rate)} ({way})" for rate, way in (found["Voxelocity"], found["MONAI"])),
+             factor_text(found["Voxelocity"][0] / found["MONAI"][0]))
+            for chain, found in best.items()
+        ),
+    )  # fmt: skip
+
+
+def _split(title: str) -> tuple[str, str]:
+    """How patches come, and the chain; a call among the former has commas of its own."""
+    head, _, tail = title.rpartition(")") if "compile(" in title else ("", "", title)
+    way, _, chain = tail.partition(", ")
+    return (f"{head}){way}" if head else way), chain
 
 
 def curve_lines() -> list[str]:

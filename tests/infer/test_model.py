@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
 from voxelocity.infer.model import KNOWN_VERSIONS
 from voxelocity.step import build_network
@@ -165,14 +165,32 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.endswith("; train the model again")
 
 
-@pytest.mark.parametrize("version", [2, 0, "1.5", None])
+@pytest.mark.parametrize("version", [3, 0, "1.5", None])
 def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
     save_model(tmp_path, network(), spec())
     told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
     assert told == (
-        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1; "
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1, 2; "
         "install the release of voxelocity that wrote it, or train the model again"
     )
+
+
+def test_a_description_without_pairs_of_classes_is_read_as_it_was_meant(tmp_path):
+    save_model(tmp_path, network(), spec())
+    values = json.loads((tmp_path / SPEC_NAME).read_text()) | {"format_version": 1}
+    del values["window"]["swap_pairs"]
+    (tmp_path / SPEC_NAME).write_text(json.dumps(values))
+    assert load_model(tmp_path)[1].window.swap_pairs == ()
+
+
+def test_pairs_of_classes_are_kept_and_must_be_classes_of_the_model(tmp_path):
+    values = spec().to_plain() | {"labels": {0: "background", 1: "eye_L", 2: "eye_R"}}
+    values["window"]["swap_pairs"] = [["eye_L", "eye_R"]]
+    again = ModelSpec.parse(json.loads(json.dumps(ModelSpec.parse(values).to_plain())))
+    assert again.window.swap_pairs == (("eye_L", "eye_R"),)
+    values["window"]["swap_pairs"] = [["eye_L", "eye_X"]]
+    with pytest.raises(ConfigError, match="swap_pairs names 'eye_X', which is not a class"):
+        ModelSpec.parse(values)
 
 
 def test_a_description_is_written_in_a_format_that_is_known():

@@ -102,6 +102,36 @@ def test_mirroring_all_axes_makes_the_prediction_of_a_mirrored_volume_the_mirror
     torch.testing.assert_close(mirrored.flip(1, 3), plain, atol=1e-5, rtol=0.0)
 
 
+def left_and_right(windows: torch.Tensor) -> torch.Tensor:
+    """Logits of a network that names bright voxels by their side: class 1 below the middle of x, class 2 above it."""
+    is_bright, middle = windows[:, 0] > 0.0, windows.shape[2] // 2
+    logits = torch.zeros((len(windows), 4, *windows.shape[2:]))
+    logits[:, 1, :middle] = 8.0 * is_bright[:, :middle]
+    logits[:, 2, middle:] = 8.0 * is_bright[:, middle:]
+    logits[:, 3] = 1.0
+    return logits
+
+
+@pytest.mark.parametrize("mirror_axes", [(0,), (0, 1), (0, 1, 2)])
+def test_mirroring_agrees_with_a_network_that_knows_left_from_right(mirror_axes):
+    volume, plain = image(1, 8, 6, 4), WindowConfig(shape_voxel=WINDOW)
+    wanted = predict_volume(left_and_right, volume, plain, device=CPU)
+    mirrored = plain.model_copy(update={"mirror_axes": mirror_axes})
+    torch.testing.assert_close(
+        predict_volume(left_and_right, volume, mirrored, device=CPU, swapped_classes=(0, 2, 1, 3)), wanted
+    )
+    confused = predict_volume(left_and_right, volume, mirrored, device=CPU)
+    assert (confused - wanted).abs().max() > 0.3
+
+
+def test_windows_mirrored_along_other_axes_swap_no_classes():
+    config = WindowConfig(shape_voxel=WINDOW, mirror_axes=(1, 2))
+    volume = image(1, 8, 6, 4)
+    wanted = predict_volume(left_and_right, volume, config, device=CPU)
+    swapped = predict_volume(left_and_right, volume, config, device=CPU, swapped_classes=(0, 2, 1, 3))
+    assert torch.equal(swapped, wanted)
+
+
 def test_small_volumes_share_passes_and_equal_the_one_by_one_result():
     shapes = [(8, 6, 4), (5, 6, 3), (8, 2, 4), (7, 5, 4), (3, 3, 3)]
     images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]

@@ -168,6 +168,15 @@ def test_strides_of_your_own_decide_the_number_of_levels():
     assert len(chosen(facts, "network.widths").value) == 3
 
 
+def test_mirrored_windows_swap_the_classes_that_flipped_patches_swap():
+    from voxelocity.planning import Plan
+
+    facts = settled(fingerprint(class_names=("background", "kidney_left", "kidney_right")))
+    plan = Plan.parse(facts.settled)
+    assert plan.data.augment.swap_pairs == plan.window.swap_pairs == (("kidney_left", "kidney_right"),)
+    assert plan.window.mirror_axes == (0,)
+
+
 def test_the_window_is_the_patch_and_mirrored_as_it_was_flipped():
     facts = settled(overrides={"data.augment.flip_probability": [0.5, 0.0, 0.2]})
     assert chosen(facts, "window.shape_voxel").value == chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]

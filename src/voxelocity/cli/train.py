@@ -41,6 +41,7 @@ def train(
     from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s
     from voxelocity.report import duration_text, score_table
+    from voxelocity.report.quantities import dice_text
     from voxelocity.training import train as run_training
 
     console = PlainConsole()
@@ -60,7 +61,7 @@ def train(
     )
     console.print(score_table(result.scores))
     console.print(
-        f"mean foreground Dice {result.mean_dice:.3f} after {duration_text(result.seconds)} "
+        f"mean foreground Dice {dice_text(result.mean_dice)} after {duration_text(result.seconds)} "
         f"({result.step} steps); see {result.folder / 'report.html'}",
         highlight=False,
     )

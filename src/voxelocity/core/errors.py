@@ -11,6 +11,7 @@ VoxelocityError
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
 ├── CheckpointError                   no usable checkpoint where one is needed
+├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
 ├── CommandError                  a person's own command cannot be started; carries the exit status of shells
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
 ├── UnpredictedError                  some scans could not be predicted, all others were; carries the reasons
@@ -64,6 +65,10 @@ class EntryTooLargeError(CacheFullError):
 
 class CheckpointError(VoxelocityError):
     """No usable checkpoint stands where one is needed."""
+
+
+class DeviceMemoryError(VoxelocityError):
+    """A training step does not fit into the memory of its device, and cannot be cut into smaller pieces."""
 
 
 class CommandError(VoxelocityError):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
@@ -22,8 +23,9 @@ from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
 WEIGHTS_NAME = "model.safetensors"
 SPEC_NAME = "model.json"
 _SAFE_DTYPES = {"F32": torch.float32, "I64": torch.int64}
-KNOWN_VERSIONS = (1,)
-"""Every `format_version` that this release reads; it writes the last."""
+KNOWN_VERSIONS = (1, 2)
+"""Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
+that time saw flipped patches with the labels unswapped, and are mirrored so."""
 _MAX_CLASSES = 256
 
 _Range = tuple[float, float]
@@ -79,6 +81,14 @@ class ModelSpec(Config):
                 f"window.shape_voxel {shape} leaves one voxel at the coarsest level of the network, which instance "
                 "normalization cannot scale"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        try:
+            swapped_classes(self.class_names, self.window.swap_pairs)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
         return self
 
     @property

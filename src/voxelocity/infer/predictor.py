@@ -12,12 +12,13 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.errors import ScanError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import Stitched, WindowConfig, stitch_volumes
+from voxelocity.infer.window import Stitched, stitch_volumes
 from voxelocity.step import autocast, precision_on
 
 ClassIndices = npt.NDArray[np.uint8]
@@ -62,14 +63,11 @@ class Predictor:
         """
         return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1))[1]
 
-    def predict_prepared(
-        self, volumes: Iterable[Volume], *, window: WindowConfig
-    ) -> Iterator[tuple[Volume, torch.Tensor]]:
+    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
             volumes: taken as they are needed; windows of several share forward passes.
-            window: another than the spec's, as a rule.
 
         Raises:
             ScanError: the network answered NaN or infinity.
@@ -81,7 +79,7 @@ class Predictor:
                 waiting.append(volume)
                 yield _image_of(volume)
 
-        for stitched in self._stitched(images(), window):
+        for stitched in self._stitched(images()):
             volume = waiting.popleft()
             try:
                 classes = stitched.classes()
@@ -154,7 +152,7 @@ class Predictor:
 
         with ThreadPoolExecutor(max_workers=1) as behind:
             restoring: tuple[Volume, Future[ClassIndices]] | None = None
-            for stitched in self._stitched(images(), self._spec.window):
+            for stitched in self._stitched(images()):
                 scan, volume = waiting.popleft()
                 # Before the scores of the next volume come to main memory, those of the last one have left it.
                 if restoring is not None:
@@ -179,9 +177,13 @@ class Predictor:
             # Taken out, for the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
 
-    def _stitched(self, images: Iterable[torch.Tensor], window: WindowConfig) -> Iterator[Stitched]:
+    def _stitched(self, images: Iterable[torch.Tensor]) -> Iterator[Stitched]:
         self._network.eval()
-        return stitch_volumes(self._forward, images, window, device=self._device, warn=self._warn)
+        window = self._spec.window
+        swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
+        return stitch_volumes(
+            self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
+        )
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         with autocast(self._precision, self._device):

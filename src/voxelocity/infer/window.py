@@ -29,6 +29,7 @@ from voxelocity.infer.blending import Blend, importance, weight_sums
 from voxelocity.observe import available_memory_bytes
 from voxelocity.step import is_out_of_memory
 
+_X = 2  # of (b, c, x, y, z)
 # Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
 _PIECE_VALUES = 1 << 24
 # Volumes of more passes than this share none with the next volume: two such sums at once would double the peak, and
@@ -55,17 +56,29 @@ class WindowConfig(Config):
     """Windows in one forward pass, of one volume or several."""
     mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
+    swap_pairs: tuple[tuple[str, str], ...] = ()
+    """Names of classes whose channels trade places in windows mirrored along x, as `data.augment.swap_pairs`."""
 
 
 def predict_volume(
-    forward: Forward, image_cxyz: torch.Tensor, config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    image_cxyz: torch.Tensor,
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> torch.Tensor:
     """Class probabilities of one volume, (k, x, y, z) float32 on `device`. See `predict_volumes`."""
-    return next(predict_volumes(forward, (image_cxyz,), config, device=device))
+    return next(predict_volumes(forward, (image_cxyz,), config, device=device, swapped_classes=swapped_classes))
 
 
 def predict_volumes(
-    forward: Forward, images: Iterable[torch.Tensor], config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    images: Iterable[torch.Tensor],
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> Iterator[torch.Tensor]:
     """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` gives.
 
@@ -76,7 +89,7 @@ def predict_volumes(
         InputError: as `stitch_volumes`.
         ScanError: as `Stitched.probabilities`.
     """
-    for stitched in stitch_volumes(forward, images, config, device=device):
+    for stitched in stitch_volumes(forward, images, config, device=device, swapped_classes=swapped_classes):
         yield stitched.probabilities()
 
 
@@ -86,6 +99,7 @@ def stitch_volumes(
     config: WindowConfig,
     *,
     device: torch.device,
+    swapped_classes: Sequence[int] = (),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Iterator[Stitched]:
     """The blended logits of each volume, in order; windows of neighbouring small volumes share forward passes.
@@ -100,6 +114,8 @@ def stitch_volumes(
         images: (c, x, y, z) each, floating point, on any device; left as they are.
         config: how volumes are covered.
         device: where the network is, and the results will be if there is room.
+        swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
+            (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
         warn: called once, if the device has too little memory.
 
     Yields:
@@ -109,7 +125,7 @@ def stitch_volumes(
         InputError: an image has other than four axes, or the network's answer has another shape than its windows.
     """
     pending: deque[Stitched] = deque()
-    passes = _Passes(forward, config, device, warn)
+    passes = _Passes(forward, config, device, swapped_classes, warn)
     windows = _windows(images, config, device, pending, passes.tell)
     while batch := _next_batch(windows, config.batch_size):
         passes.run(batch, pending)
@@ -271,11 +287,17 @@ class _Passes:
     """Runs the network, in smaller passes and with sums in main memory where the device is full."""
 
     def __init__(
-        self, forward: Forward, config: WindowConfig, device: torch.device, warn: Callable[[str], None]
+        self,
+        forward: Forward,
+        config: WindowConfig,
+        device: torch.device,
+        swapped_classes: Sequence[int],
+        warn: Callable[[str], None],
     ) -> None:
         self._forward = forward
         self._config = config
         self._device = device
+        self._swapped = torch.tensor(swapped_classes, device=device) if len(swapped_classes) > 0 else None
         self._warn = warn
         self._has_warned = False
 
@@ -296,7 +318,7 @@ class _Passes:
         try:
             with torch.no_grad():
                 windows = torch.stack([stitched.window(box) for stitched, box in batch])
-                return _mirrored(self._forward, windows, self._config)
+                return _mirrored(self._forward, windows, self._config, self._swapped)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -363,7 +385,9 @@ def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:
     return batch
 
 
-def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> torch.Tensor:
+def _mirrored(
+    forward: Forward, windows: torch.Tensor, config: WindowConfig, swapped: torch.Tensor | None
+) -> torch.Tensor:
     """Logits (b, k, x, y, z) float32, the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
@@ -373,7 +397,9 @@ def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> 
     # A copy: the answer may lie in a buffer that the next forward pass writes to.
     total = logits.clone()
     for mirrored in mirrorings:
-        total += _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        # What the network calls left in a mirror image is right.
+        total += answer if swapped is None or _X not in mirrored else answer.index_select(1, swapped)
     return total.div_(len(mirrorings) + 1)
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.planning.cache_rule import settle_cache
 from voxelocity.planning.facts import Facts
+from voxelocity.planning.flip_rule import settle_flips
 from voxelocity.planning.patch_rule import fit_patch, strides_for
 from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.prepared_size import prepared_bytes, prepared_spacing_mm
@@ -31,7 +32,11 @@ _GPU_MAX_PATCHES = 64
 
 def settle_orientation_and_spacing(facts: Facts) -> None:
     """Median spacing as in nnU-Net (Isensee et al. 2021, 10.1038/s41592-020-01008-z), coarser where the device asks."""
-    facts.settle("data.prepare.orientation", "RAS", "one orientation for all cases, so that left stays left")
+    facts.settle(
+        "data.prepare.orientation",
+        "RAS",
+        "one orientation for all cases: x runs to the right, y to the front, z to the head",
+    )
     low, median, high = (
         np.array(s) for s in (facts.data.spacing_mm.low, facts.data.spacing_mm.median, facts.data.spacing_mm.high)
     )
@@ -224,11 +229,7 @@ def settle_optimizer(facts: Facts) -> None:
 
 def settle_augment(facts: Facts) -> None:
     """Flips where anatomy is near symmetric, small rotations and zooms, and changes of intensity."""
-    facts.settle(
-        "data.augment.flip_probability",
-        [0.5, 0.0, 0.0],
-        "left and right are near mirror images; front and back, head and foot are not",
-    )
+    settle_flips(facts)
     facts.settle("data.augment.affine_probability", 0.7, "rotation and zoom of most patches")
     facts.settle("data.augment.rotation_share", 1.0, "all of these are turned")
     facts.settle("data.augment.scale_share", 1.0, "and zoomed")
@@ -255,6 +256,9 @@ def settle_window(facts: Facts) -> None:
     flips = facts.settled["data"]["augment"]["flip_probability"]
     mirrored = [axis for axis, probability in enumerate(flips) if probability > 0.0]
     facts.settle("window.mirror_axes", mirrored, "the axes along which patches are flipped in training, as in nnU-Net")
+    pairs = facts.settled["data"]["augment"].get("swap_pairs", [])
+    if pairs:
+        facts.settle("window.swap_pairs", pairs, "their channels trade places in windows mirrored from left to right")
     most = 300_000 if facts.machine.device == "cpu" else 8_000_000
     at_once = int(np.clip(most // np.prod(shape), 1, 16))
     facts.settle(

@@ -4,7 +4,7 @@ from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
 from voxelocity.report.folder_kind import FolderKind, folder_kind
-from voxelocity.report.labelled import LabelledRun, label_run, seconds_to_reach
+from voxelocity.report.labelled import LabelledRun, label_run, median_or_none, median_run, seconds_to_reach
 from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, paired_parity, paired_trainings
@@ -48,6 +48,8 @@ __all__ = [
     "folder_kind",
     "highest_common_target",
     "label_run",
+    "median_or_none",
+    "median_run",
     "ml_text",
     "pair_runs",
     "paired_parity",

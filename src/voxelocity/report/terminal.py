@@ -29,7 +29,7 @@ from voxelocity.report.labelled import LabelledRun
 from voxelocity.report.pair import PairedRuns
 from voxelocity.report.parity import Parity
 from voxelocity.report.quantities import count_text, dice_text, ml_text, mm_text, value_text
-from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_first
+from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
@@ -60,7 +60,7 @@ def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) ->
 
 
 def score_table(scores: Sequence[CaseScore]) -> RenderableType:
-    """Scores by class, and below them the worst cases."""
+    """Scores by class, what their means leave out, and below them the worst cases."""
     table = _table()
     table.add_column("class", overflow="fold")
     for head in ("mean Dice", "median", "worst", "HD95 mm"):
@@ -68,17 +68,19 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
     for summary in summarize_classes(scores):
         dice = (dice_text(d) for d in (summary.mean_dice, summary.median_dice, summary.worst_dice))
         table.add_row(Text(summary.name), *dice, mm_text(summary.mean_hd95_mm))
+    left_out = without_surface_text(scores)
+    notes = [text for text in (absent_text(scores), left_out and f"HD95: {left_out}") if text]
+    classes = Group(table, *(_Wrapped(note, style="dim") for note in notes))
     shown = worst_first(scores)[:_NUM_WORST_CASES]
     if len(scores) < 2:
-        return table
+        return classes
     worst = _table()
     worst.add_column("worst cases" if len(shown) < len(scores) else "cases", overflow="fold")
     worst.add_column("Dice", justify="right")
     worst.add_column("HD95 mm", justify="right")
     for score in shown:
-        dice_of_case = dice_text(score.mean_dice if score.dice else None)
-        worst.add_row(Text(score.case_id), dice_of_case, mm_text(mean_hd95_mm([score])))
-    return Group(table, "", worst)
+        worst.add_row(Text(score.case_id), dice_text(score.mean_dice), mm_text(mean_hd95_mm([score])))
+    return Group(classes, "", worst)
 
 
 def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:

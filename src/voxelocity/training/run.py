@@ -41,7 +41,8 @@ class RunResult:
 
     Attributes:
         folder: where everything lies.
-        mean_dice: mean foreground Dice of the final validation, on each scan's own grid.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None where no case has any
+            foreground in truth or prediction.
         scores: one per validation case.
         step: optimiser steps done.
         seconds: of the whole run, all sessions.
@@ -49,7 +50,7 @@ class RunResult:
     """
 
     folder: Path
-    mean_dice: float
+    mean_dice: float | None
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float
@@ -92,6 +93,7 @@ class Run:
             NonFiniteLossError: training broke; the last checkpoint is from before.
             ScanError: a case cannot be used.
             DatasetError: no label holds anything but background.
+            DeviceMemoryError: a step on a single patch does not fit into memory.
         """
         training_cases, validation_cases = self._fill_caches()
         with self._stage("network"):
@@ -158,6 +160,7 @@ class Run:
         return PreparedCases(
             refs,
             label_values=self.spec.label_values,
+            class_names=self.spec.class_names,
             prepare=self.plan.data.prepare,
             cache=self.plan.data.cache,
             warn=self.warn,
@@ -177,6 +180,8 @@ class Run:
             optimizer=self.plan.optimizer,
             precision=self.plan.precision,
             device=self.device,
+            seed=self.plan.seed,
+            warn=self.warn,
         )
         latest = self.checkpoints.load_latest(like={"loop": LoopState().to_plain(), "training": training.state()})
         if latest is None:

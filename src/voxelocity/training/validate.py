@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +13,7 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
-from voxelocity.metrics import DiceCounts, case_score
+from voxelocity.metrics import DiceCounts, case_score, summarize
 
 NUM_REHEARSED = 3
 """Cases that `rehearse` scores: the first, the middle and the last one."""
@@ -21,24 +22,26 @@ NUM_REHEARSED = 3
 def validate_prepared(
     network: torch.nn.Module, prepared: PreparedCases, spec: ModelSpec, *, device: torch.device
 ) -> tuple[float, dict[str, float]]:
-    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, without test-time mirroring.
+    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
-    Quicker than `score_cases` and a little different from it: for curves, targets and "best", not for publication.
+    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean.
+
+    Quicker than that and a little different from it: for curves, targets and "best", not for publication.
     """
     was_training = network.training
     predictor = Predictor(network, spec, device=device)
-    window = spec.window.model_copy(update={"mirror_axes": ()})
     names = spec.class_names[1:]
-    totals = np.zeros(len(names))
+    scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
-    for volume, prediction in predictor.predict_prepared(volumes, window=window):
+    for volume, prediction in predictor.predict_prepared(volumes):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
-        totals += np.asarray(counts.dice())[1:]
+        dice = dict(zip(names, counts.dice()[1:], strict=True))
+        scores.append(CaseScore(case_id=volume.case_id, dice=dice))
     network.train(was_training)
-    per_class = totals / len(prepared)
-    return float(per_class.mean()), dict(zip(names, per_class.tolist(), strict=True))
+    summary = summarize(scores)
+    return _or_nan(summary.mean_dice), {name: _or_nan(dice) for name, dice in summary.dice.items()}
 
 
 def score_cases(
@@ -67,3 +70,7 @@ def rehearse(predictor: Predictor, refs: Sequence[VolumeRef], spec: ModelSpec, *
     for _ in score_cases(predictor, chosen, spec, num_threads=num_threads):
         pass
     return (time.perf_counter() - start) / len(chosen) * len(refs)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -125,6 +125,26 @@ def test_other_write_errors_are_cache_errors_and_leave_nothing_behind(tmp_path, 
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize(("number", "is_kept"), [(errno.ENOTSUP, True), (errno.EBADF, True), (errno.EIO, False)])
+def test_a_file_system_that_flushes_no_folders_keeps_entries_and_one_that_lost_something_says_so(
+    tmp_path, monkeypatch, number, is_kept
+):
+    tier, fsync = DiskTier(tmp_path), os.fsync
+
+    def refuse_folders(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(entry_files.os, "fsync", refuse_folders)
+    if is_kept:
+        tier.put(KEY, make_volume())
+        assert_same(tier.get(KEY), make_volume())
+    else:
+        with pytest.raises(CacheError, match="cannot be written to"):
+            tier.put(KEY, make_volume())
+
+
 def test_unreadable_entry_is_a_cache_error(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
     tier.put(KEY, make_volume())
@@ -297,11 +317,12 @@ def test_entries_of_both_formats_stand_in_one_folder_and_either_tier_reads_them(
 def test_blosc2_entry_that_does_not_decode_is_dropped_and_named(tmp_path):
     tier = DiskTier(tmp_path, format="blosc2")
     tier.put(KEY, make_volume().with_(foreground={}))
+    assert tier.get(KEY) is not None, "and so it is checked"
     content = bytearray(entry_file(tmp_path).read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
     content[start : start + 64] = bytes(64)
     entry_file(tmp_path).write_bytes(content)
-    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' is damaged and was dropped .*made anew"):
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' is damaged and was dropped .*made again"):
         tier.get(KEY).load()
     assert tier.get(KEY) is None
 
@@ -312,3 +333,34 @@ def test_volume_of_a_dropped_blosc2_entry_can_still_be_read(tmp_path):
     got = tier.get(KEY)
     tier.drop(KEY)
     assert_same(got.load(), make_volume())
+
+
+def test_folder_and_entries_are_for_the_user_alone_and_for_the_group_where_it_may_write(tmp_path):
+    umask = os.umask(0)
+    try:
+        DiskTier(tmp_path / "own").put(KEY, make_volume())
+        (tmp_path / "shared").mkdir(mode=0o2775)
+        (tmp_path / "shared").chmod(0o2775)
+        DiskTier(tmp_path / "shared").put(KEY, make_volume())
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    assert entry_file(tmp_path / "own").stat().st_mode & 0o777 == 0o600
+    assert entry_file(tmp_path / "shared").stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.parametrize("format", ["raw", "blosc2"])
+def test_on_a_network_a_file_that_is_cut_or_replaced_under_a_volume_is_an_error_and_no_signal(
+    tmp_path, monkeypatch, format
+):
+    monkeypatch.setattr(entry_files, "file_system_of", lambda _: "nfs4")
+    tier = DiskTier(tmp_path, format=format)
+    tier.put(KEY, make_volume())
+    got = tier.get(KEY)
+    assert_same(got.load(), make_volume())
+    os.truncate(entry_file(tmp_path), 2000)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' .*made again"):
+        got.load()
+    tier.drop(KEY)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' .*made again"):
+        got.load()

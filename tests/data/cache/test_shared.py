@@ -165,6 +165,20 @@ def test_interrupted_put_leaves_nothing_behind(memory_place, sized_volume, monke
     assert files_in(memory_place / "cache") == []
 
 
+def test_what_a_killed_writer_had_reserved_is_room_again_while_others_use_the_folder(memory_place, sized_volume):
+    tier = SharedMemoryTier(memory_place / "cache", 2**20)
+    tier.put("a", sized_volume())
+    room = tier.room_bytes()
+    with tier._ledger() as ledger:
+        descriptor, _ = tier._open_temp(tier._path("b"), 500_000)
+        ledger.used_bytes += 500_000
+    assert tier.room_bytes(room) == room - 500_000, "its writer lives"
+    os.close(descriptor)
+    assert tier.room_bytes() == room - 500_000
+    assert tier.room_bytes(room) == room
+    assert held_keys(tier, "ab") == "a"
+
+
 def test_truncated_entry_is_found_and_dropped(memory_place, sized_volume):
     tier, reader = (SharedMemoryTier(memory_place / "cache", 2**20) for _ in range(2))
     tier.put("a", sized_volume())

@@ -70,11 +70,13 @@ class PreparedCases:
         refs: Sequence[VolumeRef],
         *,
         label_values: Sequence[int],
+        class_names: Sequence[str] = (),
         prepare: PrepareConfig,
         cache: CacheConfig,
         warn: Warn,
     ) -> None:
         self.refs = tuple(refs)
+        self.class_names = tuple(class_names)
         self.warn = warn
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)

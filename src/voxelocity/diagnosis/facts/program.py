@@ -67,6 +67,8 @@ class OptimizerFacts:
         implementation: "for-loop", "foreach" or "fused".
         sets_to_none: whether gradients are dropped rather than filled with zeros.
         forwards_per_step: more than 1 where gradients are accumulated.
+        where: "file:line" of the user's line that made it, else of the one that steps it; `call` is the source of the
+            former and `variable` the name it was given there.
     """
 
     name: str
@@ -74,6 +76,8 @@ class OptimizerFacts:
     sets_to_none: bool = True
     forwards_per_step: float = 1.0
     where: str = ""
+    call: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

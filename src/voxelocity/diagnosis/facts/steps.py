@@ -9,8 +9,9 @@ from typing import Literal
 Part = Literal["wait", "copy", "forward", "backward", "optimizer", "other"]
 PARTS: tuple[Part, ...] = ("wait", "copy", "forward", "backward", "optimizer", "other")
 
-Phase = Literal["warm-up", "watched", "profiled", "resident"]
-"""Of a step: not counted, counted, slowed down by the profiler, or run on a batch that was there already."""
+Phase = Literal["warm-up", "watched", "profiled", "resident", "refilled", "unchanged"]
+"""Of a step: not counted, counted, slowed down by the profiler, or one of the experiments' rounds: run on a batch that
+was there already, on one that was made ahead meanwhile, or as the program makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .lines import OWN_CODE
+from .lines import OWN_CODE, shown_file
+from .sites import Site
 
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -84,18 +85,22 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
         "kernel_dimensions": max((weight.dim() - 2 for weight in weights), default=0),
         "memory_format": _memory_format(weights),
         "input_dtype": input_dtype,
-        "where": f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_own else "",
+        "where": f"{shown_file(code.co_filename)}:{code.co_firstlineno}" if code is not None and is_own else "",
     }
 
 
-def describe_optimizer(optimizer: Any, *, sets_to_none: bool, forwards_per_step: float, where: str) -> dict[str, Any]:
+def describe_optimizer(
+    optimizer: Any, *, sets_to_none: bool, forwards_per_step: float, where: str, site: Site
+) -> dict[str, Any]:
     """Fields of the event `optimizer`."""
     return {
         "name": type(optimizer).__name__,
         "implementation": _implementation(optimizer),
         "sets_to_none": sets_to_none,
         "forwards_per_step": round(forwards_per_step, 3),
-        "where": where,
+        "where": site.where or where,
+        "call": site.call,
+        "variable": site.variable,
     }
 
 

@@ -15,6 +15,7 @@ from .loaders import Entry
 
 _MIN_ITEMS = 3
 _MAX_REPEATS = 50
+_ROUNDS = 3
 _BLOCK_BYTES = 1 << 22
 _MAX_STORAGE_BYTES = 1 << 30
 
@@ -32,7 +33,7 @@ def all_experiments(
     folder: str,
     seconds: float,
 ) -> Iterator[Fields]:
-    """All of them, one after the other.
+    """All of them; those on batches in turns, as the machine may have other work in one moment and none in the next.
 
     Args:
         torch: the module.
@@ -52,15 +53,26 @@ def all_experiments(
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
             yield not_done(name, unit, why_not_resident)
     else:
-        yield loader_alone(entry, seconds)
-        yield from items_and_collate(entry, seconds)
-        yield copy_alone(torch, batch, device)
+        yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
 
 
 def not_done(name: str, unit: str, note: str) -> Fields:
     """An experiment that could not be made, with the reason."""
     return {"name": name, "unit": unit, "seconds": [], "note": note}
+
+
+def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float) -> Iterator[Fields]:
+    """Each of them for a part of its time, then all again: what the machine does meanwhile meets all alike."""
+    rounds = []
+    for _ in range(_ROUNDS):
+        part_s = seconds / _ROUNDS
+        rounds.append(
+            [loader_alone(entry, part_s), *items_and_collate(entry, part_s), copy_alone(torch, batch, device)]
+        )
+    for repeated in zip(*rounds):
+        done = [fields for fields in repeated if fields["seconds"]]
+        yield {**done[0], "seconds": [s for fields in done for s in fields["seconds"]]} if done else repeated[0]
 
 
 def loader_alone(entry: Entry, seconds: float) -> Fields:
@@ -72,11 +84,10 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
         return not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
     produce = _endless(entry)
     workers = int(entry.described.get("num_workers") or 0)
-    ahead = workers * int(entry.described.get("prefetch_factor") or 2) if workers else 2 * entry.works_ahead
     deadline_s = time.perf_counter() + seconds
     repeats: list[float] = []
     try:
-        for _ in range(ahead):
+        for _ in range(entry.num_ahead):
             produce()
             if time.perf_counter() > deadline_s:
                 break

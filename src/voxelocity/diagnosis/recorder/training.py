@@ -29,6 +29,7 @@ from .networks import Networks
 from .process import core_wait_s, rank_and_world_size
 from .profile import CaptureRange, Profiler
 from .settings import Settings
+from .sites import Sites
 from .steps import Steps, watch
 from .torch_hooks import TorchHooks
 from .trials import Trials
@@ -69,7 +70,8 @@ class Training:
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
         self.fetches = Fetches(writer)
         self._worker_start = WorkerStart(settings)
-        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start)
+        self._sites = Sites()
+        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
         self._calls = Calls(writer, self.steps)
         self._trials = Trials(self.ledger)
         self._networks = Networks(torch, self.ledger)
@@ -106,6 +108,7 @@ class Training:
         self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
         hook_known_loaders(self.loaders, self._imports.when_imported)
         self._trials.hook(self._imports.when_imported)
+        self._sites.hook(torch, self._imports.when_imported)
         self._calls.hook(gc, "collect", "gc.collect")
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
@@ -123,6 +126,7 @@ class Training:
         self.loaders.unhook()
         self._hooks.unhook()
         self._calls.unhook()
+        self._sites.unhook()
         self._trials.unhook()
         self.fetches.unhook()
 
@@ -151,6 +155,7 @@ class Training:
                 sets_to_none=self._hooks.sets_to_none,
                 forwards_per_step=steps.num_forwards / steps.num_counted,
                 where=self._hooks.optimizer_where,
+                site=self._sites.of(optimizer),
             )
             writer.write("optimizer", **fields)
         compiled = compile_counts()

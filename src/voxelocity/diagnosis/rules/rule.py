@@ -41,6 +41,7 @@ class Rule:
         pool: what it saves from.
         names_work: whether it names the slow work itself rather than a place that could hide it; such a cause goes
             before one that saves somewhat more.
+        is_context: whether it speaks of what other programs do; such a cause comes behind all of the program's own.
         find: what was found, once or for several places.
     """
 
@@ -48,6 +49,7 @@ class Rule:
     title: str
     pool: Pool
     names_work: bool
+    is_context: bool
     find: Find
 
     def __call__(self, facts: Facts) -> tuple[Finding, ...]:
@@ -73,10 +75,12 @@ class Rule:
         )
 
 
-def rule(code: str, title: str, *, pool: Pool, names_work: bool = False) -> Callable[[Find], Rule]:
+def rule(
+    code: str, title: str, *, pool: Pool, names_work: bool = False, is_context: bool = False
+) -> Callable[[Find], Rule]:
     """Makes a rule of a function from facts to what it found."""
 
     def make(find: Find) -> Rule:
-        return Rule(code=code, title=title, pool=pool, names_work=names_work, find=find)
+        return Rule(code=code, title=title, pool=pool, names_work=names_work, is_context=is_context, find=find)
 
     return make

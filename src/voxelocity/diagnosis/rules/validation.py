@@ -125,13 +125,13 @@ def waiting_validation(facts: Facts) -> Found | None:
         cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
         evidence=[
-            f"{loader.kind}(num_workers={workers}) {loader.where}" if loader else "no loader seen in validation",
+            f"{loader.kind}(num_workers={workers}) {loader.place}" if loader else "no loader seen in validation",
             f"{len(passes)} validations, the same scans each time",
         ],
         saves_s=saves_s,
         change=f"{loader.kind if loader else 'DataLoader'}(CacheDataset(files, transform), "
         f"num_workers={count}, persistent_workers=True)",
-        where=(loader.where if loader else "") or passes[0].where,
+        where=(loader.place if loader else "") or passes[0].where,
     )
 
 

@@ -210,8 +210,7 @@ def test_the_device_keeps_cases_up_to_a_quarter_of_what_it_has_free(num_training
 def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_network_needs():
     assert on_cuda(1000)["device_max_bytes"].reason == (
         "the 800 cases to learn from take 2.58 GiB of the device's 80.0 GiB free: below 25%, so that they stay there "
-        "beside the tier and no batch waits for a copy; the network is planned with 60%, its weights and workspaces "
-        "with the rest"
+        "beside the tier and no batch waits for a copy; the network is planned with the rest"
     )
     assert on_cuda(1000, free_gib=8)["device_max_bytes"].reason == (
         "the 800 cases to learn from take 2.58 GiB of the device's 8.0 GiB free: above 25%, the rest of which the "

@@ -198,6 +198,6 @@ def _on_device(sizes: _Sizes) -> tuple[int, str]:
     if needed <= _DEVICE_SHARE * free:
         return needed, (
             f"{takes} GiB free: below {_DEVICE_SHARE:.0%}, so that they stay there beside the tier and no batch waits "
-            "for a copy; the network is planned with 60%, its weights and workspaces with the rest"
+            "for a copy; the network is planned with the rest"
         )
     return 0, f"{takes} GiB free: above {_DEVICE_SHARE:.0%}, the rest of which the network needs"

@@ -50,6 +50,15 @@ class Cases:
     def __len__(self) -> int:
         return len(self.refs)
 
+    def __repr__(self) -> str:
+        """What the data set is, in one line."""
+        num_labelled = sum(ref.label is not None for ref in self.refs)
+        classes = ", ".join(name for name in self.class_names[1:]) or "not declared"
+        return (
+            f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labelled} labelled; "
+            f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
+        )
+
     def __iter__(self) -> Iterator[VolumeRef]:
         return iter(self.refs)
 

@@ -11,7 +11,7 @@ import torch
 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import read_header, write_scan
+from voxelocity.data.decode import HOW_TO_CONVERT, read_header, write_scan
 from voxelocity.infer.model import ModelSpec, load_model
 from voxelocity.infer.predictor import Predictor
 
@@ -144,5 +144,5 @@ def _files_of(path: Path) -> list[Path]:
 def _stem(file: Path) -> str:
     match = _NIFTI.match(file.name)
     if match is None:
-        raise InputError(f"predict: {file} is not named .nii or .nii.gz; convert it to NIfTI first")
+        raise InputError(f"predict: {file} is not named .nii or .nii.gz; {HOW_TO_CONVERT}")
     return match["stem"]

@@ -106,6 +106,11 @@ def test_ct_is_windowed_and_mr_is_not():
     ct = settled(fingerprint(channels=("CT",)))
     assert chosen(ct, "data.prepare.intensity.mode").value == "window"
     assert chosen(ct, "data.prepare.intensity.low").value == 10
+    air = Intensity(percentile_00_5=10, median=50, percentile_99_5=90, mean=51, std=20, lowest=-1000, highest=900)
+    by_air = chosen(settled(fingerprint(channels=("image",), intensity=(air,))), "data.prepare.intensity.mode")
+    assert (by_air.value, by_air.reason[:24]) == ("window", "air near -1000: these ar")
+    unnamed = chosen(settled(fingerprint(channels=("image",))), "data.prepare.intensity.mode")
+    assert "if they are CT numbers, name the channel CT (docs/data-sets.md)" in unnamed.reason
     mr = settled(fingerprint(channels=("T1", "T2")))
     assert chosen(mr, "data.prepare.intensity.mode").value == "zscore"
     assert "data.prepare.intensity.low" not in {choice.key for choice in mr.choices}

@@ -23,6 +23,11 @@ class Split:
     validation: tuple[VolumeRef, ...]
     held_out: bool
 
+    @property
+    def num_shared_patients(self) -> int:
+        """Patients with scans on both sides, of which a score then says too much good."""
+        return len({_patient(ref) for ref in self.training} & {_patient(ref) for ref in self.validation})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
@@ -61,6 +66,11 @@ class Cases:
 
     def __iter__(self) -> Iterator[VolumeRef]:
         return iter(self.refs)
+
+    @property
+    def num_patients(self) -> int:
+        """Patients among the cases; a case of which nothing is known is a patient of its own."""
+        return len({_patient(ref) for ref in self.refs})
 
     @property
     def num_channels(self) -> int:
@@ -114,3 +124,7 @@ class Cases:
                 "choose --fold all to train and validate on the same cases"
             )
         return Split(training=training, validation=validation, held_out=True)
+
+
+def _patient(ref: VolumeRef) -> str:
+    return ref.case_id if ref.patient is None else ref.patient

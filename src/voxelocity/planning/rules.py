@@ -77,8 +77,9 @@ def settle_intensity(facts: Facts) -> None:
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",
-            f"CT numbers mean the same in every case: clipped to the 0.5 and 99.5 percentiles of the foreground "
-            f"({low:.0f} to {high:.0f}), then mean {first.mean:.0f} and deviation {first.std:.0f} of the foreground",
+            f"{'' if facts.data.names_ct else 'air near -1000: these are '}CT numbers, which mean the same in every "
+            f"case: clipped to the 0.5 and 99.5 percentiles of the foreground ({low:.0f} to {high:.0f}), then mean "
+            f"{first.mean:.0f} and deviation {first.std:.0f} of the foreground",
         )
     else:
         spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
@@ -86,7 +87,8 @@ def settle_intensity(facts: Facts) -> None:
             "data.prepare.intensity.mode",
             "zscore",
             f"intensities ({spread}) are not comparable between cases: "
-            "each channel of each case to mean 0, deviation 1",
+            "each channel of each case to mean 0, deviation 1"
+            + ("; if they are CT numbers, name the channel CT (docs/data-sets.md)" if _is_unnamed(facts) else ""),
         )
     if mode == "window":
         low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
@@ -98,6 +100,11 @@ def settle_intensity(facts: Facts) -> None:
         }
         for name, value in window.items():
             facts.settle(f"data.prepare.intensity.{name}", value, "of the foreground of the sampled cases")
+
+
+def _is_unnamed(facts: Facts) -> bool:
+    """Whether the one channel is called as a table's column is, which says nothing of what it is."""
+    return facts.data.channels == ("image",)
 
 
 def _whole_if_wide(low: float, high: float) -> tuple[float, float]:

@@ -44,9 +44,10 @@ __all__ = [
 
 def unsupported_platform() -> str:
     """Why this system cannot run the package, in one sentence; empty where it can."""
-    if sys.platform in ("linux", "darwin"):
+    system: str = sys.platform
+    if system in ("linux", "darwin"):
         return ""
-    return f"Voxelocity runs on Linux, and on macOS without a GPU, not on {sys.platform}; on Windows use WSL 2"
+    return f"Voxelocity runs on Linux, and on macOS without a GPU, not on {system}; on Windows use WSL 2"
 
 
 _WHERE = {

@@ -144,7 +144,7 @@ def test_a_prediction_that_is_not_finite_is_an_error_that_names_its_case(tmp_pat
     assert failed[0][1].startswith("infer: case 'case_1': the network answered NaN")
     volumes = [volume(1).with_(image=voxels[None], case_id="on the way")]
     with pytest.raises(ScanError, match="case 'on the way': the network answered NaN"):
-        next(predicts.predict_prepared(volumes, window=predicts._spec.window))
+        next(predicts.predict_prepared(volumes))
 
 
 @pytest.mark.parametrize("spacing_mm", ["keep", [1.5, 1.0, 2.0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from tables_of.comparisons import in_short
@@ -36,19 +37,20 @@ def chain_lines() -> list[str]:
 
 def _best(record: dict[str, Any]) -> list[str]:
     """The quickest way that was measured under each package, for each chain."""
-    best: dict[str, dict[str, tuple[float, str]]] = {}
+    best: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
     for comparison in record["comparisons"]:
         way, chain = _split(comparison["title"])
-        for side in comparison["sides"] if comparison["unit"] == "patches/s" else []:
-            package, _, how = side["name"].partition(", ")
-            of_chain = best.setdefault(chain, {"Voxelocity": (0.0, ""), "MONAI": (0.0, "")})
-            of_chain[package] = max(of_chain[package], (side["median"], f"{way}{', ' if how else ''}{how}"))
+        for side in comparison["sides"]:
+            if comparison["unit"] == "patches/s" and side["n"]:
+                package, _, how = side["name"].partition(", ")
+                found = (side["median"], f"{way}, {how}" if how else way)
+                best[chain][package] = max(found, best[chain].get(package, found))
     return markdown_table(
         ("chain", "Voxelocity's best, patches/s", "MONAI's best, patches/s", "ratio of the medians"),
         (
-            (chain, *(f"{figure_text(rate)} ({way})" for rate, way in (found["Voxelocity"], found["MONAI"])),
-             factor_text(found["Voxelocity"][0] / found["MONAI"][0]))
-            for chain, found in best.items()
+            (chain, *(f"{figure_text(rate)} ({way})" for rate, way in (of_chain["Voxelocity"], of_chain["MONAI"])),
+             factor_text(of_chain["Voxelocity"][0] / of_chain["MONAI"][0]))
+            for chain, of_chain in best.items() if {"Voxelocity", "MONAI"} <= of_chain.keys()
         ),
     )  # fmt: skip
 

@@ -51,6 +51,8 @@ app.command("doctor")(doctor.doctor)
 
 # They start a person's own program, whose variables must be the person's own.
 _STARTS_A_PROGRAM = {"monitor", "diagnose"}
+# As if SIGPIPE had ended the program.
+_PIPE_STATUS = 141
 
 
 @app.callback(invoke_without_command=True)
@@ -88,6 +90,9 @@ def main() -> None:
         # What typer makes of a KeyboardInterrupt, without a word. A watched command may have ended with that status.
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             _end(interrupt.MESSAGE, interrupt.STATUS)
+        # What rich makes of a reader that went away.
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(_PIPE_STATUS)
         raise
     except InputError as error:
         _end(error, 2)
@@ -109,7 +114,7 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        sys.exit(_PIPE_STATUS)
     except OSError as error:
         if not is_out_of_space(error):
             raise

@@ -18,7 +18,7 @@ from voxelocity.core.errors import InputError, OutputError, ScanError, Unpredict
 from voxelocity.core.slabs import slabs
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.core.whole_file import remove_abandoned
-from voxelocity.data.decode import ScanHeader, read_header, write_scan
+from voxelocity.data.decode import HOW_TO_CONVERT, ScanHeader, read_header, write_scan
 from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
 from voxelocity.infer.model import ModelSpec, load_model
 from voxelocity.infer.predictor import ClassIndices, Predictor
@@ -342,5 +342,5 @@ def _listed(names: Sequence[str]) -> str:
 def _stem(file: Path) -> str:
     match = _NIFTI.match(file.name)
     if match is None:
-        raise InputError(f"predict: {file} is not named .nii or .nii.gz; convert it to NIfTI first")
+        raise InputError(f"predict: {file} is not named .nii or .nii.gz; {HOW_TO_CONVERT}")
     return match["stem"]

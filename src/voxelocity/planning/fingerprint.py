@@ -86,9 +86,13 @@ class Fingerprint:
     @property
     def is_ct(self) -> bool:
         """Whether intensities mean the same in every case: a channel is called CT, or air lies near -1000."""
-        named = any("ct" in name.lower().split() or name.lower() == "ct" for name in self.channels)
         hounsfield = any(part.lowest <= -900 and part.highest >= 300 for part in self.intensity)
-        return len(self.channels) == 1 and (named or hounsfield)
+        return len(self.channels) == 1 and (self.names_ct or hounsfield)
+
+    @property
+    def names_ct(self) -> bool:
+        """Whether a channel is called CT."""
+        return any("ct" in name.lower().split() for name in self.channels)
 
 
 def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int) -> Fingerprint:

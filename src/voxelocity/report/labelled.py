@@ -105,13 +105,14 @@ def median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
     The time to the target is None where fewer than half of the runs got there.
     """
     dice = [run.final_dice for run in runs if run.final_dice is not None]
-    figures = ("seconds_per_epoch", "images_per_s", "wall_s", "wait_share", "peak_host_bytes", "peak_device_bytes")
+    names = ("seconds_per_epoch", "images_per_s", "wall_s", "wait_share", "peak_host_bytes", "peak_device_bytes")
+    figures: dict[str, Any] = {name: median_or_none([getattr(run, name) for run in runs]) for name in names}
     to_target = statistics.median([math.inf if (s := run.seconds_to_target) is None else s for run in runs])
     return replace(
         runs[0],
         seconds_to_target=to_target if math.isfinite(to_target) else None,
         final_dice=statistics.fmean(dice) if dice else None,
-        **{name: median_or_none([getattr(run, name) for run in runs]) for name in figures},
+        **figures,
     )
 
 

@@ -241,12 +241,17 @@ def _marked(choice: Choice) -> str:
 def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[tuple[str, str]]:
     fold = dataset.get("fold")
     judged = f"fold {fold} held out" if dataset.get("held_out", True) else "the same cases, not held out"
+    num_cases, num_shared = int(dataset.get("num_cases", 0)), int(dataset.get("num_shared_patients", 0))
+    num_patients = int(dataset.get("num_patients", num_cases))
+    of_patients = f" of {count_text(num_patients, 'patient')}" if num_patients < num_cases else ""
+    if num_shared:
+        judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
     split = (
         f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
     )
     spreads = [(key, _spread_text(fingerprint.get(key), key)) for key in ("shape_voxel", "spacing_mm")]
     return [
-        ("cases", f"{count_text(int(dataset.get('num_cases', 0)), 'case')}: {split}"),
+        ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {split}"),
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
         ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),

@@ -102,6 +102,19 @@ def test_evict_drops_as_much_as_asked_oldest_first_and_returns_it(memory_place, 
     assert tier.evict(1) == []
 
 
+def test_an_entry_that_another_tier_uses_goes_when_the_last_of_them_drops_it(memory_place, sized_volume):
+    """As when two runs, or two ranks an epoch apart, rotate over the same cases."""
+    first, second = (SharedMemoryTier(memory_place / "cache", 2**20) for _ in range(2))
+    first.put("a", sized_volume())
+    assert second.get("a") is not None
+    first.drop("a")
+    assert files_in(memory_place / "cache") == ["a.safetensors"]
+    assert second.get("a") is not None
+    second.drop("a")
+    assert files_in(memory_place / "cache") == []
+    assert first.get("a") is None
+
+
 def test_many_small_entries_leave_in_groups_so_that_not_every_put_looks_at_all(memory_place, sized_volume, monkeypatch):
     size = entry_bytes(memory_place, sized_volume())
     tier = SharedMemoryTier(memory_place / "cache", 100 * size)

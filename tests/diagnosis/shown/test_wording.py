@@ -70,6 +70,7 @@ def test_images_are_unknown_where_one_step_does_not_tell(example_diagnosis):
     [
         (["python", "/home/a/train.py", "--lr", "1e-3"], "python train.py"),
         (["/usr/bin/python3", "-u", "-m", "pkg.train", "x"], "python3 -u -m pkg.train"),
+        (["python", "-W", "ignore", "a/train.py", "x"], "python -W ignore train.py"),
         (["./run.sh"], "run.sh"),
         (["runs/first/"], "first"),
         ([], "A program"),

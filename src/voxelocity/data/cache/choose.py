@@ -36,17 +36,23 @@ def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
     if cache.tier == "none":
         return None
     if cache.tier not in ("disk", "lmdb"):
-        behind = partial(DiskTier, Path(cache.folder), format=cache.format, warn=warn) if cache.folder else None
-        return _memory_tier(cache, warn, behind)
+        return _memory_tier(cache, warn, partial(_open_files, cache, warn) if cache.folder else None)
     spare = partial(_memory_tier, cache, warn, None)
     try:
-        files = (DiskTier if cache.tier == "disk" else LmdbTier)(Path(cache.folder), format=cache.format, warn=warn)
+        files = _open_files(cache, warn)
     except CacheFullError as error:
         if cache.max_bytes == 0:
             raise
         warn(f"{error}; {GOES_ON}")
         return spare()
     return files if cache.max_bytes == 0 else OverflowingTier(files, spare, warn=warn)
+
+
+def _open_files(cache: CacheConfig, warn: Warn) -> Tier:
+    folder = Path(cache.folder)
+    if cache.tier == "lmdb":
+        return LmdbTier(folder, format=cache.format, warn=warn)
+    return DiskTier(folder, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)
 
 
 def _memory_tier(cache: CacheConfig, warn: Warn, behind: Callable[[], Tier] | None) -> Tier:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,9 +28,13 @@ from voxelocity.data.cache.entry import (
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.folder import NO_SPACE, folder_error
 from voxelocity.data.cache.key import checked_key
-from voxelocity.data.cache.locks import KeyLocks
+from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
 from voxelocity.data.cache.stored import EntryVolume, mapped_volume, read_box
 from voxelocity.data.cache.tell import TellOnce, Warn
+from voxelocity.data.cache.uses import Uses
+
+_COUNT_EVERY = 256
+"""Entries put between two looks at what the folder holds. A look takes as long as asking for the size of each file."""
 
 
 class DiskTier:
@@ -43,6 +48,8 @@ class DiskTier:
     Args:
         folder: made, for this user alone, where it is missing. What writers that died left behind in it is removed.
         format: of the entries that are put; entries of either format are read.
+        max_bytes: of all entries in the folder, also of other runs; before one more is put, those used longest ago go,
+            but none that a living process has asked for. 0: no limit.
         warn: told, once for each cause, that an entry was damaged, and that another process was not waited for.
 
     Raises:
@@ -50,14 +57,19 @@ class DiskTier:
         CacheFullError: it cannot be made, as the disk is full.
     """
 
-    def __init__(self, folder: Path, *, format: Format = "raw", warn: Warn | None = None) -> None:
+    def __init__(self, folder: Path, *, format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None) -> None:
         self._folder = Path(folder).absolute()
         self._format = format
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._num_put = 0
         self._checked: set[str] = set()
         self._tell = TellOnce(warn)
+        self._room = threading.Lock()
         try:
             self._locks = KeyLocks(self._folder, warn=warn)
             self._files = EntryFiles(self._folder)
+            self._uses = Uses(self._folder / LOCKS_NAME)
             self._files.remove_abandoned()
         except OSError as error:
             raise folder_error("cache.disk", self._folder, error) from error
@@ -76,6 +88,8 @@ class DiskTier:
             if found is None:
                 return None
             header, content = found
+            if self._uses.note(key):
+                self._files.touch(key)
             if key not in self._checked:
                 check_arrays(header, content, full=True)
                 self._checked.add(key)
@@ -102,15 +116,19 @@ class DiskTier:
         In the format "raw" an array that is not in C order is copied for the time of the call.
 
         Raises:
-            CacheFullError: there is no space, or no quota, for it; nothing is left behind.
+            CacheFullError: there is no space, or no quota, for it, or `max_bytes` are in use; nothing is left behind.
             CacheError: it cannot be written for another reason; nothing is left behind.
         """
         checked_key(key)
         parts = pack(key, volume, format=self._format)
+        num_bytes = sum(len(part) for part in parts)
+        if self._max_bytes > 0:
+            self._make_room(num_bytes, volume.case_id)
         try:
             self._files.write(key, parts)
         except OSError as error:
-            raise self._error_of(error, volume.case_id, sum(len(part) for part in parts)) from error
+            raise self._error_of(error, volume.case_id, num_bytes) from error
+        self._uses.note(key)
 
     def drop(self, key: str) -> None:
         """Removes this entry if there is one, damaged or not. Volumes already handed out stay valid.
@@ -119,6 +137,7 @@ class DiskTier:
             OSError: it is there and cannot be removed.
         """
         self._checked.discard(key)
+        self._uses.withdraw(key)
         self._files.drop(checked_key(key))
         self._locks.forget(key)
 
@@ -151,6 +170,47 @@ class DiskTier:
         (a full disk, a folder of somebody else's, a file system without locks) it is therefore done without.
         """
         return self._locks.hold(checked_key(key))
+
+    def _make_room(self, num_bytes: int, case_id: str) -> None:
+        with self._room:
+            # Others put entries too, so that what we count ourselves holds for a while.
+            is_due = self._num_put % _COUNT_EVERY == 0
+            self._num_put += 1
+            if is_due or self._num_bytes + num_bytes > self._max_bytes:
+                self._num_bytes = self._evict(num_bytes)
+            if self._num_bytes + num_bytes > self._max_bytes:
+                raise CacheFullError(
+                    f"cache.disk: no room for case '{case_id}' of {num_bytes / 1e6:.1f} MB: entries in use take "
+                    f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB that {self._folder} may; "
+                    "raise data.cache.folder_max_bytes"
+                )
+            self._num_bytes += num_bytes
+
+    def _evict(self, num_bytes: int) -> int:
+        """Removes entries until that much more fits, if it can; returns what the others take."""
+        entries = self._files.oldest_first()
+        total = sum(size for _, size in entries)
+        if total + num_bytes <= self._max_bytes:
+            return total
+        in_use = self._uses.own() | self._uses.of_others()
+        # A few more than needed where there are many, so that not every put has to look at all of them.
+        aim = self._max_bytes - num_bytes - total // 32
+        num_removed = 0
+        for key, size in entries:
+            if total <= aim:
+                break
+            if key not in in_use:
+                with contextlib.suppress(OSError):
+                    self._files.drop(key)
+                    total -= size
+                    num_removed += 1
+        if num_removed:
+            self._tell(
+                "evicted",
+                f"cache.disk: {self._folder} has reached {self._max_bytes / 1e9:.1f} GB (data.cache.folder_max_bytes): "
+                "entries that no run uses now go, those used longest ago first, and are prepared again if needed",
+            )
+        return total
 
     def _read(self, key: str) -> tuple[Header, Content] | None:
         try:

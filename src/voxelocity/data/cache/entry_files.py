@@ -88,11 +88,21 @@ class EntryFiles:
 
     def bytes_used(self) -> int:
         """Bytes of all files of entries."""
-        total = 0
+        return sum(size for _, size in self.oldest_first())
+
+    def touch(self, key: str) -> None:
+        """Marks the entry as used now, where this user may."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(key))
+
+    def oldest_first(self) -> list[tuple[str, int]]:
+        """Key and bytes of all entries, the one used longest ago first."""
+        found = []
         for key in self.keys():
             with contextlib.suppress(FileNotFoundError):
-                total += self.path(key).stat().st_size
-        return total
+                status = self.path(key).stat()
+                found.append((status.st_mtime_ns, key, status.st_size))
+        return [(key, size) for _, key, size in sorted(found)]
 
     def remove_abandoned(self) -> None:
         """Removes what writers that died left behind."""
@@ -119,6 +129,11 @@ class EntryFiles:
                 return descriptor, temp
             # Another process cleaned up between our opening and our locking.
             os.close(descriptor)
+
+
+def disk_bytes_in(folder: Path) -> int:
+    """Bytes that entries of the tier disk take in this folder; 0 where there is none."""
+    return EntryFiles(folder).bytes_used()
 
 
 def write_all(descriptor: int, content: memoryview) -> None:

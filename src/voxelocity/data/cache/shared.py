@@ -22,6 +22,7 @@ from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
 from voxelocity.data.cache.tell import Warn
+from voxelocity.data.cache.uses import Uses
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
@@ -61,6 +62,7 @@ class SharedMemoryTier:
                 "the disk tier"
             ) from error
         self._locks = PassingLocks(self._folder.path, warn=warn)
+        self._uses = Uses(self._folder.path)
 
     def get(self, key: str) -> Volume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
@@ -73,6 +75,7 @@ class SharedMemoryTier:
             inode = _touch(path)
             with self._lock:
                 known, volume = self._mapped.get(key, (None, None))
+            self._uses.note(key)
             if volume is not None and known == inode:
                 return volume
             volume = _volume_of(key, path)
@@ -81,7 +84,8 @@ class SharedMemoryTier:
                 self._mapped.pop(key, None)
             return None
         except DamagedEntryError:
-            self.drop(key)
+            with self._ledger() as ledger:
+                self._remove(ledger, path)
             return None
         except OSError as error:
             raise CacheError(
@@ -110,6 +114,7 @@ class SharedMemoryTier:
             except FileNotFoundError:
                 # Somebody removed the folder meanwhile; it is made again.
                 self._put(path, parts, size, volume.case_id)
+            self._uses.note(key)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
                 raise self._full(volume.case_id, size) from error
@@ -119,9 +124,18 @@ class SharedMemoryTier:
             ) from error
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one. Volumes already handed out stay valid."""
+        """Removes this entry if there is one, as soon as no other tier uses it: the last to drop it removes it.
+
+        Volumes already handed out stay valid.
+        """
+        path = self._path(key)
+        self._uses.withdraw(key)
         with self._ledger() as ledger:
-            self._remove(ledger, self._path(key))
+            if key in self._uses.of_others():
+                with self._lock:
+                    self._mapped.pop(key, None)
+            else:
+                self._remove(ledger, path)
             self._forget_dropped(ledger)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:

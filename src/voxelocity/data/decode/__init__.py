@@ -2,11 +2,12 @@
 
 from voxelocity.data.decode.case import read_case
 from voxelocity.data.decode.gunzip import read_unpacked
-from voxelocity.data.decode.header import Placement, ScanHeader, read_header
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, read_header
 from voxelocity.data.decode.nifti import label_values_in, read_scan
 from voxelocity.data.decode.write import write_scan
 
 __all__ = [
+    "HOW_TO_CONVERT",
     "Placement",
     "ScanHeader",
     "label_values_in",

@@ -16,6 +16,9 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.gunzip import read_start
 
+HOW_TO_CONVERT = (
+    "convert it to .nii.gz: DICOM with dcm2niix, other formats with 3D Slicer or SimpleITK (docs/data-sets.md)"
+)
 _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
 # The four bytes after the header say whether extensions follow; voxels cannot start before their end.
 _EXTENSION_FLAG_BYTES = 4
@@ -138,7 +141,7 @@ def _parse(path: Path, start: bytes) -> Any:
                 return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
     raise ScanError(
         f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
-        "convert it to .nii.gz"
+        f"{HOW_TO_CONVERT}"
     )
 
 

@@ -105,7 +105,9 @@ class PreparedCases:
         self._keeper.drop(self._keys[index])
 
     def most_bytes(self, index: int) -> int:
-        """The most that the voxels of a case take once prepared, image and label, as told by its headers alone.
+        """The most that the voxels of a case take once prepared, image and label, as its headers alone tell.
+
+        An image with far outliers may take twice that: see `Cast`.
 
         Raises:
             ScanError: a header cannot be read.

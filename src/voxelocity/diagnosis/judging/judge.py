@@ -34,7 +34,7 @@ _ESTIMATED = "it is estimated from the steps' parts"
 _NAMED_WORK_FACTOR = 1.5
 # Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
 _UNKNOWN_SHARE = 0.5
-_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine")
+_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")
 
 
 def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
@@ -75,6 +75,8 @@ def _pools(facts: Facts) -> dict[Pool, float]:
         "validation": passes_s(facts, "validation"),
         "saving": passes_s(facts, "saving"),
         "machine": watched_s(facts),
+        # A program that runs out of memory loses all of its time.
+        "memory": watched_s(facts),
     }
 
 

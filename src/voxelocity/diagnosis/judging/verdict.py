@@ -71,6 +71,8 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
         "loop": (part_s(facts, "other"), f"of {time} is neither data nor network"),
     }
     pool, told = pools[cause.code], clause(cause.title)
+    if pool == "memory":
+        return f"This program runs out of memory if it trains for long enough: {told}"
     if pool == "data":
         return _of_data(facts, cause, told)
     if pool == "compute":

@@ -90,18 +90,32 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
 
 
 def describe_optimizer(
-    optimizer: Any, *, sets_to_none: bool, forwards_per_step: float, where: str, site: Site
+    optimizer: Any, *, sets_to_none: bool, per_step: Mapping[str, float], sync_s: float, where: str, site: Site
 ) -> dict[str, Any]:
     """Fields of the event `optimizer`."""
     return {
         "name": type(optimizer).__name__,
         "implementation": _implementation(optimizer),
         "sets_to_none": sets_to_none,
-        "forwards_per_step": round(forwards_per_step, 3),
+        **{f"{name}_per_step": round(count, 3) for name, count in per_step.items()},
+        "sync_s": round(sync_s, 7),
         "where": site.where or where,
         "call": site.call,
         "variable": site.variable,
     }
+
+
+def shown_sync_s(network: Any) -> float:
+    """Seconds of one backward in which ranks sum gradients and no gradient is computed; 0 where nobody counted them.
+
+    A mean over some of the steps, by DistributedDataParallel's own clock; waiting for slower ranks is in it.
+    """
+    ask = getattr(network, "_get_ddp_logging_data", None)
+    if ask is None:
+        return 0.0
+    found = ask()
+    summed_ns = float(found.get("avg_backward_comm_time", 0))
+    return max(0.0, summed_ns - float(found.get("avg_backward_compute_comm_overlap_time", 0))) / 1e9
 
 
 def compile_counts() -> dict[str, Any]:

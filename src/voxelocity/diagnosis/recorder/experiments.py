@@ -184,6 +184,55 @@ def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
     return {"name": "copy", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
 
 
+def network_alone(
+    torch: Any, network: Any, shape: tuple[int, ...], batch_size: int, dtype: Any, device: Any, seconds: float
+) -> list[Fields]:
+    """Forward and backward of the network, for a sample alone and for a sample in a batch, in turns.
+
+    In evaluation mode and with gradients that go nowhere, so that nothing of the network changes. Draws no random
+    numbers of the program's.
+
+    Args:
+        torch: the module.
+        network: that learns, without a wrapper that sums its gradients.
+        shape: of one sample, (1, c, x, y, z).
+        batch_size: samples of the batch.
+        dtype: of the images.
+        device: the `torch.device` that holds the network.
+        seconds: for all of it, about.
+    """
+    names = ("network, one sample", "network, a batch")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand((batch_size, *shape[1:]), generator=generator).to(device=device, dtype=dtype)
+    modes = [(module, module.training) for module in network.modules()]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    deadline_s = time.perf_counter() + seconds
+    try:
+        network.eval()
+        while len(found[names[1]]) < 2 or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+            for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
+                found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
+    except Exception as error:
+        return [not_done(name, "sample", f"the network raised {type(error).__name__}: {error}"[:300]) for name in names]
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    # The first of each is slower than those that follow.
+    return [{"name": name, "unit": "sample", "seconds": _rounded(found[name][1:]), "note": ""} for name in names]
+
+
+def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    started_s = time.perf_counter()
+    with torch.enable_grad():
+        for image in inputs:
+            outputs = [one for one in _tensors(torch, network(image)) if one.requires_grad]
+            torch.autograd.grad(sum(one.sum() for one in outputs), parameters, allow_unused=True)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started_s
+
+
 def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:
     if isinstance(batch, torch.Tensor):
         return [batch]

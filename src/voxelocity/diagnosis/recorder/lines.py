@@ -81,7 +81,11 @@ class OwnCode:
 
     def holds(self, code: CodeType, module_name: str) -> bool:
         """Whether this code is the person's own; `module_name` is the `__name__` that it runs under."""
-        key = (code.co_filename, module_name)
+        return self.holds_file(code.co_filename, module_name)
+
+    def holds_file(self, filename: str, module_name: str) -> bool:
+        """Whether a module of this file and name is the user's own."""
+        key = (filename, module_name)
         found = self._is_own.get(key)
         if found is None:
             found = self._is_own[key] = self._judge(*key)

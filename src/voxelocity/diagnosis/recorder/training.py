@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from typing import Any, Callable
 
 from .calls import Calls
@@ -17,11 +18,13 @@ from .describe import (
     describe_optimizer,
     describe_settings,
     device_of,
+    shown_sync_s,
 )
 from .device import CudaDevice
-from .experiments import all_experiments
+from .experiments import all_experiments, network_alone
 from .fetches import Fetches
 from .frames import skip_own_frames
+from .growth import Growth
 from .imports import Imports
 from .ledger import Ledger
 from .loaders import Loaders, hook_known_loaders
@@ -35,6 +38,8 @@ from .torch_hooks import TorchHooks
 from .trials import Trials
 from .workers import WorkerStart
 from .writer import Writer
+
+_WRAPPER = "DistributedDataParallel"
 
 
 class Training:
@@ -85,7 +90,9 @@ class Training:
             new_profiler=new_profiler,
             conclude=conclude,
         )
+        self._growth = Growth(torch, writer)
         self._network: dict[str, Any] = {}
+        self._model: Callable[[], Any] = lambda: None
         self._device: Any = None
         self._num_modules = 0
         self._compiled_before: dict[str, Any] = {}
@@ -113,7 +120,13 @@ class Training:
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
         skip_own_frames(torch)
-        for callback in (self.loaders.write, self.fetches.write, self._calls.write, self.steps.write_open):
+        for callback in (
+            self.loaders.write,
+            self.fetches.write,
+            self._calls.write,
+            self.steps.write_open,
+            self._growth.write,
+        ):
             self._writer.before_flush(callback)
         watch(self.steps)
         self.ledger.start(thread=threading.main_thread().ident)
@@ -153,7 +166,13 @@ class Training:
             fields = describe_optimizer(
                 optimizer,
                 sets_to_none=self._hooks.sets_to_none,
-                forwards_per_step=steps.num_forwards / steps.num_counted,
+                per_step={
+                    "forwards": steps.num_forwards / steps.num_counted,
+                    "backwards": steps.num_backwards / steps.num_counted,
+                    "batches": steps.num_batches / steps.num_counted,
+                    "synced": steps.num_synced / steps.num_counted,
+                },
+                sync_s=shown_sync_s(self._model()),
                 where=self._hooks.optimizer_where,
                 site=self._sites.of(optimizer),
             )
@@ -161,6 +180,7 @@ class Training:
         compiled = compile_counts()
         if compiled.get("frames") and steps.num_counted:
             writer.write("compile", **describe_compile(self._compiled_before, compiled))
+        self._growth.write(is_last=True)
         self._note_core_wait()
         if self._core_wait:
             writer.write("core wait", **self._core_wait)
@@ -182,6 +202,22 @@ class Training:
             seconds=self._settings.experiment_seconds,
         ):
             self._writer.write("experiment", **fields)
+        for fields in self._single_calls():
+            self._writer.write("experiment", **fields)
+
+    def _single_calls(self) -> list[dict[str, Any]]:
+        """The network alone, where it is called once for each sample of a batch."""
+        calls = round(self.steps.num_forwards / max(1, self.steps.num_counted))
+        shapes, network = self.steps.shapes, self._model()
+        shape = max(shapes, key=lambda one: shapes[one], default=())
+        if network is None or calls < 2 or len(shape) < 2 or shape[0] != 1 or "_orig_mod" in network._modules:
+            return []
+        inner = network._modules.get("module", network) if type(network).__name__ == _WRAPPER else network
+        dtype = getattr(self.torch, self._network.get("input_dtype", ""), None)
+        if dtype is None or not dtype.is_floating_point:
+            return []
+        seconds = self._settings.experiment_seconds
+        return network_alone(self.torch, inner, shape, calls, dtype, self._device, seconds)
 
     def _after_step(self, seconds: float, parts: dict[str, float]) -> None:
         if self.steps.num_steps == 1:
@@ -193,6 +229,8 @@ class Training:
                 self.ledger.device = CudaDevice(self.torch)
                 self.steps.restart()
         was_counting = self.steps.phase == "watched"
+        if was_counting and self.steps.num_counted:
+            self._growth.after_step(self.steps.num_counted, self._device)
         self._conductor.after_step(seconds, parts)
         if was_counting and self.steps.phase != "watched":
             self._note_core_wait()
@@ -208,6 +246,7 @@ class Training:
     def _look_at(self, network: Any, tensor: Any) -> None:
         """In the first counted forward pass, before the network runs."""
         self._device = device_of(network)
+        self._model = weakref.ref(network)
         self._writer.write("settings", **describe_settings(self.torch, self._device))
         dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
         self._network = describe_network(network, dtype, {})

@@ -10,8 +10,9 @@ from voxelocity.diagnosis.accounting.watched import watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Basis, Finding, Risk
 
-Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine"]
-"""The time that findings save from. What two findings of one pool save together is never more than the pool holds."""
+Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine", "memory"]
+"""The time that findings save from; "memory" costs none until it is used up. What two findings of one pool save
+together is never more than the pool holds."""
 
 
 @dataclass(frozen=True, kw_only=True)

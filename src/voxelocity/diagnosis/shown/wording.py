@@ -111,8 +111,8 @@ def title_text(facts: Facts) -> str:
 
 
 def _until_options(words: Sequence[str]) -> Sequence[str]:
-    """The program's name and the first word that is neither an option nor the value of one of Python's: the script."""
-    for before, word in itertools.pairwise(words):
+    """The words up to and with the first that is neither an option nor the value of one of Python's: the script."""
+    for place, (before, word) in enumerate(itertools.pairwise(words)):
         if not word.startswith("-") and before not in ("-W", "-X"):
-            return [words[0], word]
+            return words[: place + 2]
     return words[:1]

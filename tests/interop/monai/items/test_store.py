@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
+from torch.utils.serialization import config
 
 from voxelocity.core.errors import OutputError
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems, bytes_of
@@ -191,6 +192,22 @@ def test_processes_that_come_later_do_not_read_a_file_that_was_found_whole(tmp_p
     file.with_suffix(".ok").write_text("cut")
     assert bytes_read() > file.stat().st_size
     assert bytes_read() < 100_000
+
+
+def test_a_file_is_mapped_by_its_own_call_and_not_by_an_option_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where the option is the process's, what another thread loads from memory meanwhile would fail.
+    store, load, seen = FolderItems(tmp_path, warn=_never), torch.load, []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        seen.append((options["mmap"], config.load.mmap))
+        return load(*args, **options)
+
+    store.get_or_make(KEY, _image)
+    monkeypatch.setattr(torch, "load", watched)
+    assert store.get_or_make(KEY, Maker(lambda: None))["id"] == 7
+    assert seen == [(True, False)]
 
 
 def _bytes_read() -> int:

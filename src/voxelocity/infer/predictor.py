@@ -18,7 +18,8 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import Stitched, stitch_volumes
+from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.window import stitch_volumes
 from voxelocity.step import autocast, precision_on
 
 ClassIndices = npt.NDArray[np.uint8]

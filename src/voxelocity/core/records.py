@@ -56,11 +56,13 @@ class CaseScore:
     Attributes:
         dice: class name to Dice (1.0 where truth and prediction are both empty).
         hd95_mm: class name to the 95th percentile surface distance; None where truth or prediction is empty.
+        hd95_estimated: classes whose distance was taken from a part of a surface that is many times the other's.
     """
 
     case_id: str
     dice: Mapping[str, float]
     hd95_mm: Mapping[str, float | None] = field(default_factory=dict)
+    hd95_estimated: tuple[str, ...] = ()
 
     @property
     def mean_dice(self) -> float:

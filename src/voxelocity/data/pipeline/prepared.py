@@ -17,6 +17,7 @@ import numpy as np
 
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, ScanError
+from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.decode import read_case, read_header
@@ -110,6 +111,14 @@ class PreparedCases:
         """
         spec = self._preparation.describe(_read_spec(self.refs[index])).spec
         return spec.image_bytes + spec.grid.num_voxels
+
+    def shape(self, index: int) -> Index3:
+        """Voxels of a case along each axis once prepared, at most, as told by its headers alone.
+
+        Raises:
+            ScanError: a header cannot be read.
+        """
+        return self._preparation.describe(_read_spec(self.refs[index])).spec.grid.shape
 
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""

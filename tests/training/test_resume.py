@@ -458,7 +458,7 @@ def test_a_stop_is_answered_between_two_batches_of_windows(run_in, tmp_path, mon
         return forward(predictor, windows)
 
     monkeypatch.setattr(Predictor, "_forward", counted)
-    plan = {"train.validate_every_steps": 3 if where == "a validation on the way" else 0}
+    plan = {"train.validate_every_steps": 3 if where == "a validation on the way" else 0, "window.batch_size": 1}
     budget = {"time_budget_s": 1000.0} if where == "the rehearsal" else {}
     with pytest.raises(InterruptedRunError, match="stopped by SIGTERM"):
         run_in(tmp_path / "run", plan, stop=stop, **budget)

@@ -19,7 +19,7 @@ from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray
 
 # 256^3 voxels of smooth noise in 14 classes: 141 s with all points, on two busy cores.
-_MANY_POINTS = 100_000
+_MANY_POINTS = 20_000
 _LARGER = 4
 
 Points = npt.NDArray[np.float64]
@@ -45,7 +45,7 @@ def surface_distances(
     """The 95th percentile Hausdorff distance of each foreground class; None where it is empty in truth or prediction.
 
     It is the greater of the 95th percentiles of the two directed distances, from each surface to the other. Costs
-    about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. Of a surface of more than 100,000
+    about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. Of a surface of more than 20,000
     voxels and four times the other's, such as the noise of a network that has learnt nothing, every n-th voxel is
     measured, which bounds the cost.
 
@@ -93,10 +93,21 @@ def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
 def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) -> Points:
     """Places of the surface voxels, (n, 3). The box may be cropped to, since all beyond it is outside the class."""
     inside = indices[box] == index
-    surface = np.argwhere(inside & ~ndimage.binary_erosion(inside))
+    surface = np.argwhere(inside & ~_eroded(inside))
     start = np.array([axis.start for axis in box])
     places: Points = (surface + start) * np.asarray(spacing_mm, dtype=np.float64)
     return places
+
+
+def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Voxels whose six neighbours are inside too: `scipy.ndimage.binary_erosion` in a fifth of its time."""
+    eroded = inside.copy()
+    for axis in range(inside.ndim):
+        before, after = np.moveaxis(eroded, axis, 0), np.moveaxis(inside, axis, 0)
+        before[1:] &= after[:-1]
+        before[:-1] &= after[1:]
+        before[0] = before[-1] = False
+    return eroded
 
 
 def _distance(first: Points, second: Points) -> SurfaceDistance:

@@ -40,6 +40,9 @@ def train(
             help="Never make the final validation cheaper for a time budget; with --resume, also of a finished run.",
         ),
     ] = False,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and say which and why.")
+    ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option("--log", help="Follow the run elsewhere too: tensorboard, wandb, mlflow or openmetrics."),
@@ -75,6 +78,7 @@ def train(
         resume=resume,
         overwrite=overwrite,
         full_validation=full_validation,
+        skip_broken=skip_broken,
         console=console,
         spent_s=process_age_s(),
         sinks=sinks,

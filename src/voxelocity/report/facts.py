@@ -183,6 +183,7 @@ def _finish(event: Mapping[str, Any], time_s: float) -> FinishRecord:
         images_per_s=_number(event["images_per_s"]),
         wait_share=_number(event["wait_share"]),
         budget_s=None if budget_s is None else _finite(budget_s),
+        load_average=None if event.get("load_average") is None else _finite(event["load_average"]),
         **{name: None if event.get(name) is None else _count(event[name]) for name in _PEAKS},
     )
 

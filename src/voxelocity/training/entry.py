@@ -32,6 +32,7 @@ from voxelocity.training.begun import (
     other_options,
     other_path,
 )
+from voxelocity.training.caching import SKIPPED
 from voxelocity.training.run import Run, RunResult
 from voxelocity.training.run_folder import RunFolder, refuse_finished
 from voxelocity.training.stop import StopRequest
@@ -54,6 +55,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     full_validation: bool = False,
+    skip_broken: bool = False,
     console: Console | None = None,
     clock: Clock = system_clock,
     spent_s: float = 0.0,
@@ -79,6 +81,7 @@ def train(
         overwrite: replace whatever run `out` holds.
         full_validation: never make the final validation cheaper for a time budget; with `resume` a finished run is
             validated again, in full.
+        skip_broken: leave cases out that cannot be used, and say which; a run that goes on leaves them out too.
         console: where progress is shown; the terminal if not given.
         clock: tells seconds.
         spent_s: seconds the program ran before this call; they count towards the time budget.
@@ -98,6 +101,8 @@ def train(
     begun = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
     is_finished = begun is not None and folder.state() == "finished"
     folder.check()
+    earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
+    skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
     plan_begin_s = clock()
     if begun is not None:
         cases = _same_data(folder, begun, cases)
@@ -114,6 +119,7 @@ def train(
         device=device,
         overrides=overrides,
         begun=None if begun is None else begun.plan,
+        skip_broken=skip_broken or bool(skipped),
     )
     plan_s = clock() - plan_begin_s
     if begun is not None:
@@ -133,7 +139,6 @@ def train(
             command = shlex.join(without_credentials(sys.argv))
             folder.write_record({"command": command, **begun_record(planned)})
         timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
-        earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
             run = Run(
                 planned=planned,
@@ -143,6 +148,8 @@ def train(
                 clock=clock,
                 stop=stop,
                 is_full_validation=full_validation,
+                skip_broken=skip_broken,
+                skipped=skipped,
             )
             machine = environment()
             with _outlets(run, sinks, machine, earlier) as outlets, _samples(log) if sinks else nullcontext():

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from voxelocity.core.cases import Split
 from voxelocity.core.credentials import hide_credentials
-from voxelocity.core.errors import DatasetError, InterruptedRunError
+from voxelocity.core.errors import InterruptedRunError
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
+from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import ModelSpec, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog, peak_device_bytes, peak_host_bytes
@@ -23,7 +21,7 @@ from voxelocity.planning import Plan, Planned
 from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
 from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot, left_for_validation_s
-from voxelocity.training.cache_progress import CacheProgress
+from voxelocity.training.caching import Caching, FilledCases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.final import FinalValidation, full_command
 from voxelocity.training.loop import Loop, LoopState
@@ -39,6 +37,7 @@ from voxelocity.training.validate import validate_prepared
 # Rendering the page, the picture and the model's files; measured at 1.5 to 3 s on two cores.
 _REPORT_S = 3.0
 _MOST_SLOWDOWN = 4.0
+_LOAD_OF_15_MINUTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,26 +61,15 @@ class RunResult:
     target_reached_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Caches:
-    """The prepared cases of a run.
-
-    Attributes:
-        training: those that it learns from.
-        held: those of the final validation.
-        on_the_way: some of these.
-        load_s: of decoding and preparing one case, by the wall clock with all threads; None where all were found.
-    """
-
-    training: PreparedCases
-    held: PreparedCases
-    on_the_way: PreparedCases
-    load_s: float | None
-
-
 @dataclass(kw_only=True)
 class Run:
-    """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`."""
+    """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`.
+
+    Attributes:
+        is_full_validation: never make the final validation cheaper.
+        skip_broken: leave cases out that cannot be used.
+        skipped: ids of those that earlier sessions left out.
+    """
 
     planned: Planned
     folder: RunFolder
@@ -90,11 +78,12 @@ class Run:
     clock: Clock
     stop: StopRequest
     is_full_validation: bool = False
+    skip_broken: bool = False
+    skipped: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.plan: Plan = self.planned.plan
         self.device = self.planned.machine.torch_device
-        self.split: Split = self.planned.cases.split(self.planned.fold)
         self.num_threads = self.planned.machine.num_cpus
         self.spec = ModelSpec(
             network=self.plan.network,
@@ -132,7 +121,7 @@ class Run:
         """
         with self._stage("network"):
             training, state = self._restore()
-        held = self._prepared(self.split.validation)
+        held = self._caching().held()
         final = self._final_validation(held, held.part(()), is_full=True)
         try:
             return self._finish(self._score(training, final), state)
@@ -140,7 +129,7 @@ class Run:
             raise self._interrupted(state) from None
 
     def _execute(self) -> RunResult:
-        caches = self._fill_caches()
+        caches = self._caching().fill()
         begin_s, begin_cpu_s = self.clock(), time.process_time()
         with self._stage("network"):
             training, state = self._restore()
@@ -166,66 +155,17 @@ class Run:
             stop=self.stop,
         )
 
-    def _fill_caches(self) -> _Caches:
-        """The prepared cases by what they are for, with the cache filled as far as training needs it."""
-        refs = self.split.training + (self.split.validation if self.split.held_out else ())
-        both, count = self._prepared(refs), len(self.split.training)
-        training_cases = both.part(range(count))
-        first = self._needed_first(both, training_cases)
-        load_s = None
-        with CacheProgress(self.console, self.plan.data.cache.tier, len(first)) as progress, self._stage("cache"):
-            if len(first):
-                facts = first.fill(
-                    num_threads=self.num_threads, on_case=progress.advance, should_stop=self.stop.__bool__
-                )
-                progress.finish(facts)
-                load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
-        if self.stop:
-            raise self._interrupted(None)
-        if len(first) and facts.num_with_foreground == 0:
-            self._tell_of_background(len(first), len(refs))
-        judged = range(count, len(refs)) if self.split.held_out else range(count)
-        return _Caches(
-            training=training_cases,
-            held=both.part(judged),
-            on_the_way=both.part(self._judged_on_the_way(judged)),
-            load_s=load_s,
-        )
-
-    def _needed_first(self, both: PreparedCases, training_cases: PreparedCases) -> PreparedCases:
-        """What fills the cache before the training begins: all cases, the window of one that rotates, or none."""
-        if self.plan.data.cache.holds_every_case:
-            return both
-        if self.plan.data.cache.tier == "none":
-            return both.part(())
-        draws = RankDraws(training_cases, self.plan.data, seed=self.plan.seed)
-        return training_cases.part(draws.cases_from(self.checkpoints.latest_step()))
-
-    def _tell_of_background(self, num_filled: int, num_cases: int) -> None:
-        where = f"of {self.planned.cases.root}"
-        if num_filled == num_cases:
-            raise DatasetError(
-                f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
-                "learnt; are these the right label files?"
-            )
-        self.warn(
-            f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
-            "background, so nothing is learnt before others replace them; are these the right label files?"
-        )
-
-    def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
-        """Some of the cases, evenly chosen, so that validations on the way stay quick; always the same ones."""
-        most = self.plan.train.validation_cases or len(indices)
-        if len(indices) <= most:
-            return indices
-        return [indices[i * len(indices) // most] for i in range(most)]
-
-    def _prepared(self, refs: tuple[VolumeRef, ...]) -> PreparedCases:
-        return PreparedCases(
-            refs,
+    def _caching(self) -> Caching:
+        return Caching(
+            planned=self.planned,
             label_values=self.spec.label_values,
-            prepare=self.plan.data.prepare,
-            cache=self.plan.data.cache,
+            first_step=self.checkpoints.latest_step(),
+            skipped=self.skipped,
+            skip_broken=self.skip_broken,
+            log=self.log,
+            console=self.console,
+            clock=self.clock,
+            stop=self.stop,
             warn=self.warn,
         )
 
@@ -290,7 +230,7 @@ class Run:
         )
 
     def _train(
-        self, training: TrainingStep, state: LoopState, budget: Budget, caches: _Caches, final: FinalValidation
+        self, training: TrainingStep, state: LoopState, budget: Budget, caches: FilledCases, final: FinalValidation
     ) -> bool:
         def note(seconds: float) -> None:
             final.was_measured(seconds)
@@ -362,6 +302,7 @@ class Run:
             images_per_s=state.num_images / max(state.trained_s, 1e-9),
             wait_share=state.waited_s / max(state.trained_s, 1e-9),
             budget_s=self.plan.train.time_budget_s or None,
+            load_average=os.getloadavg()[_LOAD_OF_15_MINUTES],
             peak_host_bytes=peak_host_bytes(),
             peak_device_bytes=peak_device_bytes(),
         )

@@ -45,6 +45,21 @@ def test_resume_takes_what_is_left_out_from_the_run(voxelocity, tiny_msd, unfini
     assert (record["seed"], record["dataset"]["fold"], record["plan"]["train"]["time_budget_s"]) == (2, 1, 3600.0)
 
 
+@pytest.mark.parametrize("named", ["alone", "by -o"])
+def test_resume_needs_the_folder_of_the_run_alone(voxelocity, tiny_msd, unfinished, named):
+    place = [unfinished] if named == "alone" else ["-o", unfinished]
+    ended = voxelocity("train", "--resume", *place)
+    assert ended.status == 0, ended.err
+    assert (unfinished / "report.html").exists()
+
+
+def test_resume_says_what_is_missing(voxelocity, tiny_msd, tmp_path):
+    assert_refused(voxelocity("train", "--resume", tiny_msd), "holds no run to resume", "-o")
+    assert_refused(voxelocity("train", "--resume"), "DATASET is missing")
+    assert_refused(voxelocity("train", tiny_msd), "the run's folder is missing", "-o")
+    assert_refused(voxelocity("train", "-o", tmp_path / "run"), "DATASET is missing")
+
+
 def test_resume_takes_options_that_repeat_the_run(voxelocity, tiny_msd, tiny_sets, unfinished):
     same = ("--seed", 2, "--fold", 1, "--time-budget", "60m", *tiny_sets, "--config", unfinished / "run.yaml")
     ended = voxelocity("train", tiny_msd, "-o", unfinished, "--resume", "--device", "cpu", *same)

@@ -10,7 +10,8 @@ from monai.metrics import compute_hausdorff_distance
 from scipy import ndimage
 
 from voxelocity.core.errors import ScanError
-from voxelocity.metrics import hd95_per_class_mm
+from voxelocity.metrics import case_score, hd95_per_class_mm, surface
+from voxelocity.metrics.surface import SurfaceDistance, surface_distances
 
 SPACING_MM = (0.8, 1.0, 2.5)
 
@@ -90,3 +91,20 @@ def test_wrong_spacing_and_shape_are_named():
         hd95_per_class_mm(volume, volume, num_classes=2, spacing_mm=(1.0, 0.0, 1.0))
     with pytest.raises(ScanError, match=r"prediction \(2, 2, 2\), truth \(1, 2, 2\)"):
         hd95_per_class_mm(volume, volume[:1], num_classes=2, spacing_mm=SPACING_MM)
+
+
+def test_of_a_surface_that_is_many_times_the_other_a_part_is_measured_and_that_is_told(monkeypatch):
+    truth = np.zeros((40, 40, 40), np.uint8)
+    truth[18:22, 18:22, 18:22] = 1
+    noise = (np.random.default_rng(0).random(truth.shape) < 0.3).astype(np.uint8)
+    arguments = {"num_classes": 2, "spacing_mm": (1.0, 1.0, 1.0)}
+    (exact,) = surface_distances(noise, truth, **arguments)
+    assert not exact.is_estimated
+    monkeypatch.setattr(surface, "_MANY_POINTS", 1000)
+    (estimated,) = surface_distances(noise, truth, **arguments)
+    assert estimated.is_estimated
+    assert estimated.hd95_mm == pytest.approx(exact.hd95_mm, rel=0.05)
+    score = case_score("x", noise, truth, ("background", "a"), (1.0, 1.0, 1.0))
+    assert score.hd95_estimated == ("a",)
+    (good,) = surface_distances(np.roll(truth, 1, axis=0), truth, **arguments)
+    assert good == SurfaceDistance(hd95_mm=1.0)

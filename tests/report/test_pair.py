@@ -147,3 +147,30 @@ def test_the_margin_decides(two, write, record, events, scores):
 def test_labels_take_in_as_many_parents_as_tell_the_folders_apart(tmp_path):
     assert labels_of([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
     assert labels_of([tmp_path / "a", tmp_path / "b"]) == ["a", "b"]
+
+
+def few_validations(events):
+    kept = 2
+    for event in events:
+        if event["event"] == "validation":
+            kept -= 1
+        if event["event"] != "validation" or kept >= 0:
+            yield event
+
+
+def test_a_run_that_was_validated_hardly_at_all_has_no_time_to_a_dice(write, record, events, finished_run):
+    del record["plan"]["train"]["target_dice"]
+    rare = write(record=record, events=list(few_validations(events)))
+    pair = pair_runs(read_run(finished_run), read_run(rare))
+    assert pair.target_dice is None
+    assert any("measured too rarely" in notice and "run 2 times" in notice for notice in pair.notices), pair.notices
+
+
+@pytest.mark.parametrize(("load", "is_told"), [(3.0, False), (12.0, True)])
+def test_a_machine_that_was_busier_in_one_of_the_runs_is_told(write, events, tmp_path, load, is_told):
+    folders = []
+    for name, own_load in (("quiet", 2.5), ("busy", load)):
+        events[-1]["load_average"] = own_load
+        folders.append(write(events=events).rename(tmp_path / name))
+    notices = pair_runs(*map(read_run, folders)).notices
+    assert any(f"load average 2.5 in quiet, {load} in busy" in notice for notice in notices) == is_told

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from voxelocity.core.records import CaseScore
 from voxelocity.report import read_run
 from voxelocity.report.summary import stage_shares
@@ -79,3 +81,15 @@ def test_statistics_are_divided_into_spreads_and_the_rest(finished_run):
 
 def test_a_seed_is_shown_once(finished_run):
     assert [row[0] for row in settings_table(read_run(finished_run)).rows].count("seed") == 1
+
+
+def test_of_many_validations_some_are_shown_with_the_best_and_the_last(finished_run):
+    run = read_run(finished_run)
+    one = run.validations[0]
+    many = tuple(replace(one, step=step, mean_dice=0.9 if step == 1234 else 0.5) for step in range(1, 8001))
+    table = validation_table(replace(run, validations=many))
+    steps = [row[0] for row in table.rows]
+    assert len(steps) <= 202
+    assert (steps[0], steps[-1]) == ("1", "8,000")
+    assert "1,234" in steps
+    assert table.caption == f"Validations on the way, {len(steps)} of 8,000 (all of them in metrics.csv)"

@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.observe import FakeClock
-from voxelocity.training.budget import StepBudget, TimeBudget, allot
+from voxelocity.training.budget import StepBudget, TimeBudget, allot, left_for_validation_s
 
 
 def test_steps_alone_decide_the_progress_of_a_step_budget():
@@ -44,10 +44,29 @@ def test_a_resumed_training_goes_on_in_its_schedule():
     assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (20.0, 77.0, False)
 
 
-@pytest.mark.parametrize(("validate_s", "late_s"), [(0.25, (0.0, 0.75)), (4.0, (1.5, 4.5)), (3.5, (1.0, 4.0))])
-def test_a_short_budget_gives_training_a_fifth_and_tells_how_late_the_run_may_end(validate_s, late_s):
+def test_an_end_that_moves_away_lets_progress_wait_and_never_fall():
+    clock = FakeClock()
+    budget = TimeBudget(clock, begin_s=0.0, end_s=100.0)
+    clock.advance(50.0)
+    assert (budget.progress(1), budget.remaining_s()) == (0.5, 50.0)
+    budget.end_at(200.0)
+    assert (budget.progress(1), budget.remaining_s()) == (0.5, 150.0)
+    clock.advance(100.0)
+    assert budget.progress(2) == 0.75
+    budget.end_at(120.0)
+    assert (budget.progress(3), budget.remaining_s()) == (1.0, 0.0)
+
+
+def test_the_final_validation_may_have_what_training_leaves_and_never_less_than_nothing():
+    assert left_for_validation_s(100.0, now_s=10.0, trained_s=0.0, report_s=3.0) == 67.0
+    assert left_for_validation_s(100.0, now_s=50.0, trained_s=30.0, report_s=3.0) == 47.0
+    assert left_for_validation_s(100.0, now_s=95.0, trained_s=0.0, report_s=3.0) == 0.0
+
+
+@pytest.mark.parametrize(("validate_s", "late_s"), [(1.25, (0.0, 0.25)), (4.0, (0.0, 3.0)), (5.5, (1.5, 4.5))])
+def test_a_short_budget_gives_training_a_twentieth_and_tells_how_late_the_run_may_end(validate_s, late_s):
     allotted = allot(10.0, now_s=5.5, trained_s=0.0, validate_s=validate_s, report_s=3.0)
-    assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (5.5, 7.5, True)
+    assert (allotted.begin_s, allotted.end_s, allotted.is_short) == (5.5, 6.0, True)
     assert allotted.late_s == pytest.approx(late_s)
 
 
@@ -59,6 +78,6 @@ def test_a_resumed_run_that_is_past_its_budget_counts_from_now():
 
 def test_a_training_that_may_end_early_is_late_for_sure_only_by_what_follows_it():
     allotted = allot(10.0, now_s=5.5, trained_s=0.0, validate_s=4.0, report_s=3.0, may_end_early=True)
-    assert allotted.late_s == pytest.approx((0.0, 4.5))
+    assert allotted.late_s == pytest.approx((0.0, 3.0))
     later = allot(10.0, now_s=9.0, trained_s=0.0, validate_s=4.0, report_s=3.0, may_end_early=True)
-    assert later.late_s == pytest.approx((3.0, 8.0))
+    assert later.late_s == pytest.approx((3.0, 6.5))

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 import voxelocity
-from voxelocity.core.errors import DatasetError
+from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.data.cache import RotatingSchedule
-from voxelocity.training import run as run_module
+from voxelocity.report import read_run
+from voxelocity.training import caching as caching_module
 from voxelocity.training import train
 
 
@@ -20,19 +21,19 @@ from voxelocity.training import train
 def run_on(tiny_msd, tiny_plan, tmp_path, monkeypatch):
     """Trains on a data set with some keys; gives the case ids that were filled first and what was shown."""
 
-    def run(plan, data=tiny_msd, out="run"):
+    def run(plan, data=tiny_msd, out="run", **options):
         shown, filled = io.StringIO(), []
-        part_fill = run_module.PreparedCases.fill
+        part_fill = caching_module.PreparedCases.fill
 
-        def fill(cases, **options):
+        def fill(cases, **arguments):
             filled.extend(ref.case_id for ref in cases.refs)
-            return part_fill(cases, **options)
+            return part_fill(cases, **arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(run_module.PreparedCases, "fill", fill)
+            patched.setattr(caching_module.PreparedCases, "fill", fill)
             train(
                 voxelocity.open(data), tmp_path / out, device="cpu", console=Console(file=shown, width=400),
-                overrides={**tiny_plan, "data.cache.folder": str(tmp_path / "cache"), **plan},
+                overrides={**tiny_plan, "data.cache.folder": str(tmp_path / "cache"), **plan}, **options,
             )  # fmt: skip
         return filled, shown.getvalue()
 
@@ -85,3 +86,43 @@ def test_a_first_window_of_background_alone_is_told(run_on, tiny_msd, tmp_path):
         f"warning: train: none of the first 2 labels of {data} that the rotating cache holds has anything but "
         "background, so nothing is learnt before others replace them; are these the right label files?"
     ) in shown
+
+
+def with_broken(tiny_msd, folder, *case_ids):
+    data = shutil.copytree(tiny_msd, folder)
+    for case_id in case_ids:
+        path = data / "imagesTr" / f"{case_id}.nii.gz"
+        path.write_bytes(path.read_bytes()[:-400])
+    return data
+
+
+def test_broken_cases_are_left_out_where_that_was_asked_for_and_in_a_run_that_goes_on(run_on, tiny_msd, tmp_path):
+    data = with_broken(tiny_msd, tmp_path / "data", "case_1", "case_3")
+    with pytest.raises(ScanError, match="truncated"):
+        run_on({}, data)
+    filled, shown = run_on({}, data, skip_broken=True)
+    assert sorted(filled) == [f"case_{index}" for index in range(6)]
+    for case_id in ("case_1", "case_3"):
+        assert re.search(rf"warning: train: case '{case_id}' is left out, one of 6: .*truncated", shown)
+    facts = read_run(tmp_path / "run")
+    assert sum("is left out" in text for text in facts.warnings) == 2
+    assert [score.case_id for score in facts.scores] == ["case_0"]
+    # It must not come back by itself, which would change the order of the others.
+    for case_id in ("case_1", "case_3"):
+        name = f"imagesTr/{case_id}.nii.gz"
+        shutil.copy(tiny_msd / name, data / name)
+    filled, _ = run_on({}, data, resume=True, full_validation=True)
+    assert [score.case_id for score in read_run(tmp_path / "run").scores] == ["case_0"]
+
+
+def test_broken_cases_are_not_left_out_where_none_would_be_left(run_on, tiny_msd, tmp_path):
+    data = with_broken(tiny_msd, tmp_path / "data", "case_0", "case_3")
+    with pytest.raises(DatasetError, match=r"no case is left to judge by, as 2 cannot be used"):
+        run_on({}, data, skip_broken=True)
+
+
+def test_broken_cases_are_not_looked_for_where_cases_are_prepared_while_training(run_on):
+    with pytest.raises(
+        InputError, match=r"--skip-broken .* the tier none does not do; add --set data\.cache\.tier=disk"
+    ):
+        run_on({"data.cache.tier": "none"}, skip_broken=True)

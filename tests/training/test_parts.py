@@ -85,7 +85,7 @@ def test_a_run_under_a_monitor_leaves_its_phases_and_not_its_steps(
     names = [line["name"] for line in lines]
     expected = ["start-up", "plan", "cache", "network", "validation", "checkpoint", "train", "report"]
     assert [name for name in dict.fromkeys(names) if name in expected] == [
-        "start-up", "plan", "cache", "network", "validation", "report", "checkpoint", "train",
+        "start-up", "plan", "cache", "network", "checkpoint", "validation", "train", "report",
     ]  # fmt: skip
     assert names[-2:] == ["report", "report"]
     assert {name for name in names if name not in expected and not name.startswith("epoch")} == {"final validation"}

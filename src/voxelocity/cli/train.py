@@ -12,22 +12,44 @@ from voxelocity.cli import options
 
 def train(
     context: typer.Context,
-    dataset: options.Dataset,
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder of the run.")],
+    dataset: Annotated[
+        Path | None,
+        typer.Argument(
+            help="An MSD or nnU-Net folder (with dataset.json), one such .json, or a .csv; "
+            "with --resume and without -o, the folder of the run."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run.")] = None,
     fold: options.FoldText = "0",
     time_budget: options.Budget = "",
     seed: options.Seed = 0,
     device: options.Device = "auto",
     config: options.ConfigFile = None,
     sets: options.Sets = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, with its own plan.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with a run, with its own plan: --resume RUN, or with DATASET and --out as it began."
+        ),
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    full_validation: Annotated[
+        bool,
+        typer.Option(
+            "--full-validation",
+            help="Never make the final validation cheaper for a time budget; with --resume, also of a finished run.",
+        ),
+    ] = False,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and say which and why.")
+    ] = False,
     log: Annotated[
         list[str] | None,
         typer.Option("--log", help="Follow the run elsewhere too: tensorboard, wandb, mlflow or openmetrics."),
     ] = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
+    dataset, out = _places(dataset, out, resume=resume)
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.config import AUTO
@@ -55,6 +77,8 @@ def train(
         overrides=overrides,
         resume=resume,
         overwrite=overwrite,
+        full_validation=full_validation,
+        skip_broken=skip_broken,
         console=console,
         spent_s=process_age_s(),
         sinks=sinks,
@@ -65,3 +89,27 @@ def train(
         f"({result.step} steps); see {result.folder / 'report.html'}",
         highlight=False,
     )
+
+
+def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Path, Path]:
+    """The data set and the run's folder; a run that goes on knows its data set.
+
+    Raises:
+        ConfigError: one of them is missing.
+    """
+    from voxelocity.core.errors import ConfigError
+
+    if resume and (dataset is None) != (out is None):
+        from voxelocity.training.run_folder import RunFolder
+
+        folder = RunFolder(out or dataset or Path())
+        folder.check_length()
+        if folder.holds_run:
+            return folder.read_begun().dataset_path(where=str(folder.record)), folder.path
+        if out is None and dataset is not None and dataset.exists():
+            raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
+    if dataset is None:
+        raise ConfigError("train: DATASET is missing; write voxelocity train DATASET -o RUN, or train --resume RUN")
+    if out is None:
+        raise ConfigError("train: the run's folder is missing; name it with -o")
+    return dataset, out

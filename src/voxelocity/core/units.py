@@ -6,27 +6,24 @@ import re
 
 from voxelocity.core.errors import ConfigError
 
-_UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0, "": 1.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s|)\s*")
+_UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in a duration such as "5m", "1h30m", "90s" or "90".
+    """Seconds in a duration such as "5m", "1h30m" or "90s".
 
     Raises:
-        ConfigError: the text is no duration, or it is zero.
+        ConfigError: the text is no duration, it has a number without a unit, or it is zero.
     """
-    position, seconds, units = 0, 0.0, []
+    position, seconds = 0, 0.0
     stripped = text.strip().lower()
-    while position < len(stripped):
-        match = _PART.match(stripped, position)
-        if match is None:
-            break
-        units.append(match[2])
+    if _NUMBER.fullmatch(stripped):
+        raise ConfigError(f"config: '{text}' has no unit; write {stripped}s for seconds or {stripped}m for minutes")
+    while match := _PART.match(stripped, position):
         seconds += float(match[1]) * _UNITS_S[match[2]]
         position = match.end()
-    # "1h30" might be meant as minutes or as seconds.
-    is_unclear = len(units) > 1 and "" in units
-    if position < len(stripped) or is_unclear or seconds <= 0.0:
+    if position < len(stripped) or seconds <= 0.0:
         raise ConfigError(f"config: '{text}' is no duration; write it like 90s, 5m or 1h30m")
     return seconds

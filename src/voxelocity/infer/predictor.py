@@ -6,6 +6,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,19 @@ import torch
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.laterality import swapped_classes
+from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
+from voxelocity.data.patch import grid_regions
 from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
 from voxelocity.infer.stitched import Stitched
-from voxelocity.infer.window import stitch_volumes
+from voxelocity.infer.window import WindowConfig, stitch_volumes
+from voxelocity.observe import Clock
 from voxelocity.step import autocast, precision_on
+
+_MOST_ROUNDS = 5
 
 ClassIndices = npt.NDArray[np.uint8]
 OnFailure = Callable[[str, ScanError], None]
@@ -37,6 +43,7 @@ class Predictor:
         spec: how scans are prepared and covered.
         device: where the network runs.
         warn: called with one sentence where the device has too little memory.
+        on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
     def __init__(
@@ -46,6 +53,7 @@ class Predictor:
         *,
         device: torch.device,
         warn: Callable[[str], None] = warnings.warn,
+        on_windows: Callable[[], None] | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
@@ -55,6 +63,7 @@ class Predictor:
         self._precision = precision_on(spec.precision, device)
         # A CPU has nothing better to do meanwhile, and would hold the scores of two volumes.
         self._restores_behind = device.type != "cpu"
+        self._on_windows = on_windows
 
     def predict(self, scan: Volume) -> ClassIndices:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded.
@@ -88,6 +97,35 @@ class Predictor:
                 raise _of_case(volume.case_id, error) from None
             yield volume, classes
 
+    def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
+        """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
+
+        Takes two batches of windows at least, the first of which does not count, and more until `limit_s` is over.
+
+        Args:
+            volume: larger than a window where the windows of other cases are blended too.
+            limit_s: seconds for all of it.
+            clock: tells seconds.
+        """
+        window = self._spec.window.model_copy(update={"mirror_axes": ()})
+        image = _image_of(volume)
+        image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
+        num_windows = len(grid_regions(_shape3(image), window.shape_voxel, window.overlap))
+        self._network.eval()
+
+        def predict() -> None:
+            # The answer is read, as a device is done only then.
+            next(stitch_volumes(self._forward, [image], window, device=self._device, warn=self._warn)).classes().cpu()
+
+        begin_s = clock()
+        predict()
+        seconds: list[float] = []
+        while not seconds or (len(seconds) < _MOST_ROUNDS and clock() - begin_s + seconds[-1] < limit_s):
+            start_s = clock()
+            predict()
+            seconds.append(clock() - start_s)
+        return fmean(seconds) / num_windows
+
     def stream(
         self, refs: Sequence[VolumeRef], *, num_threads: int, on_failure: OnFailure | None = None
     ) -> Iterator[tuple[Volume, ClassIndices]]:
@@ -107,20 +145,27 @@ class Predictor:
         def load(index: int) -> _Pair | _Failed:
             ref = refs[index]
             try:
-                return self._prepared(read_case(ref, label_values=self._spec.label_values))
+                return self.load(ref)
             except ScanError as error:
                 return _Failed(ref.case_id, error)
-            except MemoryError as error:
-                return _Failed(
-                    ref.case_id,
-                    ScanError(
-                        f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a "
-                        "machine with more, or crop the scan"
-                    ),
-                )
 
         with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
             yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
+
+    def load(self, ref: VolumeRef) -> _Pair:
+        """A case as decoded and prepared.
+
+        Raises:
+            ScanError: it cannot be used, has other than the channels the network was trained on, or does not fit into
+                memory.
+        """
+        try:
+            return self._prepared(read_case(ref, label_values=self._spec.label_values))
+        except MemoryError as error:
+            raise ScanError(
+                f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a machine "
+                "with more, or crop the scan"
+            ) from None
 
     def _prepared(self, scan: Volume) -> _Pair:
         """The scan as decoded and prepared."""
@@ -187,6 +232,8 @@ class Predictor:
         )
 
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
+        if self._on_windows is not None:
+            self._on_windows()
         with autocast(self._precision, self._device):
             logits = self._network(windows.to(memory_format=self._precision.memory_format))
         assert isinstance(logits, torch.Tensor)
@@ -215,6 +262,26 @@ def _put_back(scores: npt.NDArray[np.generic], volume: Volume, num_threads: int)
 
 def _of_case(case_id: str, error: ScanError) -> ScanError:
     return ScanError(f"infer: case '{case_id}': {error}")
+
+
+def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
+    """A corner of a volume that takes about as many windows as one forward pass does."""
+    stop = [min(n, w) for n, w in zip(shape, window.shape_voxel, strict=True)]
+    num_windows = 1
+    for axis in range(3):
+        if num_windows >= max(2, window.batch_size):
+            break
+        step = max(1, int(window.shape_voxel[axis] * (1.0 - window.overlap)))
+        wanted = -(-max(2, window.batch_size) // num_windows) - 1
+        added = min(wanted, (shape[axis] - stop[axis]) // step)
+        stop[axis] += added * step
+        num_windows *= 1 + added
+    return Region((0, 0, 0), (stop[0], stop[1], stop[2]))
+
+
+def _shape3(image_cxyz: torch.Tensor) -> Index3:
+    x, y, z = image_cxyz.shape[-3:]
+    return (x, y, z)
 
 
 def _image_of(volume: Volume) -> torch.Tensor:

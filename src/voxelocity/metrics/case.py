@@ -10,7 +10,7 @@ from voxelocity.core.errors import DatasetError, ScanError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray, count_pairs, dice_of_pairs
-from voxelocity.metrics.surface import hd95_per_class_mm
+from voxelocity.metrics.surface import surface_distances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +59,19 @@ def case_score(
     names, num_classes = class_names[1:], len(class_names)
     try:
         dice = dice_of_pairs(count_pairs(prediction_xyz, truth_xyz, num_classes=num_classes))[1:]
-        hd95 = (
-            hd95_per_class_mm(prediction_xyz, truth_xyz, num_classes=num_classes, spacing_mm=spacing_mm)
+        distances = (
+            surface_distances(prediction_xyz, truth_xyz, num_classes=num_classes, spacing_mm=spacing_mm)
             if surface
             else ()
         )
     except ScanError as error:
         raise ScanError(f"metrics: case '{case_id}': {error}") from None
+    by_name = dict(zip(names, distances, strict=True)) if surface else {}
     return CaseScore(
         case_id=case_id,
         dice=dict(zip(names, dice, strict=True)),
-        hd95_mm=dict(zip(names, hd95, strict=True)) if surface else {},
+        hd95_mm={name: None if distance is None else distance.hd95_mm for name, distance in by_name.items()},
+        hd95_estimated=tuple(name for name, distance in by_name.items() if distance and distance.is_estimated),
     )
 
 

@@ -6,6 +6,7 @@ definition as in MONAI, to whose numbers these are tested.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,36 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Spacing
 from voxelocity.metrics.dice import IntArray
 
+# 256^3 voxels of smooth noise in 14 classes: 141 s with all points, on two busy cores.
+_MANY_POINTS = 20_000
+_LARGER = 4
+
 Points = npt.NDArray[np.float64]
 Box = tuple[slice, ...]
 
 
-def hd95_per_class_mm(
+@dataclass(frozen=True)
+class SurfaceDistance:
+    """How far two surfaces are apart.
+
+    Attributes:
+        hd95_mm: the 95th percentile Hausdorff distance.
+        is_estimated: one of the surfaces is far larger than the other, and only a part of its voxels was measured.
+    """
+
+    hd95_mm: float
+    is_estimated: bool = False
+
+
+def surface_distances(
     prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
-) -> tuple[float | None, ...]:
+) -> tuple[SurfaceDistance | None, ...]:
     """The 95th percentile Hausdorff distance of each foreground class; None where it is empty in truth or prediction.
 
     It is the greater of the 95th percentiles of the two directed distances, from each surface to the other. Costs
-    about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm.
+    about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. Of a surface of more than 20,000
+    voxels and four times the other's, such as the noise of a network that has learnt nothing, every n-th voxel is
+    measured, which bounds the cost.
 
     Args:
         prediction_xyz: (x, y, z) class indices.
@@ -44,7 +64,7 @@ def hd95_per_class_mm(
             "shapes must be equal and spacings positive, so bring both onto one grid and fix its header"
         )
     boxes_truth, boxes_prediction = _boxes(truth_xyz, num_classes), _boxes(prediction_xyz, num_classes)
-    distances: list[float | None] = []
+    distances: list[SurfaceDistance | None] = []
     for index in range(1, num_classes):
         box_truth, box_prediction = boxes_truth[index - 1], boxes_prediction[index - 1]
         if box_truth is None or box_prediction is None:
@@ -52,8 +72,16 @@ def hd95_per_class_mm(
             continue
         surface_truth = _surface_mm(truth_xyz, index, box_truth, spacing_mm)
         surface_prediction = _surface_mm(prediction_xyz, index, box_prediction, spacing_mm)
-        distances.append(_hd95(surface_truth, surface_prediction))
+        distances.append(_distance(surface_truth, surface_prediction))
     return tuple(distances)
+
+
+def hd95_per_class_mm(
+    prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
+) -> tuple[float | None, ...]:
+    """The distances of `surface_distances` alone."""
+    found = surface_distances(prediction_xyz, truth_xyz, num_classes=num_classes, spacing_mm=spacing_mm)
+    return tuple(None if distance is None else distance.hd95_mm for distance in found)
 
 
 def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
@@ -65,16 +93,37 @@ def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
 def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) -> Points:
     """Places of the surface voxels, (n, 3). The box may be cropped to, since all beyond it is outside the class."""
     inside = indices[box] == index
-    surface = np.argwhere(inside & ~ndimage.binary_erosion(inside))
+    surface = np.argwhere(inside & ~_eroded(inside))
     start = np.array([axis.start for axis in box])
     places: Points = (surface + start) * np.asarray(spacing_mm, dtype=np.float64)
     return places
 
 
-def _hd95(first: Points, second: Points) -> float:
+def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Voxels whose six neighbours are inside too: `scipy.ndimage.binary_erosion` in a fifth of its time."""
+    eroded = inside.copy()
+    for axis in range(inside.ndim):
+        before, after = np.moveaxis(eroded, axis, 0), np.moveaxis(inside, axis, 0)
+        before[1:] &= after[:-1]
+        before[:-1] &= after[1:]
+        before[0] = before[-1] = False
+    return eroded
+
+
+def _distance(first: Points, second: Points) -> SurfaceDistance:
     # A tree over the surface alone; distance transforms of the box took 4 to 20 times as long (spleen, far tumours).
     # Points of a grid are spread evenly, so the plain tree answers as fast as the balanced one and is built sooner.
     trees: list[Any] = [KDTree(points, balanced_tree=False, compact_nodes=False) for points in (first, second)]
-    there, _ = trees[1].query(first)
-    back, _ = trees[0].query(second)
-    return float(max(np.percentile(there, 95), np.percentile(back, 95)))
+    some_first, some_second = _thinned(first, len(second)), _thinned(second, len(first))
+    there, _ = trees[1].query(some_first)
+    back, _ = trees[0].query(some_second)
+    return SurfaceDistance(
+        hd95_mm=float(max(np.percentile(there, 95), np.percentile(back, 95))),
+        is_estimated=len(some_first) < len(first) or len(some_second) < len(second),
+    )
+
+
+def _thinned(points: Points, num_others: int) -> Points:
+    """Every n-th point where there are far too many, evenly over the volume."""
+    most = max(_MANY_POINTS, _LARGER * num_others)
+    return points[:: -(-len(points) // most)]

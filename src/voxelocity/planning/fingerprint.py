@@ -99,8 +99,10 @@ class Fingerprint:
         return any("ct" in name.lower().split() for name in self.channels)
 
 
-def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int) -> Fingerprint:
+def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False) -> Fingerprint:
     """Reads every header and the voxels of `num_sampled` labelled cases, evenly spread over the case ids.
+
+    With `skip_broken` sampled cases whose voxels cannot be read count for nothing, as long as one can be.
 
     Raises:
         ScanError: a header or a sampled case cannot be used.
@@ -114,8 +116,15 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int) -> Fin
     firsts = [case_headers[0] for case_headers in headers]
     chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
     voxels = _Sample(cases.label_values, num_channels=cases.num_channels)
+    num_read = 0
     for ref in chosen:
-        voxels.add(ref)
+        try:
+            voxels.add(ref)
+            num_read += 1
+        except ScanError:
+            # Those who prepare all cases find it again and say so.
+            if not skip_broken or (ref is chosen[-1] and num_read == 0):
+                raise
     dtypes = [header.dtype for case_headers in headers for header in case_headers]
     return Fingerprint(
         num_cases=len(cases),
@@ -127,7 +136,7 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int) -> Fin
         stored_dtypes={name: dtypes.count(name) for name in sorted(set(dtypes))},
         file_bytes=sum(header.num_bytes for case_headers in headers for header in case_headers),
         num_voxels=sum(spec.grid.num_voxels for spec in specs),
-        num_sampled=len(chosen),
+        num_sampled=num_read,
         intensity=voxels.intensity(),
         class_shares=voxels.class_shares(cases.class_names),
         crop_share=float(np.median(voxels.crop_shares)),

@@ -152,7 +152,5 @@ def _least_s(call_s: float, *, num_to_begin: int, num_ways: int) -> float:
 
 
 def _too_long(call_s: float, limit_s: float) -> Times:
-    return Times(
-        seconds={},
-        why_not=f"a step takes about {call_s:.2g} s here, too long to try others within {limit_s:.2g} s",
-    )
+    left = f"within {limit_s:.2g} s" if limit_s > 0.0 else "as no time is left for it"
+    return Times(seconds={}, why_not=f"a step takes about {call_s:.2g} s here, too long to try others {left}")

@@ -78,6 +78,7 @@ def make_plan(
     overrides: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
     begun: Plan | None = None,
+    skip_broken: bool = False,
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
@@ -93,6 +94,7 @@ def make_plan(
         overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
         cache_folder: where a disk cache lies, and what was measured; `default_cache_folder()` if not given.
         begun: the plan of an unfinished run that is to go on: what it has measured stays as it is.
+        skip_broken: leave sampled cases out of the statistics whose voxels cannot be read.
 
     Raises:
         ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
@@ -105,7 +107,9 @@ def make_plan(
     split = cases.split(fold)
     machine = survey(device, cache_folder=folder)
     cases = declare_labels(declare_channels(cases), num_threads=machine.num_cpus)
-    fingerprint = take_fingerprint(cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus)
+    fingerprint = take_fingerprint(
+        cases, num_sampled=_NUM_SAMPLED, num_threads=machine.num_cpus, skip_broken=skip_broken
+    )
     request = Request(
         num_training=len(split.training),
         num_validation=len(split.validation),

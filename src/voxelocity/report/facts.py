@@ -114,7 +114,7 @@ class _Events:
             case "steps":
                 self._add_steps(_steps(event, time_s))
             case "validation":
-                self.validations.append(_validation(event, time_s))
+                self._add_validation(_validation(event, time_s))
             case "checkpoint":
                 self.checkpoints.append(_checkpoint(event, time_s))
             case "warning":
@@ -123,6 +123,12 @@ class _Events:
                 self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":
                 self.status, self.finish = "finished", _finish(event, time_s)
+
+    def _add_validation(self, record: ValidationRecord) -> None:
+        # The checkpoint before a validation knows nothing of it, so a resumed run may do it again.
+        if self.validations and self.validations[-1].step == record.step:
+            self.lost_s += self.validations.pop().seconds
+        self.validations.append(record)
 
     def _add_steps(self, record: StepRecord) -> None:
         # A resumed run goes on from its last checkpoint: what came after that is done again and led to nothing.
@@ -177,6 +183,7 @@ def _finish(event: Mapping[str, Any], time_s: float) -> FinishRecord:
         images_per_s=_number(event["images_per_s"]),
         wait_share=_number(event["wait_share"]),
         budget_s=None if budget_s is None else _finite(budget_s),
+        load_average=None if event.get("load_average") is None else _finite(event["load_average"]),
         **{name: None if event.get(name) is None else _count(event[name]) for name in _PEAKS},
     )
 
@@ -254,12 +261,16 @@ def _read_scores(path: Path) -> tuple[CaseScore, ...]:
 
 def _score(case: Mapping[str, Any]) -> CaseScore:
     distances = _mapping(case, "hd95_mm").items()
-    dice = {str(name): _finite(value) for name, value in case["dice"].items()}
+    # None is a class that is in neither truth nor prediction.
+    dice: dict[str, Any] = {
+        str(name): None if value is None else _finite(value) for name, value in case["dice"].items()
+    }
     if not isinstance(case["case_id"], str) or not dice:
         raise ValueError(f"a case is called {shortened(case['case_id'])} and has {len(dice)} classes")
     fields = {key: value for key, value in case.items() if key in CaseScore.__dataclass_fields__}
     hd95_mm = {str(name): None if value is None else _finite(value) for name, value in distances}
-    return CaseScore(**{**fields, "dice": dice, "hd95_mm": hd95_mm})
+    estimated = tuple(map(str, case.get("hd95_estimated", ())))
+    return CaseScore(**{**fields, "dice": dice, "hd95_mm": hd95_mm, "hd95_estimated": estimated})
 
 
 def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:

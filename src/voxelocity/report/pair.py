@@ -13,6 +13,8 @@ from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_pari
 from voxelocity.report.quantities import count_text
 from voxelocity.report.records import RunFacts, ValidationRecord
 
+_FEWEST_VALIDATIONS = 3
+_LOAD_FACTOR = 1.5
 _TARGET_STEPS = 100
 """A target that is chosen is a multiple of a hundredth."""
 
@@ -67,7 +69,13 @@ def pair_runs(
         target_dice=target,
         target_reason=reason,
         parity=parity,
-        notices=(*_data_notices(first, second, labels), *_status_notices(first, second, labels), *why_not),
+        notices=(
+            *_data_notices(first, second, labels),
+            *_status_notices(first, second, labels),
+            *_validation_notices(first, second, labels, target),
+            *_load_notices(first, second, labels),
+            *why_not,
+        ),
     )
 
 
@@ -128,6 +136,9 @@ def _target(first: RunFacts, second: RunFacts, given: float | None) -> tuple[flo
     own = {run.target_dice for run in (first, second)}
     if len(own) == 1 and (target := own.pop()) is not None:
         return target, "the target of both runs"
+    if min(len(first.validations), len(second.validations)) < _FEWEST_VALIDATIONS:
+        # The time of a validation is no time at which a Dice was reached where there is hardly another.
+        return None, ""
     chosen = highest_common_target([run.best_validation for run in (first, second)])
     return chosen, "" if chosen is None else "the highest that both runs reached on the way, rounded down"
 
@@ -186,6 +197,32 @@ def _status_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) ->
         f"{label} {ends[run.status]}: its figures are of what it did until now, not of a whole training."
         for run, label in zip((first, second), labels, strict=True)
         if run.status in ends
+    ]
+
+
+def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str], target: float | None) -> list[str]:
+    few = [
+        f"{label} {count_text(len(run.validations), 'time')}"
+        for run, label in zip((first, second), labels, strict=True)
+        if len(run.validations) < _FEWEST_VALIDATIONS
+    ]
+    if target is not None or not few:
+        return []
+    return [f"No time to a Dice is given: on the way it was measured too rarely ({', '.join(few)})."]
+
+
+def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
+    """Says where other programs had more of the machine in one of the runs."""
+    loads = [run.finish.load_average if run.finish else None for run in (first, second)]
+    if loads[0] is None or loads[1] is None:
+        return []
+    low, high = sorted((loads[0], loads[1]))
+    if high - low < 1.0 or high < _LOAD_FACTOR * low:
+        return []
+    texts = [f"{load:.1f} in {label}" for load, label in zip(loads, labels, strict=True)]
+    return [
+        f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs do not "
+        "compare as if it had been."
     ]
 
 

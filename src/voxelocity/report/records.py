@@ -103,6 +103,7 @@ class FinishRecord:
     Attributes:
         peak_host_bytes: most memory of the last session's process at once; None for runs that did not store it.
         peak_device_bytes: most memory of tensors on its CUDA devices; None where there were none, or not stored.
+        load_average: programs that wanted a core in the last 15 minutes, this one included; None where not stored.
     """
 
     time_s: float
@@ -115,6 +116,7 @@ class FinishRecord:
     budget_s: float | None
     peak_host_bytes: int | None = None
     peak_device_bytes: int | None = None
+    load_average: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

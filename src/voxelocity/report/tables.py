@@ -14,6 +14,7 @@ from voxelocity.report.views import Table, in_words, key_value_table
 
 # More columns than this do not fit on a laptop's screen beside the rest.
 _MAX_CLASS_COLUMNS = 4
+_MAX_VALIDATIONS = 200
 _SPREAD = ("low", "median", "high")
 _MACHINE_NAMES = {
     "platform": "System",
@@ -73,12 +74,17 @@ def time_table(shares: Sequence[TimeShare], caption: str) -> Table:
 
 
 def validation_table(run: RunFacts) -> Table:
-    """Every validation on the way."""
+    """The validations on the way: every one, or where they are many some, evenly chosen, with the best and the last."""
+    count, best = len(run.validations), run.best_validation
+    few = min(count, _MAX_VALIDATIONS)
+    chosen = {count - 1, *(i * count // few for i in range(few))}
     rows = [
         (f"{r.step:,}", duration_text(r.time_s), dice_text(r.mean_dice), duration_text(r.seconds))
-        for r in run.validations
+        for i, r in enumerate(run.validations)
+        if i in chosen or r is best
     ]
-    return Table(caption="Validations on the way", heads=("Step", "At", "Mean Dice", "Took"), rows=rows)
+    part = f", {len(rows):,} of {count:,} (all of them in metrics.csv)" if len(rows) < count else ""
+    return Table(caption=f"Validations on the way{part}", heads=("Step", "At", "Mean Dice", "Took"), rows=rows)
 
 
 def machine_table(environment: Mapping[str, Any], *, device: str = "") -> Table:

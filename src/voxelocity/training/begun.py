@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
@@ -53,6 +54,17 @@ class Begun:
         except ConfigError as error:
             raise ConfigError(f"{error}; restore it, or start again with --overwrite") from None
         return cls(plan=plan, fold=fold, device=str(record.get("device") or ""), dataset=dataset, case_ids=case_ids)
+
+    def dataset_path(self, *, where: str) -> Path:
+        """Where the data set of the run was.
+
+        Raises:
+            ConfigError: it was not stored.
+        """
+        path = self.dataset.get("path")
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"train: {where} names no data set; give it: voxelocity train DATASET -o RUN --resume")
+        return Path(path)
 
 
 def begun_record(planned: Planned) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-# A budget that leaves less to training than this share of it is exceeded instead.
-_LEAST_SHARE = 0.2
+# The final validation is made cheaper where training would get less than this share of a budget.
+_TRAINING_SHARE = 0.2
+# Where even the cheapest leaves less than this share to training, the budget is exceeded instead.
+_LEAST_SHARE = 0.05
 
 
 class Budget(Protocol):
@@ -15,6 +18,10 @@ class Budget(Protocol):
 
     def progress(self, step: int) -> float:
         """Share of the training done before optimiser step `step`, 0 to 1; at 1 the training ends."""
+        ...
+
+    def remaining_s(self) -> float:
+        """Seconds until the clock ends the training, at least 0; infinite where only steps do."""
         ...
 
 
@@ -26,6 +33,9 @@ class StepBudget:
 
     def progress(self, step: int) -> float:
         return min(1.0, step / self._steps)
+
+    def remaining_s(self) -> float:
+        return math.inf
 
 
 class TimeBudget:
@@ -43,11 +53,20 @@ class TimeBudget:
         self._begin_s = begin_s
         self._end_s = max(end_s, begin_s + 1e-3)
         self._max_steps = max_steps
+        self._most = 0.0
 
     def progress(self, step: int) -> float:
         by_clock = (self._elapsed_s() - self._begin_s) / (self._end_s - self._begin_s)
         by_steps = step / self._max_steps if self._max_steps else 0.0
-        return min(1.0, max(by_clock, by_steps))
+        self._most = min(1.0, max(by_clock, by_steps, self._most))
+        return self._most
+
+    def remaining_s(self) -> float:
+        return max(0.0, self._end_s - self._elapsed_s())
+
+    def end_at(self, end_s: float) -> None:
+        """Moves the end, as what follows the training is known better. Progress waits where it would have to fall."""
+        self._end_s = max(end_s, self._begin_s + 1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +79,7 @@ class Allotment:
         validate_s: what the final validation is expected to take.
         report_s: what the model's files and the report take at most.
         late_s: by how much the run misses its budget at least and at most; 0 where it ends in time.
-        is_short: the budget left less than a fifth of itself for training, which now may take a fifth.
+        is_short: the budget left less than a twentieth of itself for training, which now may take a twentieth.
     """
 
     begin_s: float
@@ -74,7 +93,7 @@ class Allotment:
 def allot(
     budget_s: float, *, now_s: float, trained_s: float, validate_s: float, report_s: float, may_end_early: bool = False
 ) -> Allotment:
-    """What of a time budget is for training: all but what came before and what follows, and at least a fifth.
+    """What of a time budget is for training: all but what came before and what follows, and at least a twentieth.
 
     Args:
         budget_s: of the whole run.
@@ -95,3 +114,9 @@ def allot(
     return Allotment(
         begin_s=begin_s, end_s=end_s, validate_s=validate_s, report_s=report_s, late_s=late_s, is_short=is_short
     )
+
+
+def left_for_validation_s(budget_s: float, *, now_s: float, trained_s: float, report_s: float) -> float:
+    """What a time budget can pay for the final validation while training still gets a fifth of it, at least 0."""
+    train_s = max(0.0, _TRAINING_SHARE * budget_s - trained_s)
+    return max(0.0, budget_s - report_s - train_s - now_s)

@@ -33,6 +33,7 @@ from voxelocity.training.begun import (
     other_options,
     other_path,
 )
+from voxelocity.training.caching import SKIPPED
 from voxelocity.training.run import Run, RunResult
 from voxelocity.training.run_folder import RunFolder, refuse_finished
 from voxelocity.training.stop import StopRequest
@@ -54,6 +55,8 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    full_validation: bool = False,
+    skip_broken: bool = False,
     console: Console | None = None,
     clock: Clock = system_clock,
     spent_s: float = 0.0,
@@ -77,6 +80,9 @@ def train(
         resume: go on with the run in `out`, with its own plan; fold, budget, seed and overrides that are given must
             be its own.
         overwrite: replace whatever run `out` holds.
+        full_validation: never make the final validation cheaper for a time budget; with `resume` a finished run is
+            validated again, in full.
+        skip_broken: leave cases out that cannot be used, and say which; a run that goes on leaves them out too.
         console: where progress is shown; the terminal if not given.
         clock: tells seconds.
         spent_s: seconds the program ran before this call; they count towards the time budget.
@@ -93,8 +99,11 @@ def train(
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
     folder.check_length()
-    begun = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite)
+    begun = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
+    is_finished = begun is not None and folder.state() == "finished"
     folder.check()
+    earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
+    skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
     plan_begin_s = clock()
     if begun is not None:
         cases = _same_data(folder, begun, cases)
@@ -111,6 +120,7 @@ def train(
         device=device,
         overrides=overrides,
         begun=None if begun is None else begun.plan,
+        skip_broken=skip_broken or bool(skipped),
     )
     plan_s = clock() - plan_begin_s
     if begun is not None:
@@ -123,15 +133,25 @@ def train(
             # Only now, so that a mistake in the new command costs nobody the old run.
             folder.clear()
         if begun is not None:
-            console.print(f"going on with the unfinished run in {folder.path}", highlight=False)
+            doing = "validating the finished run" if is_finished else "going on with the unfinished run"
+            console.print(f"{doing} in {folder.path}", highlight=False)
         else:
             console.print(plan_table(planned.choices))
             command = shlex.join(without_credentials(sys.argv))
             folder.write_record({"command": command, **begun_record(planned)})
         timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
-        earlier = read_events(folder.events) if begun is not None and folder.events.exists() else []
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-            run = Run(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
+            run = Run(
+                planned=planned,
+                folder=folder,
+                log=log,
+                console=console,
+                clock=clock,
+                stop=stop,
+                is_full_validation=full_validation,
+                skip_broken=skip_broken,
+                skipped=skipped,
+            )
             machine = environment()
             with _outlets(run, sinks, machine, earlier) as outlets, _samples(log) if sinks else nullcontext():
                 log.listen(outlets.write)
@@ -146,7 +166,7 @@ def train(
                         f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the "
                         "same plan; its weights are not bit for bit those of a run on one device"
                     )
-                return run.execute()
+                return run.validate_again() if is_finished else run.execute()
 
 
 def _outlets(
@@ -175,7 +195,7 @@ def _tell_of_phases(timings: Mapping[str, float], *, ago_s: float) -> None:
         start_s += seconds
 
 
-def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool) -> Begun | None:
+def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_finished: bool) -> Begun | None:
     """The run in the folder, whose files were found whole; None where the command starts one."""
     if resume and overwrite:
         raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
@@ -183,7 +203,7 @@ def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool) -> B
         raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
     if overwrite or not folder.holds_run:
         return None
-    if folder.state() == "finished":
+    if folder.state() == "finished" and not (resume and may_be_finished):
         raise refuse_finished(folder)
     begun = folder.read_begun()
     # Pictures and report will read all of it: what is damaged must be found before hours of training.

@@ -17,6 +17,7 @@ from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.parts import EpochPhases, part_seconds
+from voxelocity.training.stop import StopAskedError
 
 
 class Progress(Protocol):
@@ -79,9 +80,10 @@ class Loop:
 
     Attributes:
         validate: mean foreground Dice and Dice per class of the averaged network, on the way; NaN for a class in no
-            case, which the mean leaves out.
+            case, which the mean leaves out. May raise `StopAskedError`.
         should_stop: asked between two steps; once true the state is saved and `run` returns.
-        on_validated: told the step after each validation on the way, when its facts are written.
+        on_validated: told the seconds of each validation on the way, when its facts are written.
+        first_validation_s: what the first of them is expected to take.
     """
 
     plan: Plan
@@ -94,9 +96,14 @@ class Loop:
     progress: Progress
     clock: Clock
     should_stop: Callable[[], bool]
-    on_validated: Callable[[int], None]
+    on_validated: Callable[[float], None]
+    first_validation_s: float = 1.0
     state: LoopState = field(default_factory=LoopState)
     _epochs: EpochPhases = field(default_factory=EpochPhases, init=False)
+    _saved_step: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._saved_step = self.state.step
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
@@ -127,7 +134,16 @@ class Loop:
                 return not stop
             if not pending.losses:
                 if self._validation_is_due():
-                    if self._validate_now():
+                    if self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S:
+                        # A kill in the middle of a long validation must not cost the steps before it.
+                        self._save()
+                        saved_at = self.clock()
+                    try:
+                        is_reached = self._validate_now()
+                    except StopAskedError:
+                        self._save()
+                        return False
+                    if is_reached:
                         self._save()
                         return True
                     window_start = self.clock()
@@ -231,8 +247,12 @@ class Loop:
         if train.validation_share == 0.0:
             return False
         # Each validation is paid for by training time: its own share of the time since the last one.
-        expected_s = self.state.last_validation_s or 1.0
-        return self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
+        expected_s = self._expected_validation_s()
+        is_paid = self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
+        return is_paid and expected_s <= self.budget.remaining_s()
+
+    def _expected_validation_s(self) -> float:
+        return self.state.last_validation_s or self.first_validation_s
 
     def _validate_now(self) -> bool:
         """Validates, writes the facts, and returns whether the target is reached."""
@@ -250,7 +270,7 @@ class Loop:
         self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
         num_absent = sum(math.isnan(value) for value in dice.values())
         self.progress.validated(state.step, mean_dice, is_best, num_absent=num_absent)
-        self.on_validated(state.step)
+        self.on_validated(seconds)
         return state.has_reached(self.plan.train.target_dice)
 
     def _save(self) -> None:
@@ -259,6 +279,7 @@ class Loop:
             path = self.checkpoints.save(
                 self.state.step, {"loop": self.state.to_plain(), "training": self.training.state()}
             )
+        self._saved_step = self.state.step
         self.log.write(
             "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
         )

@@ -63,7 +63,7 @@ class TerminalProgress:
 
     def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None:
         """Shows the result of a validation on the way, with the number of classes that it says nothing about."""
-        self._dice = f"  Dice {mean_dice:.3f}"
+        self._dice = f"  Dice {mean_dice:.3f} at step {step}"
         if self._bar is None:
             self._console.print(
                 f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}"

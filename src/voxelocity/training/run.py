@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from voxelocity.core.cases import Split
-from voxelocity.core.errors import DatasetError, InterruptedRunError
+from voxelocity.core.credentials import hide_credentials
+from voxelocity.core.errors import InterruptedRunError
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import Feed, PreparedCases, RankDraws
-from voxelocity.infer import ModelSpec, Predictor, save_model
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.infer import ModelSpec, save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog, peak_device_bytes, peak_host_bytes
 from voxelocity.planning import Plan, Planned
 from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot
-from voxelocity.training.cache_progress import CacheProgress
+from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot, left_for_validation_s
+from voxelocity.training.caching import Caching, FilledCases
 from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.final import FinalValidation, full_command
 from voxelocity.training.loop import Loop, LoopState
 from voxelocity.training.metrics_table import write_metrics
 from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.progress import TerminalProgress
+from voxelocity.training.progress_picture import ProgressPicture
 from voxelocity.training.run_folder import RunFolder
 from voxelocity.training.stage import Stage
-from voxelocity.training.stop import StopRequest
-from voxelocity.training.validate import NUM_REHEARSED, rehearse, score_cases, validate_prepared
+from voxelocity.training.stop import StopAskedError, StopRequest
+from voxelocity.training.validate import validate_prepared
 
 # Rendering the page, the picture and the model's files; measured at 1.5 to 3 s on two cores.
 _REPORT_S = 3.0
+_MOST_SLOWDOWN = 4.0
+_LOAD_OF_15_MINUTES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,13 @@ class RunResult:
 
 @dataclass(kw_only=True)
 class Run:
-    """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`."""
+    """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`.
+
+    Attributes:
+        is_full_validation: never make the final validation cheaper.
+        skip_broken: leave cases out that cannot be used.
+        skipped: ids of those that earlier sessions left out.
+    """
 
     planned: Planned
     folder: RunFolder
@@ -67,11 +78,13 @@ class Run:
     console: Console
     clock: Clock
     stop: StopRequest
+    is_full_validation: bool = False
+    skip_broken: bool = False
+    skipped: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.plan: Plan = self.planned.plan
         self.device = self.planned.machine.torch_device
-        self.split: Split = self.planned.cases.split(self.planned.fold)
         self.num_threads = self.planned.machine.num_cpus
         self.spec = ModelSpec(
             network=self.plan.network,
@@ -84,6 +97,7 @@ class Run:
             trained_on=self.planned.fingerprint.trained_on(),
         )
         self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
+        self._report_s = _REPORT_S
 
     def execute(self) -> RunResult:
         """Runs to the end.
@@ -95,74 +109,68 @@ class Run:
             DatasetError: no label holds anything but background.
             DeviceMemoryError: a step on a single patch does not fit into memory.
         """
-        training_cases, validation_cases = self._fill_caches()
+        self.checkpoints.remove_abandoned()
+        try:
+            return self._execute()
+        except StopAskedError:
+            raise self._interrupted(None) from None
+
+    def validate_again(self) -> RunResult:
+        """Validates the network of a finished run in full, and writes its scores and its report again.
+
+        Raises:
+            InterruptedRunError: a signal asked it to stop; the scores are those that were there.
+            ScanError: a case cannot be used.
+        """
         with self._stage("network"):
             training, state = self._restore()
-        predictor = Predictor(training.averaged, self.spec, device=self.device)
-        budget = self._budget(predictor, state)
-        finished = self._train(training, state, budget, training_cases, validation_cases)
-        if not finished:
+        held = self._caching().held()
+        final = self._final_validation(held, held.part(()), is_full=True)
+        try:
+            return self._finish(self._score(training, final), state)
+        except StopAskedError:
+            raise self._interrupted(state) from None
+
+    def _execute(self) -> RunResult:
+        caches = self._caching().fill()
+        begin_s, begin_cpu_s = self.clock(), time.process_time()
+        with self._stage("network"):
+            training, state = self._restore()
+        self._report_s = _REPORT_S * _slowdown(self.clock() - begin_s, time.process_time() - begin_cpu_s)
+        final = self._final_validation(caches.held, caches.on_the_way, is_full=self.is_full_validation)
+        budget = self._budget(training, state, final, load_s=caches.load_s)
+        if not self._train(training, state, budget, caches, final):
             raise self._interrupted(state)
         with self._stage("report"):
             trained = self.spec.model_copy(update={"num_steps": state.step})
             save_model(self.folder.path, training.averaged, trained)
-        scores = self._score(Predictor(training.averaged, self.spec, device=self.device))
-        return self._finish(scores, state)
+        return self._finish(self._score(training, final), state)
 
-    def _fill_caches(self) -> tuple[PreparedCases, PreparedCases]:
-        """Prepared training cases, and those of the validation cases that are judged on the way."""
-        refs = self.split.training + (self.split.validation if self.split.held_out else ())
-        both, count = self._prepared(refs), len(self.split.training)
-        training_cases = both.part(range(count))
-        first = self._needed_first(both, training_cases)
-        with CacheProgress(self.console, self.plan.data.cache.tier, len(first)) as progress, self._stage("cache"):
-            if len(first):
-                facts = first.fill(
-                    num_threads=self.num_threads, on_case=progress.advance, should_stop=self.stop.__bool__
-                )
-                progress.finish(facts)
-        if self.stop:
-            raise self._interrupted(None)
-        if len(first) and facts.num_with_foreground == 0:
-            self._tell_of_background(len(first), len(refs))
-        judged = range(count, len(refs)) if self.split.held_out else range(count)
-        return training_cases, both.part(self._judged_on_the_way(judged))
-
-    def _needed_first(self, both: PreparedCases, training_cases: PreparedCases) -> PreparedCases:
-        """What fills the cache before the training begins: all cases, the window of one that rotates, or none."""
-        if self.plan.data.cache.holds_every_case:
-            return both
-        if self.plan.data.cache.tier == "none":
-            return both.part(())
-        draws = RankDraws(training_cases, self.plan.data, seed=self.plan.seed)
-        return training_cases.part(draws.cases_from(self.checkpoints.latest_step()))
-
-    def _tell_of_background(self, num_filled: int, num_cases: int) -> None:
-        where = f"of {self.planned.cases.root}"
-        if num_filled == num_cases:
-            raise DatasetError(
-                f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
-                "learnt; are these the right label files?"
-            )
-        self.warn(
-            f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
-            "background, so nothing is learnt before others replace them; are these the right label files?"
+    def _final_validation(self, held: PreparedCases, on_the_way: PreparedCases, *, is_full: bool) -> FinalValidation:
+        return FinalValidation(
+            held,
+            on_the_way,
+            self.spec,
+            device=self.device,
+            num_threads=self.num_threads,
+            budget_s=self.plan.train.time_budget_s,
+            is_full=is_full,
+            clock=self.clock,
+            stop=self.stop,
         )
 
-    def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
-        """Some of the cases, evenly chosen, so that validations on the way stay quick; always the same ones."""
-        most = self.plan.train.validation_cases or len(indices)
-        if len(indices) <= most:
-            return indices
-        return [indices[i * len(indices) // most] for i in range(most)]
-
-    def _prepared(self, refs: tuple[VolumeRef, ...]) -> PreparedCases:
-        return PreparedCases(
-            refs,
+    def _caching(self) -> Caching:
+        return Caching(
+            planned=self.planned,
             label_values=self.spec.label_values,
             class_names=self.spec.class_names,
-            prepare=self.plan.data.prepare,
-            cache=self.plan.data.cache,
+            first_step=self.checkpoints.latest_step(),
+            skipped=self.skipped,
+            skip_broken=self.skip_broken,
+            log=self.log,
+            console=self.console,
+            clock=self.clock,
+            stop=self.stop,
             warn=self.warn,
         )
 
@@ -194,39 +202,57 @@ class Run:
         training.load_state(saved["training"])
         return training, LoopState(**saved["loop"])
 
-    def _budget(self, predictor: Predictor, state: LoopState) -> Budget:
+    def _budget(
+        self, training: TrainingStep, state: LoopState, final: FinalValidation, *, load_s: float | None
+    ) -> Budget:
         train = self.plan.train
         if train.time_budget_s == 0.0:
             return StepBudget(train.steps)
-        refs = self.split.validation
         with self._stage("rehearse validation"):
-            validate_s = rehearse(predictor, refs, self.spec, num_threads=self.num_threads)
-        allotted = allot(
-            train.time_budget_s,
-            now_s=self.log.elapsed_s(),
-            # A resumed run has trained already; its share of the schedule must not start over.
-            trained_s=state.trained_s + state.validated_s,
-            validate_s=validate_s,
-            report_s=_REPORT_S,
-            may_end_early=train.steps > 0 or train.target_dice > 0.0,
-        )
+            final.rehearse(training.averaged, load_s=load_s)
+        allotted = self._allotted(state, final)
+        if planned := final.differences():
+            self.warn(
+                f"train: a budget of {duration_text(train.time_budget_s)} does not pay for the final validation in "
+                f"full; planned for now: {planned}. All of it later: {full_command(self.folder.path)}"
+            )
         if allotted.is_short:
-            self.warn(_short_budget_text(allotted, train.time_budget_s, len(refs)))
+            self.warn(_short_budget_text(allotted, train.time_budget_s, final.num_cases))
         return TimeBudget(self.log.elapsed_s, begin_s=allotted.begin_s, end_s=allotted.end_s, max_steps=train.steps)
 
+    def _allotted(self, state: LoopState, final: FinalValidation) -> Allotment:
+        """How the time budget is divided, by what is known of the final validation now."""
+        train = self.plan.train
+        # A resumed run has trained already; its share of the schedule must not start over.
+        trained_s = state.trained_s + state.validated_s
+        now_s, report_s = self.log.elapsed_s(), self._report_s
+        available_s = left_for_validation_s(train.time_budget_s, now_s=now_s, trained_s=trained_s, report_s=report_s)
+        return allot(
+            train.time_budget_s,
+            now_s=now_s,
+            trained_s=trained_s,
+            validate_s=final.reserve_s(available_s),
+            report_s=report_s,
+            may_end_early=train.steps > 0 or train.target_dice > 0.0,
+        )
+
     def _train(
-        self,
-        training: TrainingStep,
-        state: LoopState,
-        budget: Budget,
-        training_cases: PreparedCases,
-        validation_cases: PreparedCases,
+        self, training: TrainingStep, state: LoopState, budget: Budget, caches: FilledCases, final: FinalValidation
     ) -> bool:
+        def note(seconds: float) -> None:
+            final.was_measured(seconds)
+            if isinstance(budget, TimeBudget):
+                budget.end_at(self._allotted(state, final).end_s)
+            picture.draw()
+
         training.network.train()
-        feed = Feed(training_cases, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
+        feed = Feed(caches.training, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
         with (
             self._stage("train"),
             feed,
+            ProgressPicture(
+                read_run(self.folder.path), self.folder.progress_picture, log=self.log, clock=self.clock, warn=self.warn
+            ) as picture,
             TerminalProgress(self.console, self.clock, target_dice=self.plan.train.target_dice) as progress,
         ):
             loop = Loop(
@@ -234,31 +260,33 @@ class Run:
                 training=training,
                 feed=feed,
                 budget=budget,
-                validate=lambda: validate_prepared(training.averaged, validation_cases, self.spec, device=self.device),
+                validate=lambda: validate_prepared(
+                    training.averaged, caches.on_the_way, self.spec, device=self.device, on_windows=self.stop.check
+                ),
                 checkpoints=self.checkpoints,
                 log=self.log,
                 progress=progress,
                 clock=self.clock,
                 should_stop=self.stop.__bool__,
-                on_validated=self._draw_progress,
+                on_validated=note,
+                first_validation_s=final.seconds_on_the_way,
                 state=state,
             )
             return loop.run()
 
-    def _draw_progress(self, step: int) -> None:
-        with self._stage("report"):
-            render_progress_png(read_run(self.folder.path), self.folder.progress_picture)
-
-    def _score(self, predictor: Predictor) -> list[CaseScore]:
-        scores, pictures = [], SlicePictures()
+    def _score(self, training: TrainingStep, final: FinalValidation) -> list[CaseScore]:
+        pictures = SlicePictures()
+        left_s = self.plan.train.time_budget_s - self._report_s - self.log.elapsed_s()
+        final.size_to(max(0.0, left_s))
+        if cheaper := final.differences():
+            self.warn(
+                "train: the final validation was made cheaper to keep the time budget: "
+                f"{cheaper}; `voxelocity predict` and a validation in full may give other scores: "
+                f"{full_command(self.folder.path)}"
+            )
+        until_s = self.clock() + left_s if self.plan.train.time_budget_s else math.inf
         with self._stage("validate"):
-            for score, scan, prediction in score_cases(
-                predictor, self.split.validation, self.spec, num_threads=self.num_threads
-            ):
-                scores.append(score)
-                pictures.add(score, scan, prediction)
-                if self.stop:
-                    raise self._interrupted(None)
+            scores = final.score(training.averaged, until_s=until_s, pictures=pictures, warn=self.warn)
         with self._stage("report"):
             self.folder.write_scores([asdict(score) for score in scores])
             pictures.save(self.folder.slices)
@@ -281,6 +309,7 @@ class Run:
             images_per_s=state.num_images / max(state.trained_s, 1e-9),
             wait_share=state.waited_s / max(state.trained_s, 1e-9),
             budget_s=self.plan.train.time_budget_s or None,
+            load_average=os.getloadavg()[_LOAD_OF_15_MINUTES],
             peak_host_bytes=peak_host_bytes(),
             peak_device_bytes=peak_device_bytes(),
         )
@@ -318,6 +347,7 @@ class Run:
 
     def warn(self, text: str) -> None:
         """Writes a warning down and shows it."""
+        text = hide_credentials(text)
         self.log.write("warning", text=text)
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -327,11 +357,17 @@ def _short_budget_text(allotted: Allotment, budget_s: float, num_cases: int) -> 
     late = f"will end at least {duration_text(fewest_s)} and" if fewest_s > 0.0 else "may end"
     return (
         f"train: a budget of {duration_text(budget_s)} is short: {duration_text(allotted.begin_s)} went into what "
-        f"comes before training, and validating {num_cases} cases takes about {duration_text(allotted.validate_s)} "
-        f"(measured on {min(num_cases, NUM_REHEARSED)} of them); the run trains for at most a fifth of the budget and "
+        f"comes before training, and validating up to {num_cases} cases takes about "
+        f"{duration_text(allotted.validate_s)} (by a few windows); the run trains for at most a twentieth of the "
+        "budget and "
         f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "
         f"{duration_text(allotted.report_s)}"
     )
+
+
+def _slowdown(wall_s: float, cpu_s: float) -> float:
+    """How many times as long work in one thread takes here as on a machine of its own."""
+    return min(_MOST_SLOWDOWN, max(1.0, wall_s / max(cpu_s, 1e-9))) if cpu_s > 0.0 else 1.0
 
 
 def _reached_s(facts: RunFacts, target_dice: float) -> float | None:

@@ -8,6 +8,10 @@ from types import FrameType, TracebackType
 from typing import Self
 
 
+class StopAskedError(Exception):
+    """Raised between two batches of windows once a stop was asked for; whoever began the work answers it."""
+
+
 class StopRequest:
     """While entered, the first Ctrl-C or SIGTERM only sets `signal_number`; a second Ctrl-C stops at once.
 
@@ -22,6 +26,15 @@ class StopRequest:
 
     def __bool__(self) -> bool:
         return self.signal_number is not None
+
+    def check(self) -> None:
+        """Ends work that has no state to save.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        if self:
+            raise StopAskedError
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():

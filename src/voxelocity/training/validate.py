@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
+from voxelocity.data.prepare import restore_probabilities
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.observe import Clock
+from voxelocity.training.final_size import ValidationCost
 
-NUM_REHEARSED = 3
-"""Cases that `rehearse` scores: the first, the middle and the last one."""
+# Large enough for several organs; a larger box would not fit a twentieth of a short budget on a busy machine.
+_SCORED_VOXEL = 96
 
 
 def validate_prepared(
-    network: torch.nn.Module, prepared: PreparedCases, spec: ModelSpec, *, device: torch.device
+    network: torch.nn.Module,
+    prepared: PreparedCases,
+    spec: ModelSpec,
+    *,
+    device: torch.device,
+    on_windows: Callable[[], None] | None = None,
 ) -> tuple[float, dict[str, float]]:
     """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
-    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean.
+    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean. Quicker than
+    `score_cases` and a little different from it: for curves, targets and "best", not for publication.
 
-    Quicker than that and a little different from it: for curves, targets and "best", not for publication.
+    Args:
+        network: left in the mode that it had.
+        prepared: the cases.
+        spec: what the network expects.
+        device: where it runs.
+        on_windows: called before each forward pass; what it raises ends the validation.
     """
     was_training = network.training
-    predictor = Predictor(network, spec, device=device)
+    predictor = Predictor(network, spec, device=device, on_windows=on_windows)
     names = spec.class_names[1:]
     scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
@@ -60,17 +73,78 @@ def score_cases(
         yield score, scan, prediction
 
 
-def rehearse(predictor: Predictor, refs: Sequence[VolumeRef], spec: ModelSpec, *, num_threads: int) -> float:
-    """Seconds that scoring all cases is expected to take, from scoring `NUM_REHEARSED` of them now."""
-    chosen = [refs[i] for i in sorted({0, len(refs) // 2, len(refs) - 1})]
-    # The first call pays for kernels and buffers that the others find ready.
-    for _ in score_cases(predictor, chosen[:1], spec, num_threads=0):
-        pass
-    start = time.perf_counter()
-    for _ in score_cases(predictor, chosen, spec, num_threads=num_threads):
-        pass
-    return (time.perf_counter() - start) / len(chosen) * len(refs)
-
-
 def _or_nan(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def rehearse(
+    predictor: Predictor,
+    cases: PreparedCases,
+    spec: ModelSpec,
+    *,
+    limit_s: float,
+    load_s: float | None,
+    clock: Clock,
+) -> ValidationCost:
+    """What validating the cases will take, from a few windows of the smallest one, without the network's training.
+
+    Windows are timed and those of all cases counted. Surface distances are timed between the truth and the truth moved
+    by a voxel: those of a network that has not learnt yet are no measure, as its surfaces are made of noise.
+
+    Args:
+        predictor: of the network before its first step.
+        cases: that will be validated.
+        spec: what the network expects.
+        limit_s: seconds for all of it. One case is loaded where `load_s` is not given, and two batches of windows are
+            predicted, also where these take longer.
+        load_s: seconds of decoding and preparing one case; measured if not given.
+        clock: tells seconds.
+
+    Raises:
+        ScanError: a case cannot be used.
+    """
+    begin_s = clock()
+    shapes = [cases.shape(index) for index in range(len(cases))]
+    sizes = [shape[0] * shape[1] * shape[2] for shape in shapes]
+    smallest = int(np.argmin(sizes))
+    if load_s is None:
+        _, volume = predictor.load(cases.refs[smallest])
+        load_s = (clock() - begin_s) * sum(sizes) / len(sizes) / sizes[smallest]
+    else:
+        volume = cases[smallest].load()
+    window_s = predictor.window_seconds(volume, limit_s=limit_s - (clock() - begin_s), clock=clock)
+    finish_s = _score_seconds(volume, spec, clock=clock)
+    if clock() - begin_s < limit_s:
+        finish_s += _restore_seconds(volume, len(spec.labels), clock=clock)
+    return ValidationCost(
+        shapes, window_s=window_s, other_s=load_s * len(shapes) + finish_s * sum(sizes) / sizes[smallest]
+    )
+
+
+def _score_seconds(volume: Volume, spec: ModelSpec, *, clock: Clock) -> float:
+    """What scoring a case takes, from the part of it around the middle of its foreground."""
+    assert volume.label is not None, "validation cases have labels"
+    label = np.asarray(volume.label)
+    part = _around_the_middle(label)
+    start_s = clock()
+    case_score("", np.roll(part, 1, axis=0), part, class_names=spec.class_names, spacing_mm=volume.grid.spacing_mm)
+    seconds = clock() - start_s
+    return seconds * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
+
+
+def _restore_seconds(volume: Volume, num_classes: int, *, clock: Clock) -> float:
+    """What bringing a prediction back onto the scan's grid takes, from two classes."""
+    probabilities = np.zeros((2, *volume.grid.shape), np.float32)
+    start_s = clock()
+    restore_probabilities(probabilities, volume.trace)
+    return (clock() - start_s) * num_classes / 2
+
+
+def _around_the_middle(label: Array) -> Array:
+    """A part of a label with the middle of its foreground, no larger than `_SCORED_VOXEL` along each axis."""
+    places = [np.flatnonzero(label.any(axis=tuple(a for a in range(3) if a != axis))) for axis in range(3)]
+    starts = [
+        max(0, min(n - _SCORED_VOXEL, int(place[len(place) // 2]) - _SCORED_VOXEL // 2)) if len(place) else 0
+        for n, place in zip(label.shape, places, strict=True)
+    ]
+    return label[tuple(slice(start, start + _SCORED_VOXEL) for start in starts)]

@@ -19,6 +19,7 @@ import numpy as np
 
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, ScanError
+from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.cache.folder import is_shared
@@ -120,6 +121,14 @@ class PreparedCases:
         spec = self._preparation.describe(_read_spec(self.refs[index])).spec
         return spec.image_bytes + spec.grid.num_voxels
 
+    def shape(self, index: int) -> Index3:
+        """Voxels of a case along each axis once prepared, at most, as told by its headers alone.
+
+        Raises:
+            ScanError: a header cannot be read.
+        """
+        return self._preparation.describe(_read_spec(self.refs[index])).spec.grid.shape
+
     def part(self, indices: Sequence[int]) -> PreparedCases:
         """Some of these cases, in the same cache."""
         part = copy.copy(self)
@@ -128,7 +137,12 @@ class PreparedCases:
         return part
 
     def fill(
-        self, *, num_threads: int, on_case: Callable[[str, int], None], should_stop: Callable[[], bool]
+        self,
+        *,
+        num_threads: int,
+        on_case: Callable[[str, int], None],
+        should_stop: Callable[[], bool],
+        on_broken: Callable[[str, ScanError], None] | None = None,
     ) -> CachingFacts:
         """Prepares every case that the cache does not hold yet, `num_threads` at a time.
 
@@ -136,15 +150,17 @@ class PreparedCases:
             num_threads: cases in work at once.
             on_case: told each case id and its bytes when it is ready, in the calling thread.
             should_stop: asked between cases; once true, the cases in work are finished and the rest is left.
+            on_broken: told each case that cannot be used, and why, in the calling thread; the others are prepared.
 
         Raises:
-            ScanError: a case cannot be used. Cases already in the cache stay there.
+            ScanError: a case cannot be used and `on_broken` is not given. Cases already in the cache stay there.
         """
         start = time.perf_counter()
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
             waiting: set[Future[tuple[StoredVolume, _Origin]]] = set()
+            case_ids: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
             todo = iter(range(len(self)))
             try:
                 while True:
@@ -152,12 +168,21 @@ class PreparedCases:
                         index = next(todo, None)
                         if index is None:
                             break
-                        waiting.add(pool.submit(self._take, index))
+                        future = pool.submit(self._take, index)
+                        case_ids[future] = self.refs[index].case_id
+                        waiting.add(future)
                     if not waiting:
                         break
                     done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
                     for future in done:
-                        volume, origin = future.result()
+                        case_id = case_ids.pop(future)
+                        try:
+                            volume, origin = future.result()
+                        except ScanError as error:
+                            if on_broken is None:
+                                raise
+                            on_broken(case_id, error)
+                            continue
                         count[origin] += 1
                         num_bytes += volume.num_bytes
                         num_with_foreground += any(index != 0 for index in volume.foreground)

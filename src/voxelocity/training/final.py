@@ -1,0 +1,177 @@
+"""The final validation of a run: what it will take, how much of it a time budget can pay, and the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from voxelocity.core.records import CaseScore
+from voxelocity.data.pipeline import PreparedCases
+from voxelocity.infer import ModelSpec, Predictor
+from voxelocity.observe import Clock
+from voxelocity.report import duration_text
+from voxelocity.training.final_size import FinalSize, ValidationCost, num_passes
+from voxelocity.training.pictures import SlicePictures
+from voxelocity.training.stop import StopRequest
+from voxelocity.training.validate import rehearse, score_cases
+
+# Of a time budget, what finding out the cost may take.
+_REHEARSAL_SHARE = 0.05
+# A forecast is missed by so much of itself as a rule, and the last step of a training ends when it ends.
+_MARGIN = 0.05
+_NUM_NAMED = 3
+
+
+class _OutOfTimeError(Exception):
+    """The budget is spent in the middle of a case."""
+
+
+class FinalValidation:
+    """The cases of a run that it is judged by, in full or as far as its time budget can pay.
+
+    Args:
+        cases: prepared; their files are what is scored.
+        on_the_way: those of them that are validated on the way.
+        spec: what the network expects.
+        device: where it runs.
+        num_threads: that load cases.
+        budget_s: of the whole run; 0 for none.
+        is_full: never make it cheaper.
+        clock: tells seconds.
+        stop: asked between two batches of windows.
+    """
+
+    def __init__(
+        self,
+        cases: PreparedCases,
+        on_the_way: PreparedCases,
+        spec: ModelSpec,
+        *,
+        device: torch.device,
+        num_threads: int,
+        budget_s: float,
+        is_full: bool,
+        clock: Clock,
+        stop: StopRequest,
+    ) -> None:
+        self._cases, self._on_the_way, self._spec = cases, on_the_way, spec
+        self._device, self._num_threads, self._clock, self._stop = device, num_threads, clock, stop
+        self._budget_s, self._is_full = budget_s, is_full
+        self._cost: ValidationCost | None = None
+        self._size: FinalSize | None = None
+        self._num_passes_on_the_way = 0
+
+    @property
+    def num_cases(self) -> int:
+        return len(self._cases)
+
+    def rehearse(self, network: torch.nn.Module, *, load_s: float | None) -> None:
+        """Finds out what it takes, in a twentieth of the budget.
+
+        Args:
+            network: any that is as large.
+            load_s: what loading one case takes; measured if not given.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        predictor = Predictor(network, self._spec, device=self._device, on_windows=self._stop.check)
+        limit_s = _REHEARSAL_SHARE * self._budget_s
+        self._cost = rehearse(predictor, self._cases, self._spec, limit_s=limit_s, load_s=load_s, clock=self._clock)
+        shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
+        self._num_passes_on_the_way = num_passes(shapes, self._spec.window)
+
+    def was_measured(self, seconds: float) -> None:
+        """A validation on the way took so long."""
+        if self._cost is not None:
+            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way)
+
+    @property
+    def seconds_on_the_way(self) -> float:
+        """What a validation on the way is expected to take; as good as none where nothing was rehearsed."""
+        if self._cost is None:
+            return 1.0
+        return self._cost.window_s * self._num_passes_on_the_way
+
+    def reserve_s(self, available_s: float) -> float:
+        """Sizes it to so many seconds.
+
+        Returns:
+            What must be kept for it: what it is expected to take, and a little more.
+        """
+        assert self._cost is not None, "rehearsed"
+        self._size = None
+        if self._is_full:
+            return self._cost.seconds(self._spec.window) * (1.0 + _MARGIN)
+        self._size = self._cost.largest(self._spec.window, available_s / (1.0 + _MARGIN))
+        return self._size.seconds * (1.0 + _MARGIN)
+
+    def size_to(self, available_s: float) -> None:
+        """Sizes it to the seconds that are left now that it begins."""
+        if self._cost is not None and not self._is_full:
+            self._size = self._cost.largest(self._spec.window, available_s)
+
+    def differences(self) -> str:
+        """What is cheaper than in full, in words with the times; "" where nothing is."""
+        if self._size is None or self._cost is None:
+            return ""
+        cheaper = self._size.differences(self._spec.window, self.num_cases)
+        if not cheaper:
+            return ""
+        full_s = self._cost.seconds(self._spec.window)
+        return f"{cheaper} (about {duration_text(self._size.seconds)} instead of {duration_text(full_s)})"
+
+    def score(
+        self, network: torch.nn.Module, *, until_s: float, pictures: SlicePictures, warn: Callable[[str], None]
+    ) -> list[CaseScore]:
+        """Scores of the cases, at least of one.
+
+        Args:
+            network: the trained one.
+            until_s: what the clock says when the time is over; a case that is not done then is left out.
+            pictures: shown each case.
+            warn: told what was left out or estimated.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
+        count, number = self.num_cases, self.num_cases if self._size is None else self._size.num_cases
+        refs = [self._cases.refs[i * count // number] for i in range(number)]
+        scores: list[CaseScore] = []
+
+        def check() -> None:
+            self._stop.check()
+            if scores and not self._is_full and self._clock() > until_s:
+                raise _OutOfTimeError
+
+        predictor = Predictor(network, spec, device=self._device, on_windows=check)
+        try:
+            for score, scan, prediction in score_cases(predictor, refs, spec, num_threads=self._num_threads):
+                scores.append(score)
+                pictures.add(score, scan, prediction)
+                self._stop.check()
+        except _OutOfTimeError:
+            warn(
+                f"train: the time budget was spent after {len(scores)} of {len(refs)} cases of the final validation; "
+                "the others have no scores"
+            )
+        _tell_of_estimates(scores, warn)
+        return scores
+
+
+def full_command(folder: Path) -> str:
+    """The command that validates a finished run in full."""
+    return f"voxelocity train --resume {folder} --full-validation"
+
+
+def _tell_of_estimates(scores: list[CaseScore], warn: Callable[[str], None]) -> None:
+    estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
+    if estimated:
+        named = ", ".join([*estimated[:_NUM_NAMED], *(["..."] if len(estimated) > _NUM_NAMED else [])])
+        warn(
+            f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
+            f"distances were taken from a part of its voxels: {named}; see hd95_estimated in scores.json"
+        )

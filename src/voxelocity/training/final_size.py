@@ -1,0 +1,109 @@
+"""What the final validation takes, and how it is made cheaper where a time budget cannot pay for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from voxelocity.core.region import Index3
+from voxelocity.data.patch import grid_regions
+from voxelocity.infer import WindowConfig
+
+# Neighbouring windows meet without a blend at 0; above 0.5 nobody goes.
+_CHEAPER_OVERLAPS = (0.25, 0.0)
+_NUM_MEASURED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalSize:
+    """How the final validation is done.
+
+    Attributes:
+        window: how volumes are covered.
+        num_cases: of all, evenly chosen.
+        seconds: it is expected to take.
+    """
+
+    window: WindowConfig
+    num_cases: int
+    seconds: float
+
+    def differences(self, full: WindowConfig, num_cases: int) -> str:
+        """What is cheaper than in full, in words; "" where nothing is."""
+        parts = []
+        if self.window.mirror_axes != full.mirror_axes:
+            fewer = f"over {_axes_text(self.window.mirror_axes)}" if self.window.mirror_axes else "left out"
+            parts.append(f"mirroring {fewer} instead of over {_axes_text(full.mirror_axes)}")
+        if self.window.overlap != full.overlap:
+            parts.append(f"windows overlap by {self.window.overlap:.0%} instead of {full.overlap:.0%}")
+        if self.num_cases < num_cases:
+            parts.append(f"{self.num_cases} of {num_cases} cases")
+        return ", ".join(parts)
+
+
+class ValidationCost:
+    """Seconds that validating some cases takes, by how it is done.
+
+    Args:
+        shapes: of the prepared cases, in voxels.
+        window_s: one window in one forward pass.
+        other_s: all else for all cases: decoding, preparing, putting back, scoring.
+    """
+
+    def __init__(self, shapes: Sequence[Index3], *, window_s: float, other_s: float) -> None:
+        self._shapes = tuple(shapes)
+        self._rehearsed_s, self._other_s = max(window_s, 1e-9), other_s
+        self._measured: list[float] = []
+
+    @property
+    def num_cases(self) -> int:
+        return len(self._shapes)
+
+    @property
+    def window_s(self) -> float:
+        """Seconds of one window in one forward pass."""
+        return fmean(self._measured) if self._measured else self._rehearsed_s
+
+    def seconds(self, window: WindowConfig, *, num_cases: int | None = None) -> float:
+        """What validating so many of the cases is expected to take, all of them if not given."""
+        window_s = self.window_s
+        # A machine that became busier or quieter did so for all of the work.
+        other_s = self._other_s * window_s / self._rehearsed_s
+        share = 1.0 if num_cases is None else num_cases / self.num_cases
+        return share * (num_passes(self._shapes, window) * window_s + other_s)
+
+    def measured(self, seconds: float, *, num_passes: int) -> None:
+        """A validation on the way took so long for so many windows; it counts more than the rehearsal."""
+        self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
+
+    def largest(self, full: WindowConfig, available_s: float) -> FinalSize:
+        """The best validation that is expected to fit: cheaper windows first, and only then fewer cases.
+
+        One case in the cheapest way is the least, also where that does not fit.
+        """
+        for window in _cheaper_and_cheaper(full):
+            seconds = self.seconds(window)
+            if seconds <= available_s:
+                return FinalSize(window=window, num_cases=self.num_cases, seconds=seconds)
+        num_cases = max(1, int(self.num_cases * available_s / seconds))
+        return FinalSize(window=window, num_cases=num_cases, seconds=self.seconds(window, num_cases=num_cases))
+
+
+def num_passes(shapes: Sequence[Index3], window: WindowConfig) -> int:
+    """Windows that the network predicts to cover volumes of these shapes, mirrored ones counted too."""
+    num_windows = sum(len(grid_regions(shape, window.shape_voxel, window.overlap)) for shape in shapes)
+    num_mirrorings: int = 2 ** len(set(window.mirror_axes))
+    return num_windows * num_mirrorings
+
+
+def _cheaper_and_cheaper(full: WindowConfig) -> list[WindowConfig]:
+    """The full way, then ways that are cheaper: an axis less is mirrored, then windows overlap less."""
+    axes = full.mirror_axes
+    ways = [full.model_copy(update={"mirror_axes": axes[:number]}) for number in range(len(axes), -1, -1)]
+    overlaps = [overlap for overlap in _CHEAPER_OVERLAPS if overlap < full.overlap]
+    return ways + [ways[-1].model_copy(update={"overlap": overlap}) for overlap in overlaps]
+
+
+def _axes_text(axes: Sequence[int]) -> str:
+    return "".join("xyz"[axis] for axis in axes)

@@ -27,7 +27,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.observe import SpanRecorder, environment, span
-from voxelocity.recipes.demo.plain import PlainSettings
+from voxelocity.recipes.demo.monai_script import ScriptSettings
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -101,7 +101,7 @@ def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
 
 def step_share(amount: Amount) -> dict[str, Any]:
     """What recording the spans of a training step adds to it: the demo's network and batch, on one core."""
-    settings = PlainSettings()
+    settings = ScriptSettings()
     # On one core all of the step is this thread's, whose CPU time others on the machine hardly touch.
     torch.set_num_threads(1)
     network = NetworkConfig(

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tables_of import monai, watching
+from tables_of import monai, sides, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -20,6 +20,7 @@ _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmar
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 _NAMED_TABLES = {
+    "data-sets.md": {"left and right": sides.side_lines},
     "diagnose.md": {"the scripts": watching.diagnosed_lines, "the planted waits": watching.planted_lines},
     "monai.md": {"the examples": monai.example_lines, "the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {

@@ -29,9 +29,11 @@ from voxelocity.observe import environment
 ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = (80, 90)
 _TYPES = {
-    **dict.fromkeys(("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice"), "*i32"),
+    **dict.fromkeys(
+        ("channels", "rows", "radii", "below", "above", "has_contrast", "was_bent_twice", "pieces"), "*i32"
+    ),
     **dict.fromkeys(("places", "seeds"), "*i64"),
-    **dict.fromkeys(("label", "out_label"), "*u8"),
+    **dict.fromkeys(("label", "swapped", "out_label"), "*u8"),
     "sums": "*fp64",
     **dict.fromkeys(("num_channels", "nx", "ny", "nz", "points_x", "points_y", "points_z", "slot_size"), "i32"),
     **dict.fromkeys(("num_voxels", "axis", "num_taps", "side", "inner"), "i32"),
@@ -81,6 +83,7 @@ def variants() -> list[Variant]:
     sides = ("num_channels", "nx", "ny", "nz")
     one_voxel = [
         Variant("gather", {"VOTES": True, **tile}, sides, num_warps=GATHER_WARPS),
+        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}, ("num_voxels",)),
         Variant("elastic_lines", lines, sides[1:]),
         Variant("change_points", {}, sides),
         Variant("coarsen", {"BLOCK": triton_intensity.BLOCK, "PARTS": 1}, sides[1:], num_warps=SUMMING_WARPS),
@@ -93,6 +96,7 @@ def variants() -> list[Variant]:
     ]
     return [
         *gathers,
+        Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
         Variant("elastic_lines", lines),
         Variant("change_points"),
         *blurs,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tables_of.caches import cache_lines, entries_lines, growth_table
 from tables_of.comparisons import side_by_side
-from tables_of.results import demo_words, load, markdown_table
+from tables_of.results import demo_words, load, markdown_table, refused
 from voxelocity.report import bytes_text, duration_text
 
 
@@ -18,7 +18,7 @@ def measured_page() -> str:
         ("data set", "budget", "seed", "wall time", "steps", "Dice (own grid)", "Dice of the written files",
          "largest gap to the run's table", "waiting for data", "date"),
         (
-            (r["scenario"], r["time_budget"], r["seed"], duration_text(r["wall_s"]), r["steps"],
+            (_scenario_words(r), r["time_budget"], r["seed"], duration_text(r["wall_s"]), r["steps"],
              f"{r['mean_dice']:.4f}", f"{r['predicted_dice']:.4f}", f"{r['largest_gap_to_table']:.1e}",
              f"{r['wait_share']:.1%}", r["date"])
             for r in load("main_job_*.json")
@@ -49,6 +49,10 @@ def measured_page() -> str:
         lines += entries_lines(record)
     for record in load("bench_*.json"):
         lines += side_by_side(record)
+    if left_out := refused():
+        lines += ["## Not shown", ""]
+        lines += ["Nobody could repeat these measurements. No table shows them until they are taken again.", ""]
+        lines += [*(f"- {line}" for line in left_out), ""]
     lines += ["## Hardware", ""]
     lines += markdown_table(
         ("file", "CPU", "cores", "memory", "GPU", "torch", "MONAI", "commit"),
@@ -57,8 +61,13 @@ def measured_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _scenario_words(record: dict[str, Any]) -> str:
+    """The scenario, and whether it is judged on what it was trained on."""
+    return f"{record['scenario']}{', **trained on the case itself**' if '--fold all' in record['command'] else ''}"
+
+
 def _hardware(environment: dict[str, Any]) -> tuple[str, ...]:
     keys = ("cpu", "num_cpus", "memory_bytes", "gpu", "torch", "monai", "commit")
     values = {key: environment.get(key) for key in keys}
     values["memory_bytes"] = bytes_text(values["memory_bytes"])
-    return tuple("none" if values[key] is None else str(values[key])[:12] for key in keys)
+    return tuple("none" if values[key] is None else str(values[key]) for key in keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from tables_of.comparisons import in_short
@@ -30,8 +31,35 @@ def example_lines() -> list[str]:
 
 
 def chain_lines() -> list[str]:
-    """Chains of transforms, in short."""
-    return [line for record in load("bench_monai.json") for line in in_short(record)][:-1]
+    """Chains of transforms: the best of either package for each, and all comparisons in short."""
+    return [line for record in load("bench_monai.json") for line in [*_best(record), "", *in_short(record)]][:-1]
+
+
+def _best(record: dict[str, Any]) -> list[str]:
+    """The quickest way that was measured under each package, for each chain."""
+    best: dict[str, dict[str, tuple[float, str]]] = defaultdict(dict)
+    for comparison in record["comparisons"]:
+        way, chain = _split(comparison["title"])
+        for side in comparison["sides"]:
+            if comparison["unit"] == "patches/s" and side["n"]:
+                package, _, how = side["name"].partition(", ")
+                found = (side["median"], f"{way}, {how}" if how else way)
+                best[chain][package] = max(found, best[chain].get(package, found))
+    return markdown_table(
+        ("chain", "Voxelocity's best, patches/s", "MONAI's best, patches/s", "ratio of the medians"),
+        (
+            (chain, *(f"{figure_text(rate)} ({way})" for rate, way in (of_chain["Voxelocity"], of_chain["MONAI"])),
+             factor_text(of_chain["Voxelocity"][0] / of_chain["MONAI"][0]))
+            for chain, of_chain in best.items() if {"Voxelocity", "MONAI"} <= of_chain.keys()
+        ),
+    )  # fmt: skip
+
+
+def _split(title: str) -> tuple[str, str]:
+    """How patches come, and the chain; a call among the former has commas of its own."""
+    head, _, tail = title.rpartition(")") if "compile(" in title else ("", "", title)
+    way, _, chain = tail.partition(", ")
+    return (f"{head}){way}" if head else way), chain
 
 
 def curve_lines() -> list[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import re
+import statistics
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,8 +18,34 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def load(pattern: str) -> list[dict[str, Any]]:
-    """Result files by name, each with its own name under "file"."""
-    return [json.loads(path.read_text()) | {"file": path.name} for path in sorted(RESULTS.glob(pattern))]
+    """Result files by name, each with its own name under "file"; those that `refusal` speaks of are left out."""
+    records = [json.loads(path.read_text()) | {"file": path.name} for path in sorted(RESULTS.glob(pattern))]
+    return [record for record in records if not refusal(record)]
+
+
+def refused(pattern: str = "*.json") -> list[str]:
+    """A line for each result file that no table may show, with its reason."""
+    records = ((path.name, json.loads(path.read_text())) for path in sorted(RESULTS.glob(pattern)))
+    return [f"{name}: {why}" for name, record in records if (why := refusal(record))]
+
+
+def refusal(record: dict[str, Any]) -> str:
+    """Why this record may not stand in a table: nobody could repeat what it measured. Empty where it may."""
+    commit = str(record.get("environment", {}).get("commit") or "")
+    if commit.endswith("-dirty"):
+        return "measured with uncommitted changes"
+    if not is_in_history(commit):
+        return f"measured at commit {commit[:12] or 'unknown'}, which this repository does not hold"
+    return ""
+
+
+@functools.cache
+def is_in_history(commit: str) -> bool:
+    """Whether the checkout holds this commit."""
+    if not re.fullmatch("[0-9a-f]{40}", commit):
+        return False
+    command = ["git", "-C", str(RESULTS), "merge-base", "--is-ancestor", commit, "HEAD"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def source_line(record: dict[str, Any], command: str) -> str:
@@ -58,13 +89,12 @@ def spread_text(found: dict[str, float] | None) -> str:
 
 
 def demo_words(demo: dict[str, Any]) -> str:
-    """How much sooner the demo reached its target."""
-    plain, fast = demo["runs"]
-    times = plain["seconds_to_target"], fast["seconds_to_target"]
-    target = demo["target_dice"]
-    if None in times:
-        return f"a side did not reach Dice {target:g}"
-    return (
-        f"{times[0] / times[1]:.1f} times sooner at Dice {target:g} "
-        f"({duration_text(times[0])} plainly, {duration_text(times[1])} with Voxelocity)"
-    )
+    """When each side of the demo reached its target: the median, the range and how many of its seeds got there."""
+    words = []
+    for label, seconds in demo["seconds_to_target"].items():
+        known = [each for each in seconds if each is not None]
+        middle = statistics.median([math.inf if each is None else each for each in seconds])
+        spread = f" ({duration_text(min(known))} to {duration_text(max(known))})" if len(known) > 1 else ""
+        missed = f", {len(seconds) - len(known)} of {len(seconds)} not" if len(known) < len(seconds) else ""
+        words.append(f"{label} {duration_text(middle) if math.isfinite(middle) else 'not'}{spread}{missed}")
+    return f"Dice {demo['target_dice']:g} after: {'; '.join(words)}; n = {len(seconds)} seeds"

@@ -6,6 +6,7 @@ Importing this package imports neither torch nor MONAI; each name below is loade
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ __all__ = [
     "train",
 ]
 
+
+def unsupported_platform() -> str:
+    """Why this system cannot run the package, in one sentence; empty where it can."""
+    system: str = sys.platform
+    if system in ("linux", "darwin"):
+        return ""
+    return f"Voxelocity runs on Linux, and on macOS without a GPU, not on {system}; on Windows use WSL 2"
+
+
 _WHERE = {
     "ThreadBuffer": ("voxelocity.data.feed", "ThreadBuffer"),
     "Feed": ("voxelocity.data.pipeline", "Feed"),
@@ -56,8 +66,14 @@ _WHERE = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'voxelocity' has no attribute '{name}'")
+    if why := unsupported_platform():
+        raise ImportError(f"voxelocity.{name}: {why}")
     module, attribute = _WHERE[name]
     return getattr(importlib.import_module(module), attribute)

@@ -1,5 +1,24 @@
-"""`python -m voxelocity` is the command line."""
+"""The command line's first lines: they answer Ctrl-C and an unsupported system before anything large is imported."""
 
-from voxelocity.cli.main import main
+from __future__ import annotations
 
-main()
+import sys
+
+from voxelocity import unsupported_platform
+
+
+def main() -> None:
+    """Runs `voxelocity`, as installed and as `python -m voxelocity`."""
+    if why := unsupported_platform():
+        sys.exit(f"voxelocity: {why}")
+    # Imports nothing that takes time.
+    from voxelocity.cli import interrupt
+
+    with interrupt.ends_at_once():
+        from voxelocity.cli.main import main as run
+
+        run()
+
+
+if __name__ == "__main__":
+    main()

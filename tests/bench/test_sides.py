@@ -7,7 +7,7 @@ import torch
 from voxelocity.bench import ours
 from voxelocity.bench.patches import copies_per_s
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.torch_side import batched_grid_sample
+from voxelocity.bench.torch_side import loaders
 
 PATCH = (24, 20, 16)
 CT = PhantomSet(kind="ct", shape=(48, 40, 32), num_cases=2)
@@ -66,8 +66,10 @@ def test_every_patch_of_the_chain_like_monais_is_changed():
     assert 0 < params.flips.mean() < 1
 
 
-def test_plain_torch_gives_batches_of_our_shape(work):
-    with batched_grid_sample(loaded(CT, work), patch=PATCH, batch_size=3) as batches:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_plain_torch_gives_batches_of_our_shape(work, workers):
+    (open_stream,) = loaders(loaded(CT, work), patch=PATCH, batch_size=3, workers=[workers]).values()
+    with open_stream() as batches:
         image, label = next(batches)
     assert (image.shape, image.dtype) == ((3, 1, *PATCH), torch.float32)
     assert (label.shape, label.dtype) == ((3, 1, *PATCH), torch.uint8)

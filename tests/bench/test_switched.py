@@ -9,7 +9,6 @@ from voxelocity.bench.switched import (
     Trainings,
     figures_of,
     losses_by_stretch,
-    median_or_none,
     run_switched,
     steady_images_per_s,
     train_afresh,
@@ -106,12 +105,6 @@ def test_a_figure_that_one_run_lacks_is_left_out(amp):
     assert [figure.values[0] for figure in figures_of(amp, "Peak", "bytes", peak).figures] == [200 * 2**20, 300 * 2**20]
     torn = replace(amp, on=(*amp.on[:2], replace(amp.on[2], finish=replace(amp.on[2].finish, peak_host_bytes=None))))
     assert figures_of(torn, "Peak", "bytes", peak) is None
-
-
-def test_a_median_needs_every_value():
-    assert median_or_none([3.0, 1.0, 2.0]) == 2.0
-    assert median_or_none([3.0, None]) is None
-    assert median_or_none([]) is None
 
 
 def test_a_training_afresh_is_the_command_that_a_person_gives(tmp_path, monkeypatch):

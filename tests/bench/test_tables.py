@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ def tables(tmp_path, monkeypatch):
     tables = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tables)
     monkeypatch.setattr("tables_of.results.RESULTS", tmp_path)
+    monkeypatch.setattr("tables_of.results.is_in_history", lambda commit: commit != "unheard of")
     yield tables
     for name in [name for name in sys.modules if name.partition(".")[0] == "tables_of"]:
         del sys.modules[name]
@@ -54,18 +56,53 @@ def test_a_concept_page_shows_the_comparisons_of_its_own_scenarios_in_short(tabl
     assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in lines
     assert "| TorchIO | n/a |  | 0 | not installed: torchio |" in lines
     assert lines[-1].startswith("`voxelocity bench transforms`, 2026-01-02, commit x, x, x cores, 1 B, GPU: x.")
-    with pytest.raises(AssertionError, match=r"no result file for patches\.md"):
-        tables.page_tables("patches.md")
+    assert tables.page_tables("patches.md") == "Not measured at a clean commit yet: no result file"
+
+
+@pytest.mark.parametrize(
+    ("commit", "reason"),
+    [
+        ("a" * 40 + "-dirty", "measured with uncommitted changes"),
+        ("unheard of", "measured at commit unheard of, which this repository does not hold"),
+    ],
+)
+def test_a_record_that_nobody_could_repeat_stands_in_no_table_but_is_named(tables, record, commit, reason):
+    kept = json.loads(record.read_text())
+    kept["environment"]["commit"] = commit
+    record.write_text(json.dumps(kept))
+    assert tables.page_tables("augmentation.md").endswith(f"bench_transforms.json: {reason}")
+    page = tables.measured_page()
+    assert f"- bench_transforms.json: {reason}" in page
+    assert "MONAI | 7 |" not in page
+
+
+def test_a_commit_is_known_if_it_leads_to_the_checkout(tables, monkeypatch):
+    monkeypatch.undo()
+    from tables_of.results import is_in_history
+
+    head = subprocess.run(["git", "-C", SCRIPT.parent, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    assert is_in_history(head.strip())
+    assert not is_in_history("0" * 40)
+    assert not is_in_history("x")
 
 
 def test_the_page_on_the_feed_shows_what_whole_trainings_waited(tables, tmp_path):
     job = {"scenario": "hippocampus", "time_budget": "5m", "wait_share": 0.0022, "date": "2026-01-02"}
     (tmp_path / "main_job_hippocampus_5m.json").write_text(json.dumps(job))
-    runs = [{"label": "plain", "wait_share": 0.73}, {"label": "Voxelocity", "wait_share": 0.001}]
+    runs = [{"label": "MONAI", "wait_share": 0.07}, {"label": "Voxelocity", "wait_share": 0.001}]
     (tmp_path / "fresh_clone.json").write_text(json.dumps({"demo": {"runs": runs}, "date": "2026-01-03"}))
     lines = tables.page_tables("feed.md").splitlines()
     assert "| hippocampus, 5m | Voxelocity | 0.2% | 1 | 2026-01-02 |" in lines
-    assert "| the demo | plain | 73.0% | 1 | 2026-01-03 |" in lines
+    assert "| the demo | MONAI | 7.0% | 1 | 2026-01-03 |" in lines
+
+
+def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
+    from tables_of.results import demo_words
+
+    seconds = {"MONAI": [60.0, None, None], "Voxelocity": [40.0, 30.0, 50.0]}
+    assert demo_words({"target_dice": 0.9, "seconds_to_target": seconds}) == (
+        "Dice 0.9 after: MONAI not, 2 of 3 not; Voxelocity 40 s (30 s to 50 s); n = 3 seeds"
+    )
 
 
 def test_the_page_on_monai_shows_each_case_of_the_parity_table(tables, tmp_path):
@@ -125,7 +162,10 @@ def test_tables_of_the_named_page_that_are_not_measured_yet_say_so(tables, monai
 
 def test_the_named_page_shows_examples_chains_and_curves(tables, monai_page, record, tmp_path):
     kept = json.loads(record.read_text())
-    (tmp_path / "bench_monai.json").write_text(json.dumps(kept))
+    quick = {"name": "MONAI, copy_cache=False", "note": "", "n": 5, "median": 35.0, "low": 30.0, "high": 40.0}
+    first = {**kept["comparisons"][0], "title": "compile(chain, cache='memory') in a Dataset, small chain, 2 channels"}
+    second = {**first, "title": "CacheDataset + DataLoader, small chain, 2 channels", "sides": [quick]}
+    (tmp_path / "bench_monai.json").write_text(json.dumps({**kept, "comparisons": [first, second]}))
     one = {"median": 2.0, "low": 1.0, "high": 3.0}
     figures = dict.fromkeys(
         ("seconds_to_fill_cache", "seconds_per_epoch", "samples_per_s", "seconds_in_all", "mean_dice")
@@ -146,6 +186,11 @@ def test_the_named_page_shows_examples_chains_and_curves(tables, monai_page, rec
     assert "| spleen | MONAI | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2 (1 to 3) | 2.0000 | 3 |" in text
     assert "spleen: 5 CTs, `--small`, 20 steps; largest difference of a loss 1.2e-05 of its value." in text
     assert "| MONAI | 7 | 6 to 8 | 5 | 10× |" in text
+    ours, theirs = (
+        "70 (compile(chain, cache='memory') in a Dataset)",
+        "35 (CacheDataset + DataLoader, copy_cache=False)",
+    )
+    assert f"| small chain, 2 channels | {ours} | {theirs} | 2.0× |" in text
     assert "| Dataset | DataLoader | SGD | 20 | 2.0e-06 | 0.0e+00 |" in text
     assert "Mann-Whitney p = 0.61" in text
     assert "is -0.40% to +1.10% of MONAI's (95% interval), within the 2% set before." in text

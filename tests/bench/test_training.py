@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -33,25 +32,19 @@ def test_waiting_is_counted_from_the_first_stretch_on():
     assert waiting_percent(facts(stretch(1, 3.0, wait_s=1.0), stretch(9, 7.0))) == pytest.approx(10.0)
 
 
-def test_the_demo_is_run_once_and_then_its_fast_side_alone_beside_what_its_plain_side_waited(tmp_path, monkeypatch):
+def test_each_round_trains_once_and_times_the_same_step_on_one_batch(tmp_path, monkeypatch):
     calls = []
 
     def python(*words):
         calls.append([str(word) for word in words])
-        if "demo" in words:
-            place = Path(words[-1])
-            place.mkdir(parents=True)
-            runs = [{"label": "plain PyTorch + MONAI", "wait_share": 0.7}, {"label": "Voxelocity", "wait_share": 0.01}]
-            (place / "demo.json").write_text(json.dumps({"runs": runs}))
         return "20.0\n"
 
+    job = training._Job(words="a set", train=lambda: python("-m", "voxelocity", "train") and tmp_path / "run")
+    monkeypatch.setattr(training, "_jobs", lambda *_: iter([job]))
     monkeypatch.setattr(training, "python_says", python)
     monkeypatch.setattr(training, "read_run", lambda folder: facts(stretch(1, 1.0), stretch(40, 1.0, wait_s=0.02)))
-    scenario = RealTrainings(repeats=3, resident_s=2.5)
-    step, waiting = training.run(scenario, Places(work=tmp_path))
+    step, waiting = training.run(RealTrainings(repeats=3, resident_s=2.5), Places(work=tmp_path))
     assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3]
-    assert [figure.values for figure in waiting.figures] == [pytest.approx((1.0,) * 3), pytest.approx((70.0,))]
-    assert waiting.figures[1].name == "plain PyTorch + MONAI"
-    commands = [words[2] for words in calls if words[0] == "-m"]
-    assert commands == ["demo", "train", "train"]
-    assert all(words[2].endswith("/demo/fast") for words in calls if words[0] == "-c")
+    assert [figure.values for figure in waiting.figures] == [pytest.approx((1.0,) * 3)]
+    assert all(words[2] == str(tmp_path / "run") for words in calls if words[0] == "-c")
+    assert len(calls) == 6

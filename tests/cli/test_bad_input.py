@@ -224,7 +224,7 @@ def wrong_inputs(folder):
     return {
         folder / "nowhere.nii.gz": "does not exist",
         folder / "empty": "holds no .nii or .nii.gz",
-        folder / "photo.png": "convert it to NIfTI",
+        folder / "photo.png": "convert it to .nii.gz",
         folder / "text.nii.gz": "NIfTI",
     }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+
 import nibabel as nib
 import numpy as np
 import pytest
@@ -37,8 +40,8 @@ def model(tmp_path):
 
 @pytest.fixture
 def predict(voxelocity):
-    def call(run, *inputs, out):
-        return voxelocity("predict", run, *inputs, "-o", out, "--device", "cpu")
+    def call(run, *inputs, out, options=()):
+        return voxelocity("predict", run, *inputs, "-o", out, "--device", "cpu", *options)
 
     return call
 
@@ -106,11 +109,30 @@ def test_no_prediction_goes_over_the_scan_of_another_case(predict, model, tmp_pa
 def test_predictions_beside_their_scans_under_other_names_are_written_again_and_again(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii")
     run, before = model("CT"), file.read_bytes()
-    for _ in range(2):
-        ended = predict(run, file, out=file.parent)
+    for options in ([], ["--overwrite"], ["--overwrite"]):
+        ended = predict(run, file, out=file.parent, options=options)
         assert ended.status == 0, ended.err
     assert sorted(path.name for path in file.parent.iterdir()) == ["c0.nii", "c0.nii.gz"]
     assert file.read_bytes() == before
+
+
+def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, tmp_path):
+    scan(tmp_path / "p1" / "a.nii.gz")
+    scan(tmp_path / "p1" / "b_0000.nii.gz")
+    (tmp_path / "out").mkdir()
+    corrected = tmp_path / "out" / "b.nii.gz"
+    corrected.write_bytes(b"by hand")
+    ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
+    assert_refused(
+        ended, "1 of 2 predictions are there already", str(corrected), "--overwrite", "another folder with -o"
+    )
+    assert corrected.read_bytes() == b"by hand"
+    left = tmp_path / "out" / ".b.nii.gz.0123456789abcdef.part"
+    left.write_bytes(b"of a killed process")
+    os.utime(left, (1, 1))
+    assert predict(tmp_path / "run", tmp_path / "p1", out=tmp_path / "out", options=["--overwrite"]).status == 0
+    assert nib.load(corrected).shape == SHAPE
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.nii.gz", "b.nii.gz"]
 
 
 def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
@@ -120,8 +142,7 @@ def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
     assert "predicted 1 scan into" in ended.out
 
 
-def test_four_axes_for_one_channel_are_refused_before_anything_is_predicted(predict, model, tmp_path):
-    scan(tmp_path / "p1" / "a.nii.gz")
+def test_four_axes_for_one_channel_are_refused_before_anything_is_written(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii.gz", num_channels=3)
     ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
     assert_refused(
@@ -132,7 +153,7 @@ def test_four_axes_for_one_channel_are_refused_before_anything_is_predicted(pred
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("name", "case"), [("c0.nii.gz", "c0"), ("X_0000.nii.gz", "X"), ("X_0001.nii.gz", "X")])
+@pytest.mark.parametrize(("name", "case"), [("c0.nii.gz", "c0"), ("X_0000.nii.gz", "X"), ("X_0001.nii.gz", "X_0001")])
 def test_one_channel_of_two_is_refused(predict, model, tmp_path, name, case):
     file = scan(tmp_path / "p1" / name)
     ended = predict(model("T1", "T2"), file, out=tmp_path / "out")
@@ -154,15 +175,68 @@ def test_two_channels_are_taken_from_one_file_or_two(predict, model, tmp_path):
     assert all(nib.load(path).shape == SHAPE for path in (tmp_path / "out").iterdir())
 
 
-def test_a_broken_scan_does_not_cost_those_before_it(predict, model, tmp_path):
+def test_broken_scans_do_not_cost_the_others_and_are_listed_at_the_end(predict, model, tmp_path):
     files = [scan(tmp_path / "p1" / f"case_{index}.nii.gz") for index in range(6)]
-    files[5].write_bytes(files[5].read_bytes()[:-400])
+    files[1].write_bytes(files[1].read_bytes()[:-400])
+    files[2].write_bytes(b"")
+    files[3].unlink()
+    os.mkfifo(files[3])
+    scan(files[5], num_channels=2)
+    (tmp_path / "p1" / "notes.txt").write_text("")
     ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
-    assert ended.status == 2, ended
-    assert "case 'case_5'" in ended.err
-    assert "truncated" in ended.err
-    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == [file.name for file in files[:5]]
-    assert ended.out.count("->") == 5
+    assert ended.status == 1, ended
+    assert "4 of 6 scans could not be predicted" in ended.err
+    assert "case_1, case_2, case_3, case_5" in ended.err
+    for text in ("truncated", "the file is empty", "is a named pipe", "has 2 channels", "1 of 7 entries", "notes.txt"):
+        assert text in ended.out
+    assert [path.name for path in sorted((tmp_path / "out").iterdir())] == ["case_0.nii.gz", "case_4.nii.gz"]
+    assert ended.out.count("->") == 2
+
+
+def test_a_broken_scan_alone_is_refused(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "c0.nii.gz")
+    file.write_bytes(file.read_bytes()[:-400])
+    assert_refused(predict(model("CT"), file, out=tmp_path / "out"), "case 'c0'", str(file), "truncated")
+
+
+def test_each_line_has_seconds_and_volumes_and_the_table_has_all(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "c0.nii.gz")
+    ended = predict(model("CT"), file, out=tmp_path / "out")
+    assert ended.status == 0, ended.err
+    num_voxels = int((nib.load(tmp_path / "out" / "c0.nii.gz").get_fdata() == 7).sum())
+    (line,) = [line for line in ended.out.splitlines() if "->" in line]
+    assert re.search(r"c0\.nii\.gz  [\d.]+ m?s  organ [\d.]+ ml$", line)
+    assert re.search(rf"organ +│? *{num_voxels:,} +│? *[\d.]+", ended.out)
+
+
+def test_a_doubtful_scan_is_predicted_with_one_warning(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "c0.nii.gz")
+    image = nib.load(file)
+    image.header.set_sform(None, 0)
+    image.header.set_qform(None, 0)
+    nib.save(nib.Nifti1Image(np.zeros(SHAPE, np.uint8), None, image.header), file)
+    run = model("CT")
+    (run / "run.yaml").write_text("")
+    ended = predict(run, file, out=tmp_path / "out")
+    assert ended.status == 0, ended.err
+    about_run, about_scan = [line for line in ended.out.splitlines() if line.startswith("warning: ")]
+    assert "never validated" in about_run
+    assert "case 'c0'" in about_scan
+    assert "qform_code and sform_code are 0" in about_scan
+    assert "are 0 everywhere" in about_scan
+    header = nib.load(tmp_path / "out" / "c0.nii.gz").header
+    assert (int(header["qform_code"]), int(header["sform_code"])) == (0, 0)
+
+
+def test_names_and_folders_are_shown_letter_by_letter(predict, model, tmp_path):
+    file = scan(tmp_path / "p1" / "a[red]\x1b]0;x\x9c\n.nii.gz")
+    scan(tmp_path / "p1" / "b.nii.gz")
+    out = tmp_path / "p[" / "b]q"
+    ended = predict(model("CT"), file.parent, out=out)
+    assert ended.status == 0, ended.err
+    assert "a[red]?]0;x?" in ended.out
+    assert f"predicted 2 scans into {out}" in ended.out
+    assert "\x1b" not in ended.out + ended.err
 
 
 def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):
@@ -170,3 +244,28 @@ def test_a_model_that_is_no_text_is_named(predict, model, tmp_path):
     (run / "model.json").write_bytes(b"\xff\xfe\x00")
     ended = predict(run, scan(tmp_path / "p1" / "c0.nii.gz"), out=tmp_path / "out")
     assert_refused(ended, str(run / "model.json"), "is damaged", "train the model again")
+
+
+def test_another_gpu_is_refused_with_the_cure(predict, model, tmp_path, voxelocity):
+    file = scan(tmp_path / "p1" / "c0.nii.gz")
+    ended = voxelocity("predict", model("CT"), file, "-o", tmp_path / "out", "--device", "cuda:1")
+    assert_refused(ended, "CUDA_VISIBLE_DEVICES=1 and give --device cuda")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 3.20 GiB for an array"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nmore"),
+    ],
+)
+def test_too_little_memory_is_one_sentence(predict, model, tmp_path, monkeypatch, error):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr("voxelocity.infer.predict_files", refuse)
+    ended = predict(model("CT"), scan(tmp_path / "p1" / "c0.nii.gz"), out=tmp_path / "out")
+    assert ended.status == 1
+    assert len(ended.err.splitlines()) == 1
+    assert str(error).splitlines()[0] in ended.err
+    assert "use a machine or a GPU with more" in ended.err

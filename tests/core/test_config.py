@@ -47,6 +47,17 @@ def test_one_value_is_checked_and_returned_in_plain_types():
     assert check_value(Outer, "seed", "7") == 7
 
 
+@pytest.mark.parametrize("text", ["4, 5, 6", "4,5,6", "4 x 5 x 6", "4 × 5 × 6"])
+def test_numbers_are_taken_as_the_plan_prints_them(text):
+    assert check_value(Outer, "step.shape", text) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("value", ["four", 4])
+def test_a_field_of_several_values_says_how_to_write_them(value):
+    with pytest.raises(ConfigError, match=rf"step.shape = {value!r} is not valid: give 3 values, such as 1, 1, 1"):
+        check_value(Outer, "step.shape", value)
+
+
 def test_nested_and_dotted_keys_become_the_same_flat_ones():
     nested = flatten(Outer, {"seed": 1, "step": {"name": "adamw"}})
     assert nested == flatten(Outer, {"seed": 1, "step.name": "adamw"}) == {"seed": 1, "step.name": "adamw"}

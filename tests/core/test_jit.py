@@ -1,6 +1,12 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from voxelocity.core import jit
 from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel, pair_copier
 
 copy_pair = pair_copier()
@@ -50,3 +56,63 @@ def test_a_fused_sum_rounds_once_and_an_exact_kernel_rounds_at_each_operation():
     np.testing.assert_array_equal(fused, (a.astype(np.float64) * b.astype(np.float64) + c).astype(np.float32))
     np.testing.assert_array_equal(rounded, a * b + c)
     assert (fused != rounded).any()
+
+
+NO_PLACE = """
+import sys, warnings
+import numba.core.caching as caching
+import numpy as np
+for locator in caching.CacheImpl._locator_classes:
+    locator.from_function = classmethod(lambda cls, function, file: None)
+from concurrent.futures import ThreadPoolExecutor
+from voxelocity.data.prepare.resample import interpolate
+from voxelocity.data.prepare.interpolate import sample_positions
+with warnings.catch_warnings(record=True) as told, ThreadPoolExecutor(4) as pool:
+    warnings.simplefilter("always")
+    array = np.arange(27, dtype=np.float32).reshape(3, 3, 3)
+    positions = (sample_positions(3, 3, 1.0),) * 3
+    for made in pool.map(lambda _: interpolate(array, positions), range(4)):
+        assert (made == array).all()
+print([str(item.message) for item in told if "Numba" in str(item.message)])
+"""
+
+
+@pytest.mark.nightly  # compiles for about 10 s
+def test_threads_work_where_numba_has_no_place_to_keep_what_it_compiles_and_that_is_said_once():
+    source = str(Path(jit.__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PLACE], env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("NUMBA_CACHE_DIR") == 1
+
+
+def test_a_kernel_is_made_without_being_kept_where_there_is_no_place_for_it_and_that_is_said_once(monkeypatch):
+    import numba
+
+    asked, real = [], numba.njit
+
+    def njit(*, cache, **options):
+        asked.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function 'add': no locator available for file 'a.py'")
+        return real(cache=False, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    jit._warn_of_no_place.cache_clear()
+    with pytest.warns(UserWarning, match="set the variable NUMBA_CACHE_DIR to a folder that may be written") as told:
+        made = [kernel(lambda a: a + 1), exact_kernel(lambda a: a + 1)]
+    assert len(told) == 1
+    assert asked == [True, False, True, False]
+    assert [one.py_func(1) for one in made] == [2, 2]
+
+
+def test_another_error_of_numba_is_not_taken_for_a_missing_place(monkeypatch):
+    import numba
+
+    def njit(**_):
+        raise RuntimeError("no such target")
+
+    monkeypatch.setattr(numba, "njit", njit)
+    with pytest.raises(RuntimeError, match="no such target"):
+        kernel(lambda a: a)

@@ -11,10 +11,39 @@ def touch(folder, *names):
 
 
 def test_each_file_is_a_scan_for_a_network_of_one_channel(tmp_path):
-    files = touch(tmp_path, "b.nii.gz", "a_0000.nii", "notes.txt")
-    refs = find_scans(files[:2], num_channels=1)
-    assert [(ref.case_id, ref.images) for ref in refs] == [("a_0000", (files[1],)), ("b", (files[0],))]
-    assert find_scans([tmp_path], num_channels=1) == refs
+    files = touch(tmp_path, "b.nii.gz", "a_0000.nii", "new\nline.nii.gz", "notes.txt")
+    (tmp_path / "more.nii").mkdir()
+    refs = find_scans(files[:3], num_channels=1)
+    assert [(ref.case_id, ref.images) for ref in refs] == [
+        ("a", (files[1],)),
+        ("b", (files[0],)),
+        ("new\nline", (files[2],)),
+    ]
+    told = []
+    assert find_scans([tmp_path], num_channels=1, warn=told.append) == refs
+    assert told == [f"predict: 2 of 5 entries of {tmp_path} are not scans (more.nii/, notes.txt)"]
+
+
+def test_a_number_is_a_channel_only_where_the_network_has_it_and_the_first_is_there(tmp_path):
+    """A year is none, and so is the channel of another network."""
+    years = touch(tmp_path, "patient_2023.nii.gz", "patient_2024.nii.gz", "x_0001.nii.gz")
+    refs = find_scans(years, num_channels=4)
+    assert [ref.case_id for ref in refs] == ["patient_2023", "patient_2024", "x_0001"]
+    files = touch(tmp_path, "y_0000.nii.gz", "y_0001.nii.gz")
+    told = []
+    refs = find_scans(files, num_channels=1, warn=told.append)
+    assert [ref.case_id for ref in refs] == ["y", "y_0001"]
+    (text,) = told
+    assert f"{files[1]} is taken for a scan of its own" in text
+    assert "channel 1 of 'y'" in text
+
+
+def test_a_name_too_long_for_its_prediction_is_refused(tmp_path):
+    files = touch(tmp_path, "ü" * 124 + ".nii")
+    assert len(find_scans(files, num_channels=1)) == 1
+    files = touch(tmp_path, "ü" * 125 + ".nii")
+    with pytest.raises(InputError, match=r"would have a name of 257 bytes, and file systems take 255; rename ü+\.nii"):
+        find_scans(files, num_channels=1)
 
 
 def test_numbered_files_are_the_channels_of_one_scan(tmp_path):
@@ -41,7 +70,8 @@ def test_a_file_that_is_named_twice_is_taken_once(tmp_path):
     (file,) = touch(tmp_path, "x.nii.gz")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "x.nii.gz").symlink_to(file)
-    refs = find_scans([file, tmp_path, tmp_path / "links" / ".." / "x.nii.gz", tmp_path / "links"], num_channels=1)
+    inputs = [file, tmp_path, tmp_path / "links" / ".." / "x.nii.gz", tmp_path / "links"]
+    refs = find_scans(inputs, num_channels=1, warn=lambda text: None)
     assert [(ref.case_id, ref.images) for ref in refs] == [("x", (file,))]
 
 
@@ -50,5 +80,5 @@ def test_what_is_no_scan_is_refused(tmp_path):
         find_scans([tmp_path / "gone.nii.gz"], num_channels=1)
     with pytest.raises(InputError, match=r"a\.png is not named \.nii or \.nii\.gz"):
         find_scans(touch(tmp_path, "a.png"), num_channels=1)
-    with pytest.raises(InputError, match=r"holds no \.nii or \.nii\.gz file"):
+    with pytest.raises(InputError, match=r"holds no \.nii or \.nii\.gz file \(a\.png\); name one that does"):
         find_scans([tmp_path], num_channels=1)

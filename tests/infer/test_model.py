@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import ConfigError, InputError
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
 from voxelocity.infer.model import KNOWN_VERSIONS
 from voxelocity.step import build_network
@@ -51,6 +52,48 @@ def test_a_truncated_model_is_refused(tmp_path):
     path = tmp_path / WEIGHTS_NAME
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match=r"model\.safetensors is damaged .*; train the model again"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda tensor: tensor.fill_(torch.nan), r"holds NaN or infinity in '.*weight', so it cannot predict; take"),
+        (lambda tensor: tensor.to(torch.int8), r"holds other weights than model\.json beside it says"),
+        (lambda tensor: tensor.half(), r"holds other weights than model\.json beside it says"),
+    ],
+)
+def test_weights_that_no_training_writes_are_refused(tmp_path, change, text):
+    save_model(tmp_path, network(), spec())
+    path = tmp_path / WEIGHTS_NAME
+    weights = load_file(path)
+    name = max(weights, key=lambda name: weights[name].numel())
+    save_file({**weights, name: change(weights[name])}, path)
+    with pytest.raises(InputError, match=text):
+        load_model(tmp_path)
+
+
+def test_weights_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+    save_model(tmp_path, network(), spec())
+    opened = Path.open
+
+    def refuse(path, *arguments, **named):
+        if path.name == WEIGHTS_NAME:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *arguments, **named)
+
+    # By hand, as tests may run as root, who may read everything.
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read \(Permission denied\); check that it is"):
+        load_model(tmp_path)
+
+
+def test_a_network_that_nobody_trained_takes_no_memory(tmp_path, monkeypatch):
+    save_model(tmp_path, network(), spec())
+    large = {"name": "dynunet", "widths": [4096] * 9, "strides": [[2, 2, 2]] * 8}
+    description = {**spec().to_plain(), "network": large, "window": {"shape_voxel": [512, 512, 512]}}
+    (tmp_path / SPEC_NAME).write_text(json.dumps(description))
+    with pytest.raises(InputError, match=r"holds other weights than model\.json beside it says"):
         load_model(tmp_path)
 
 
@@ -106,6 +149,11 @@ def test_a_description_of_other_bytes_is_refused_with_the_cure(tmp_path, content
         ("labels", {"0": "background", "-1": "organ"}, "'-1' is not valid"),
         ("labels", {"0": "background", "65536": "organ"}, "'65536' is not valid"),
         ("window", [8, 8, 8], "window = [8, 8, 8] is not valid"),
+        ("window", {"shape_voxel": [100_000] * 3}, "100000 is not valid"),
+        ("window", {"shape_voxel": [1, 1, 1]}, "window.shape_voxel (1, 1, 1) is not a multiple of (4, 4, 4)"),
+        ("window", {"shape_voxel": [4, 4, 4]}, "leaves one voxel at the coarsest level"),
+        ("window", {"shape_voxel": [8, 8, 8], "batch_size": 10**9}, "batch_size = 1000000000 is not valid"),
+        ("network", {"name": "unet", "widths": [10**6, 8], "strides": [[2, 2, 2]]}, "1000000 is not valid"),
         ("prepared", {}, "unknown key 'prepared'; did you mean 'prepare'?"),
     ],
 )
@@ -117,14 +165,32 @@ def test_a_description_with_a_wrong_value_is_refused_with_the_cure(tmp_path, key
     assert told.endswith("; train the model again")
 
 
-@pytest.mark.parametrize("version", [2, 0, "1.5", None])
+@pytest.mark.parametrize("version", [3, 0, "1.5", None])
 def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp_path, version):
     save_model(tmp_path, network(), spec())
     told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
     assert told == (
-        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1; "
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1, 2; "
         "install the release of voxelocity that wrote it, or train the model again"
     )
+
+
+def test_a_description_without_pairs_of_classes_is_read_as_it_was_meant(tmp_path):
+    save_model(tmp_path, network(), spec())
+    values = json.loads((tmp_path / SPEC_NAME).read_text()) | {"format_version": 1}
+    del values["window"]["swap_pairs"]
+    (tmp_path / SPEC_NAME).write_text(json.dumps(values))
+    assert load_model(tmp_path)[1].window.swap_pairs == ()
+
+
+def test_pairs_of_classes_are_kept_and_must_be_classes_of_the_model(tmp_path):
+    values = spec().to_plain() | {"labels": {0: "background", 1: "eye_L", 2: "eye_R"}}
+    values["window"]["swap_pairs"] = [["eye_L", "eye_R"]]
+    again = ModelSpec.parse(json.loads(json.dumps(ModelSpec.parse(values).to_plain())))
+    assert again.window.swap_pairs == (("eye_L", "eye_R"),)
+    values["window"]["swap_pairs"] = [["eye_L", "eye_X"]]
+    with pytest.raises(ConfigError, match="swap_pairs names 'eye_X', which is not a class"):
+        ModelSpec.parse(values)
 
 
 def test_a_description_is_written_in_a_format_that_is_known():

@@ -1,9 +1,14 @@
 """Scans through a network: what shares its passes, and what becomes of the others when one scan is broken."""
 
+from collections import deque
+
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Grid, Volume, VolumeRef
@@ -11,18 +16,18 @@ from voxelocity.infer import ModelSpec, Predictor
 from voxelocity.step import build_network
 
 
-def predictor(*, channels=("CT",), batch_size=4):
+def predictor(*, channels=("CT",), batch_size=4, num_classes=2, spacing_mm="keep", window=8):
     spec = ModelSpec.parse(
         {
             "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
             "channels": list(channels),
-            "labels": {0: "background", 7: "organ"},
-            "prepare": {},
-            "window": {"shape_voxel": [8, 8, 8], "batch_size": batch_size},
+            "labels": {0: "background"} | {6 + index: f"organ {index}" for index in range(1, num_classes)},
+            "prepare": {"spacing_mm": spacing_mm},
+            "window": {"shape_voxel": [window] * 3, "batch_size": batch_size},
             "precision": {"compute": "float32"},
         }
     )
-    network = build_network(spec.network, num_channels=len(channels), num_classes=2, seed=3).eval()
+    network = build_network(spec.network, num_channels=len(channels), num_classes=num_classes, seed=3).eval()
     return Predictor(network, spec, device=torch.device("cpu"))
 
 
@@ -92,3 +97,99 @@ def test_a_scan_of_other_channels_is_refused(channels, num_found, text):
 
 def test_a_scan_of_the_right_channels_is_predicted_on_its_grid():
     assert predictor(channels=("T1", "T2")).predict(volume(2)).shape == (8, 8, 8)
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_cases_that_cannot_be_predicted_are_left_out_and_named_where_that_is_asked_for(tmp_path, num_threads):
+    refs = scans(tmp_path, 6)
+    expected = {scan.case_id: prediction for scan, prediction in predictor().stream(refs, num_threads=0)}
+    refs[1].images[0].write_bytes(b"no scan")
+    scan_of_other_channels = np.zeros((8, 8, 8, 2), np.float32)
+    nib.save(nib.Nifti1Image(scan_of_other_channels, np.eye(4)), refs[3].images[0])
+    failed = []
+    stream = predictor().stream(refs, num_threads=num_threads, on_failure=lambda *each: failed.append(each))
+    given = {scan.case_id: prediction for scan, prediction in stream}
+    assert list(given) == ["case_0", "case_2", "case_4", "case_5"]
+    assert all((given[case] == expected[case]).mean() > 0.999 for case in given)
+    assert [case for case, _ in failed] == ["case_1", "case_3"]
+    assert "is not a NIfTI file" in str(failed[0][1])
+    assert "2 channels" in str(failed[1][1])
+
+
+def broken_by(monkeypatch, predicts, value):
+    """Makes the network answer `value` where the intensity is above 20 deviations."""
+    forward = predicts._forward
+
+    def answer(windows):
+        return forward(windows).masked_fill(windows[:, :1] > 20.0, value)
+
+    monkeypatch.setattr(predicts, "_forward", answer)
+    return predicts
+
+
+def test_a_prediction_that_is_not_finite_is_an_error_that_names_its_case(tmp_path, monkeypatch):
+    refs = scans(tmp_path, 3, shape=(20, 8, 8))
+    voxels = np.random.default_rng(0).standard_normal((20, 8, 8)).astype(np.float32)
+    voxels[3, 3, 3] = 5_000.0
+    nib.save(nib.Nifti1Image(voxels, np.eye(4)), refs[1].images[0])
+    predicts = broken_by(monkeypatch, predictor(), torch.nan)
+    given = []
+    with pytest.raises(ScanError, match=r"^infer: case 'case_1': the network answered NaN or infinity"):
+        given.extend(predicts.stream(refs, num_threads=0))
+    assert [scan.case_id for scan, _ in given] == ["case_0"]
+    failed = []
+    stream = predicts.stream(refs, num_threads=0, on_failure=lambda case, error: failed.append((case, str(error))))
+    assert [scan.case_id for scan, _ in stream] == ["case_0", "case_2"]
+    assert [case for case, _ in failed] == ["case_1"]
+    assert failed[0][1].startswith("infer: case 'case_1': the network answered NaN")
+    volumes = [volume(1).with_(image=voxels[None], case_id="on the way")]
+    with pytest.raises(ScanError, match="case 'on the way': the network answered NaN"):
+        next(predicts.predict_prepared(volumes))
+
+
+@pytest.mark.parametrize("spacing_mm", ["keep", [1.5, 1.0, 2.0]])
+def test_putting_back_in_a_second_thread_gives_the_same(tmp_path, spacing_mm):
+    refs = scans(tmp_path, 4, shape=(14, 9, 8))
+    plain, behind = predictor(spacing_mm=spacing_mm), predictor(spacing_mm=spacing_mm)
+    behind._restores_behind = True
+    both = zip(plain.stream(refs, num_threads=2), behind.stream(refs, num_threads=2), strict=True)
+    for (one, expected), (other, prediction) in both:
+        assert one.case_id == other.case_id
+        np.testing.assert_array_equal(prediction, expected)
+
+
+class CountedBytes(TorchDispatchMode):
+    """Notes the largest sum of bytes of tensors that were alive at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak_bytes = 0
+        self._alive = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves((args, kwargs, result)):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        self._alive = {key: value for key, value in self._alive.items() if not value[0].expired()}
+        self.peak_bytes = max(self.peak_bytes, sum(num_bytes for _, num_bytes in self._alive.values()))
+        return result
+
+
+@pytest.mark.parametrize("spacing_mm", ["keep", [1.0, 1.0, 1.5]])
+def test_peak_of_predicting_is_the_sum_of_logits_and_a_few_volumes(tmp_path, monkeypatch, spacing_mm):
+    # Pieces as small beside these volumes as they are beside real ones.
+    monkeypatch.setattr("voxelocity.infer.window._PIECE_VALUES", 1 << 14)
+    shape, num_classes = (48, 40, 40), 14
+    refs = scans(tmp_path, 3, shape=shape)
+    with CountedBytes() as counted:
+        deque(
+            predictor(num_classes=num_classes, spacing_mm=spacing_mm, window=16, batch_size=1).stream(
+                refs, num_threads=0
+            ),
+            maxlen=0,
+        )
+    prepared_voxels = np.prod(shape) / (1.0 if spacing_mm == "keep" else 1.5)
+    # The image, the weights of the windows with a partial sum of them, and what a pass takes.
+    assert counted.peak_bytes / (4 * prepared_voxels) < num_classes + 4

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
-from voxelocity.core.errors import ConfigError, InputError
+from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.infer import WindowConfig, predict_volume, predict_volumes
-from voxelocity.infer.window import importance
+from voxelocity.infer.window import Stitched, importance, stitch_volumes
 from voxelocity.testing.window_reference import reference_probabilities
 
 CPU = torch.device("cpu")
@@ -102,6 +102,36 @@ def test_mirroring_all_axes_makes_the_prediction_of_a_mirrored_volume_the_mirror
     torch.testing.assert_close(mirrored.flip(1, 3), plain, atol=1e-5, rtol=0.0)
 
 
+def left_and_right(windows: torch.Tensor) -> torch.Tensor:
+    """Logits of a network that names bright voxels by their side: class 1 below the middle of x, class 2 above it."""
+    is_bright, middle = windows[:, 0] > 0.0, windows.shape[2] // 2
+    logits = torch.zeros((len(windows), 4, *windows.shape[2:]))
+    logits[:, 1, :middle] = 8.0 * is_bright[:, :middle]
+    logits[:, 2, middle:] = 8.0 * is_bright[:, middle:]
+    logits[:, 3] = 1.0
+    return logits
+
+
+@pytest.mark.parametrize("mirror_axes", [(0,), (0, 1), (0, 1, 2)])
+def test_mirroring_agrees_with_a_network_that_knows_left_from_right(mirror_axes):
+    volume, plain = image(1, 8, 6, 4), WindowConfig(shape_voxel=WINDOW)
+    wanted = predict_volume(left_and_right, volume, plain, device=CPU)
+    mirrored = plain.model_copy(update={"mirror_axes": mirror_axes})
+    torch.testing.assert_close(
+        predict_volume(left_and_right, volume, mirrored, device=CPU, swapped_classes=(0, 2, 1, 3)), wanted
+    )
+    confused = predict_volume(left_and_right, volume, mirrored, device=CPU)
+    assert (confused - wanted).abs().max() > 0.3
+
+
+def test_windows_mirrored_along_other_axes_swap_no_classes():
+    config = WindowConfig(shape_voxel=WINDOW, mirror_axes=(1, 2))
+    volume = image(1, 8, 6, 4)
+    wanted = predict_volume(left_and_right, volume, config, device=CPU)
+    swapped = predict_volume(left_and_right, volume, config, device=CPU, swapped_classes=(0, 2, 1, 3))
+    assert torch.equal(swapped, wanted)
+
+
 def test_small_volumes_share_passes_and_equal_the_one_by_one_result():
     shapes = [(8, 6, 4), (5, 6, 3), (8, 2, 4), (7, 5, 4), (3, 3, 3)]
     images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]
@@ -113,14 +143,18 @@ def test_small_volumes_share_passes_and_equal_the_one_by_one_result():
         torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_volumes_of_any_size_come_back_in_order_and_equal_the_one_by_one_result(batch_size):
+@pytest.mark.parametrize(
+    ("batch_size", "passes"),
+    # The volume of 16 windows, more than four passes of 3, shares none with the one behind it.
+    [(1, [1] * 23), (3, [3] * 7 + [1, 1]), (100, [23])],
+)
+def test_volumes_of_any_size_come_back_in_order_and_equal_the_one_by_one_result(batch_size, passes):
     shapes = [(5, 6, 3), (20, 6, 4), (8, 6, 4), (9, 9, 9), (4, 4, 4)]
     images = [image(1, *shape, seed=seed) for seed, shape in enumerate(shapes)]
     network = Counting()
     config = WindowConfig(shape_voxel=WINDOW, batch_size=batch_size, mirror_axes=(1,))
     together = list(predict_volumes(network, iter(images), config, device=CPU))
-    assert all(size == batch_size for size in network.batches[:-2])
+    assert network.batches[::2] == passes
     for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
         torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
 
@@ -159,6 +193,129 @@ def test_network_that_writes_every_answer_into_one_buffer_gives_the_same():
     buffer.fill_(torch.nan)
     for ours, alone in zip(together, one_by_one(network, images, config), strict=True):
         torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("shape", [(8, 6, 4), (20, 9, 5), (5, 14, 4)])
+@pytest.mark.parametrize("piece_values", [1, 100, 1 << 24])
+def test_classes_are_those_of_the_largest_probability(monkeypatch, shape, piece_values):
+    monkeypatch.setattr("voxelocity.infer.window._PIECE_VALUES", piece_values)
+    network, config, volume = Counting(), WindowConfig(shape_voxel=WINDOW), image(1, *shape)
+    (stitched,) = stitch_volumes(network, [volume], config, device=CPU)
+    classes = stitched.classes()
+    assert (classes.dtype, classes.shape) == (torch.uint8, shape)
+    assert torch.equal(classes.long(), predict_volume(network, volume, config, device=CPU).argmax(0))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_an_answer_that_is_not_finite_is_an_error_of_its_volume_alone(value):
+    network = Counting()
+
+    def answer(windows):
+        logits = network(windows)
+        logits[windows[:, :1].expand_as(logits) > 50.0] = value
+        return logits
+
+    images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
+    images[1][0, 15, 2, 2] = 99.0
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=2)
+    first, second, third = stitch_volumes(answer, images, config, device=CPU)
+    for stitched, volume in ((first, images[0]), (third, images[2])):
+        torch.testing.assert_close(stitched.probabilities(), predict_volume(network, volume, config, device=CPU))
+    with pytest.raises(ScanError, match=r"the network answered NaN or infinity .* float16"):
+        second.classes()
+
+
+def test_passes_that_do_not_fit_are_cut_and_give_the_same():
+    network, warnings = Counting(), []
+
+    def small(windows):
+        if len(windows) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return network(windows)
+
+    images = [image(1, 20, 9, 4, seed=seed) for seed in range(2)]
+    config = WindowConfig(shape_voxel=WINDOW, batch_size=7)
+    results = [each.probabilities() for each in stitch_volumes(small, images, config, device=CPU, warn=warnings.append)]
+    assert max(network.batches) == 2
+    assert warnings == [], "nothing was moved"
+    for ours, alone in zip(results, one_by_one(network, images, config), strict=True):
+        torch.testing.assert_close(ours, alone, atol=1e-5, rtol=0.0)
+
+
+def test_sums_leave_a_full_device_before_passes_are_cut(monkeypatch):
+    network, told, moved = Counting(), [], []
+    monkeypatch.setattr(Stitched, "move_to_host", lambda stitched: not moved and not moved.append(stitched))
+
+    def full_until_moved(windows):
+        if len(network.batches) == 2 and not moved:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return network(windows)
+
+    volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=3)
+    (ours,) = (
+        each.probabilities()
+        for each in stitch_volumes(full_until_moved, [volume], config, device=CPU, warn=told.append)
+    )
+    assert len(moved) == len(told) == 1
+    assert "too small" in told[0]
+    assert max(network.batches) == 3
+    torch.testing.assert_close(ours, predict_volume(network, volume, config, device=CPU), atol=1e-5, rtol=0.0)
+
+
+def test_a_window_that_does_not_fit_is_an_error_of_its_volume_alone():
+    network = Counting()
+
+    def too_small(windows):
+        if (windows > 50.0).any():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return network(windows)
+
+    images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
+    images[1][0, 2, 2, 2] = 99.0
+    first, second, third = stitch_volumes(too_small, images, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
+    assert first.probabilities().shape == third.probabilities().shape == (3, 20, 6, 4)
+    with pytest.raises(ScanError, match=r"one window of 8 x 6 x 4 voxels does not fit .* predict with --device cpu"):
+        second.probabilities()
+
+
+def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
+    def broken(windows):
+        raise RuntimeError("sizes do not match")
+
+    with pytest.raises(RuntimeError, match="sizes do not match"):
+        predict_volume(broken, image(1, *WINDOW), WindowConfig(shape_voxel=WINDOW), device=CPU)
+
+
+def test_scores_that_memory_cannot_hold_are_an_error_with_both_figures(monkeypatch):
+    monkeypatch.setattr("voxelocity.infer.window.available_memory_bytes", lambda: 3 * 20 * 6 * 4 * 4)
+    config = WindowConfig(shape_voxel=WINDOW)
+    small, large, last = stitch_volumes(Counting(), [image(1, n, 6, 4) for n in (20, 21, 5)], config, device=CPU)
+    assert small.probabilities().shape == (3, 20, 6, 4)
+    assert last.classes().shape == (5, 6, 4)
+    with pytest.raises(
+        ScanError, match=r"3 classes for 21 x 6 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; free"
+    ):
+        large.probabilities()
+
+
+@pytest.mark.gpu
+def test_a_full_device_is_helped_out_by_main_memory():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    network, told = Counting(num_classes=40), []
+    volume, config = image(1, 160, 160, 160), WindowConfig(shape_voxel=(32, 32, 32), batch_size=4, overlap=0.25)
+    host = predict_volume(network, volume, config, device=CPU)
+    network.network.cuda()
+    room_bytes = torch.cuda.memory_reserved() + host.nbytes // 2
+    torch.cuda.set_per_process_memory_fraction(room_bytes / torch.cuda.get_device_properties(0).total_memory)
+    try:
+        (stitched,) = stitch_volumes(network, [volume], config, device=torch.device("cuda"), warn=told.append)
+        ours = stitched.probabilities()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(told) == 1
+    assert not ours.is_cuda
+    torch.testing.assert_close(ours, host, atol=2e-3, rtol=0.0)
 
 
 def test_half_precision_answers_are_blended_in_float32():

@@ -23,16 +23,16 @@ def test_score_names_the_foreground_classes_alone():
     prediction, truth = volumes()
     score = case_score("case_1", prediction, truth, NAMES, SPACING_MM)
     assert score == CaseScore(
-        case_id="case_1", dice={"organ": 0.5, "tumour": 1.0}, hd95_mm={"organ": pytest.approx(0.95), "tumour": None}
+        case_id="case_1", dice={"organ": 0.5, "tumour": None}, hd95_mm={"organ": pytest.approx(0.95), "tumour": None}
     )
-    assert score.mean_dice == 0.75
+    assert score.mean_dice == 0.5
 
 
 def test_surface_distance_can_be_left_out():
     prediction, truth = volumes()
     score = case_score("case_1", prediction, truth, NAMES, SPACING_MM, surface=False)
     assert score.hd95_mm == {}
-    assert score.dice == {"organ": 0.5, "tumour": 1.0}
+    assert score.dice == {"organ": 0.5, "tumour": None}
 
 
 def test_wrong_input_is_named_with_its_case():
@@ -62,6 +62,32 @@ def test_summary_is_the_mean_over_cases_and_leaves_out_missing_distances():
 def test_summary_takes_scores_without_distances_and_an_iterator():
     summary = summarize(iter([CaseScore(case_id="a", dice={"organ": 0.5})]))
     assert (summary.mean_dice, summary.hd95_mm, summary.num_hd95) == (0.5, {"organ": None}, {"organ": 0})
+
+
+def test_a_network_that_finds_nothing_scores_zero_whatever_lies_outside_the_field_of_view():
+    names = ("background", *(f"class {index}" for index in range(1, 105)))
+    truth = np.zeros((4, 5, 6), np.uint8)
+    truth.flat[:10] = range(1, 11)
+    score = case_score("cropped", np.zeros_like(truth), truth, names, SPACING_MM)
+    assert score.mean_dice == 0.0
+    assert sum(dice is None for dice in score.dice.values()) == 94
+    summary = summarize([score, case_score("empty", truth * 0, truth * 0, names, SPACING_MM)])
+    assert summary.mean_dice == 0.0
+    assert summary.dice["class 10"] == 0.0
+    assert summary.dice["class 11"] is None
+
+
+def test_the_mean_is_over_cases_first_and_then_over_the_classes_that_are_there():
+    scores = [
+        CaseScore(case_id="a", dice={"organ": 0.8, "tumour": 0.2, "cyst": None}),
+        CaseScore(case_id="b", dice={"organ": 0.6, "tumour": None, "cyst": None}),
+        CaseScore(case_id="c", dice={"organ": None, "tumour": None, "cyst": None}),
+    ]
+    assert [score.mean_dice for score in scores] == [0.5, 0.6, None]
+    summary = summarize(scores)
+    assert summary.dice == {"organ": pytest.approx(0.7), "tumour": 0.2, "cyst": None}
+    assert summary.mean_dice == pytest.approx(0.45)
+    assert summarize(scores[2:]).mean_dice is None
 
 
 def test_no_scores_cannot_be_summarised():

@@ -29,11 +29,11 @@ def test_dice_of_a_known_pair():
     assert counts.dice() == pytest.approx((2 / 3, 4 / 6, 2 / 3))
 
 
-def test_class_in_neither_scores_one_and_class_in_one_of_them_zero():
+def test_class_in_neither_has_no_score_and_class_in_one_of_them_zero():
     counts = DiceCounts(num_classes=3)
     counts.add(torch.tensor([0, 1]), torch.tensor([0, 0]))
-    assert counts.dice()[1:] == (0.0, 1.0)
-    assert DiceCounts(num_classes=2).dice() == (1.0, 1.0)
+    assert counts.dice()[1:] == (0.0, None)
+    assert DiceCounts(num_classes=2).dice() == (None, None)
 
 
 @given(LABELS)
@@ -45,7 +45,8 @@ def test_tensors_arrays_and_monai_agree(pair):
     assert dice_of_pairs(count_pairs(prediction, truth, num_classes=CLASSES)) == ours
     theirs = compute_dice(one_hot(prediction), one_hot(truth), include_background=True, ignore_empty=False)[0]
     in_truth = [index for index in range(CLASSES) if (truth == index).any()]
-    # MONAI gives 1 and 0 where the truth is empty, by its own rule; ours follows from the definition.
+    # MONAI's rule is another where the truth is empty; ours follows from the definition, and is None where both are.
+    assert [dice is None for dice in ours] == [not (pair == index).any() for index in range(CLASSES)]
     assert [ours[i] for i in in_truth] == pytest.approx([float(theirs[i]) for i in in_truth], abs=1e-6)
 
 
@@ -57,6 +58,15 @@ def test_adding_in_parts_pools_to_the_dice_of_the_whole(pair):
         parts.add(prediction[x], truth[x])
     whole.add(prediction, truth)
     assert parts.dice() == whole.dice()
+
+
+def test_counting_in_slabs_is_counting_at_once(monkeypatch):
+    rng = np.random.default_rng(2)
+    truth, prediction = rng.integers(0, CLASSES, (2, 5, 6, 7), dtype=np.uint8)
+    monkeypatch.setattr("voxelocity.metrics.dice._SLAB_VOXELS", 32)
+    counts = DiceCounts(num_classes=CLASSES)
+    counts.add(torch.from_numpy(prediction), torch.from_numpy(truth))
+    assert counts.dice() == dice_of_pairs(count_pairs(prediction, truth, num_classes=CLASSES))
 
 
 def test_memory_order_and_dtype_do_not_matter():
@@ -87,11 +97,14 @@ def test_many_classes_do_not_overflow_the_code():
 
 
 @pytest.mark.gpu
-def test_device_counts_equal_host_counts_and_nothing_waits():
+@pytest.mark.parametrize("num_classes", [2, CLASSES, 104, 255])
+def test_device_counts_equal_host_counts_and_nothing_waits(num_classes):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    truth, prediction = torch.randint(0, CLASSES, (2, 32, 32, 32), dtype=torch.uint8)
-    host, device = DiceCounts(num_classes=CLASSES), DiceCounts(num_classes=CLASSES)
+    truth, prediction = torch.randint(0, num_classes, (2, 96, 96, 96), dtype=torch.uint8)
+    # Mostly background in both, as in scans.
+    truth[8:], prediction[10:] = 0, 0
+    host, device = DiceCounts(num_classes=num_classes), DiceCounts(num_classes=num_classes)
     host.add(prediction, truth)
     on_device = prediction.cuda(), truth.cuda()
     torch.cuda.set_sync_debug_mode("error")

@@ -210,8 +210,7 @@ def test_the_device_keeps_cases_up_to_a_quarter_of_what_it_has_free(num_training
 def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_network_needs():
     assert on_cuda(1000)["device_max_bytes"].reason == (
         "the 800 cases to learn from take 2.58 GiB of the device's 80.0 GiB free: below 25%, so that they stay there "
-        "beside the tier and no batch waits for a copy; the network is planned with 60%, its weights and workspaces "
-        "with the rest"
+        "beside the tier and no batch waits for a copy; the network is planned with the rest"
     )
     assert on_cuda(1000, free_gib=8)["device_max_bytes"].reason == (
         "the 800 cases to learn from take 2.58 GiB of the device's 8.0 GiB free: above 25%, the rest of which the "
@@ -227,3 +226,19 @@ def test_the_tier_behind_the_device_is_chosen_as_without_it():
 def test_nothing_is_kept_on_a_cpu_as_device_or_before_a_rotating_cache():
     assert "device_max_bytes" not in planned()
     assert "device_max_bytes" not in on_cuda(1000, overrides={"data.cache.tier": "rotating"})
+
+
+def test_the_folder_has_a_limit_that_its_own_data_set_fits_and_says_what_it_holds():
+    small = planned(build_s=20.0, disk_bytes=60 * GIB, cache_bytes=40 * GIB)
+    assert small["folder_max_bytes"].value == 50 * GIB
+    assert "holds 40.00 GiB now" in small["folder"].reason
+    large = planned(16_384, disk_bytes=60 * GIB, cache_bytes=40 * GIB)
+    assert large["tier"].value == "disk"
+    assert large["folder_max_bytes"].value == int(1.25 * 48 * GIB)
+    full = planned(30_000, disk_bytes=60 * GIB, cache_bytes=40 * GIB)
+    assert full["folder_max_bytes"].value == 80 * GIB
+
+
+def test_entries_that_the_folder_holds_count_as_room_for_others():
+    assert planned(16_384, disk_bytes=GIB, cache_bytes=90 * GIB)["tier"].value == "disk"
+    assert planned(16_384, disk_bytes=GIB)["tier"].value != "disk"

@@ -1,5 +1,7 @@
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -8,9 +10,11 @@ import yaml
 
 import voxelocity
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
-from voxelocity.planning import Plan, make_plan, read_overrides
+from voxelocity.planning import Plan, make, make_plan, read_overrides
 from voxelocity.planning import kept_times as kept_times_module
 from voxelocity.planning.in_turn import Times
+from voxelocity.planning.machine import survey
+from voxelocity.planning.memory_rule import device_bytes
 
 
 def test_a_plan_survives_the_way_through_its_record(tiny_msd):
@@ -193,3 +197,60 @@ def test_a_measurement_survives_the_way_through_its_record(tiny_msd, tmp_path, m
         "rounds": 5,
         "decided": True,
     }
+
+
+class SmallerThanItSays:
+    """A GPU whose trials need three times what the rules count; notes the patches and batches that were tried."""
+
+    def __init__(self, monkeypatch, room_bytes):
+        self.tried, self.needed = [], []
+        self._room_bytes = room_bytes
+        gpu = {"device": "cuda", "device_name": "GPU", "device_memory_bytes": 2**33, "device_free_bytes": 2**33}
+        monkeypatch.setattr(make, "survey", lambda *_, **__: replace(survey("cpu", cache_folder=Path()), **gpu))
+        monkeypatch.setattr(make, "_MEASURE", "again")
+        monkeypatch.setattr("voxelocity.planning.kept_times.time_steps", self.time_steps)
+
+    def time_steps(self, task, ways, device, *, limit_s, clock):
+        self.tried.append((task.batch_size, task.patch_voxel))
+        needed = 3 * device_bytes(
+            task.network,
+            patch_voxel=task.patch_voxel,
+            batch_size=task.batch_size,
+            num_channels=task.num_channels,
+            num_classes=task.num_classes,
+            is_half=True,
+        )
+        self.needed.append(needed)
+        why_not = "the device's memory is too small for the planned step"
+        is_full = needed > self._room_bytes
+        return Times(seconds={}, why_not=why_not if is_full else "no time", ran_out_of_memory=is_full)
+
+
+def test_a_trial_that_runs_out_of_memory_makes_the_plan_smaller_until_it_fits(tiny_msd, tmp_path, monkeypatch):
+    cases = voxelocity.open(tiny_msd)
+    gpu = SmallerThanItSays(monkeypatch, 3 * 2**30)
+    planned = make_plan(cases, cache_folder=tmp_path, overrides={"data.prepare.spacing_mm": [0.1, 0.1, 0.1]})
+    assert len(gpu.tried) > 1
+    assert gpu.tried[-1] == (planned.plan.data.batch_size, planned.plan.data.patch.shape_voxel)
+    assert gpu.needed == sorted(set(gpu.needed), reverse=True)
+    assert gpu.needed[-1] <= 3 * 2**30 < gpu.needed[-2]
+    assert len({choice.key for choice in planned.choices}) == len(planned.choices)
+    # A run that continues keeps what it took, whatever is free now.
+    again = make_plan(
+        cases,
+        cache_folder=tmp_path,
+        overrides={"data.prepare.spacing_mm": [0.1, 0.1, 0.1], "planner.measure": "never"},
+        begun=planned.plan,
+    )
+    assert (again.plan.data.patch, again.plan.data.batch_size) == (
+        planned.plan.data.patch,
+        planned.plan.data.batch_size,
+    )
+    assert again.plan.network == planned.plan.network
+
+
+def test_a_plan_that_cannot_become_smaller_is_kept_as_it_is(tiny_msd, tmp_path, monkeypatch):
+    gpu = SmallerThanItSays(monkeypatch, 0)
+    plan = {"data.patch.shape_voxel": [16, 16, 16], "data.batch_size": 2, "network.widths": [8, 16, 32]}
+    planned = make_plan(voxelocity.open(tiny_msd), cache_folder=tmp_path, overrides=plan)
+    assert (planned.plan.data.batch_size, len(gpu.tried)) == (2, 2)

@@ -1,9 +1,13 @@
+import re
+
 import numpy as np
 import pytest
 
+from voxelocity.planning import Plan
 from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
 from voxelocity.planning.machine import Machine
+from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.rules import RULES, coarsen
 
 GIB = 2**30
@@ -73,8 +77,6 @@ def chosen(facts, key):
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("shape", [(35, 50, 36), (512, 512, 120), (64, 64, 4), (20, 300, 300), (9, 9, 9), (5, 6, 1)])
 def test_any_data_gets_a_complete_and_valid_plan_with_reasons(device, shape):
-    from voxelocity.planning import Plan
-
     facts = settled(fingerprint(tuple(map(float, shape))), machine(device))
     Plan.parse(facts.settled)
     assert all(len(choice.reason) > 3 for choice in facts.choices)
@@ -104,6 +106,11 @@ def test_ct_is_windowed_and_mr_is_not():
     ct = settled(fingerprint(channels=("CT",)))
     assert chosen(ct, "data.prepare.intensity.mode").value == "window"
     assert chosen(ct, "data.prepare.intensity.low").value == 10
+    air = Intensity(percentile_00_5=10, median=50, percentile_99_5=90, mean=51, std=20, lowest=-1000, highest=900)
+    by_air = chosen(settled(fingerprint(channels=("image",), intensity=(air,))), "data.prepare.intensity.mode")
+    assert (by_air.value, by_air.reason[:24]) == ("window", "air near -1000: these ar")
+    unnamed = chosen(settled(fingerprint(channels=("image",))), "data.prepare.intensity.mode")
+    assert "if they are CT numbers, name the channel CT (docs/data-sets.md)" in unnamed.reason
     mr = settled(fingerprint(channels=("T1", "T2")))
     assert chosen(mr, "data.prepare.intensity.mode").value == "zscore"
     assert "data.prepare.intensity.low" not in {choice.key for choice in mr.choices}
@@ -149,16 +156,12 @@ def test_a_persons_value_wins_and_later_rules_see_it():
 
 
 def test_a_patch_of_your_own_gets_a_network_and_a_window_that_suit_it():
-    from voxelocity.planning import Plan
-
     plan = Plan.parse(settled(overrides={"data.patch.shape_voxel": [36, 36, 20]}).settled)
     assert plan.network.divisor == (4, 4, 4)
     assert plan.window.shape_voxel == (36, 36, 20)
 
 
 def test_cases_may_keep_their_own_spacing():
-    from voxelocity.planning import Plan
-
     plan = Plan.parse(settled(overrides={"data.prepare.spacing_mm": "keep"}).settled)
     assert plan.data.prepare.spacing_mm == "keep"
 
@@ -168,7 +171,91 @@ def test_strides_of_your_own_decide_the_number_of_levels():
     assert len(chosen(facts, "network.widths").value) == 3
 
 
+def test_mirrored_windows_swap_the_classes_that_flipped_patches_swap():
+    from voxelocity.planning import Plan
+
+    facts = settled(fingerprint(class_names=("background", "kidney_left", "kidney_right")))
+    plan = Plan.parse(facts.settled)
+    assert plan.data.augment.swap_pairs == plan.window.swap_pairs == (("kidney_left", "kidney_right"),)
+    assert plan.window.mirror_axes == (0,)
+
+
 def test_the_window_is_the_patch_and_mirrored_as_it_was_flipped():
     facts = settled(overrides={"data.augment.flip_probability": [0.5, 0.0, 0.2]})
     assert chosen(facts, "window.shape_voxel").value == chosen(facts, "data.patch.shape_voxel").value == [32, 48, 32]
     assert chosen(facts, "window.mirror_axes").value == [0, 2]
+
+
+def planned(free_gib, num_classes=2, num_channels=1, **options):
+    names = ("background", *(f"class {index}" for index in range(1, num_classes)))
+    data = fingerprint((512.0, 512.0, 300.0), channels=("CT",) * num_channels, class_names=names)
+    on = machine("cuda", device_memory_bytes=int(80 * GIB), device_free_bytes=int(free_gib * GIB))
+    facts = settled(data, on, **options)
+    return facts, Plan.parse(facts.settled)
+
+
+def needed_bytes(plan, num_classes, num_channels):
+    return device_bytes(
+        plan.network,
+        patch_voxel=plan.data.patch.shape_voxel,
+        batch_size=plan.data.batch_size,
+        num_channels=num_channels,
+        num_classes=num_classes,
+        is_half=True,
+    )
+
+
+@pytest.mark.parametrize("free_gib", [2, 4, 6, 8, 11, 12, 16, 24, 80])
+@pytest.mark.parametrize(("num_classes", "num_channels"), [(2, 1), (15, 1), (5, 4), (105, 1)])
+def test_every_plan_fits_the_memory_that_is_free_by_its_own_count(free_gib, num_classes, num_channels):
+    facts, plan = planned(free_gib, num_classes, num_channels)
+    assert needed_bytes(plan, num_classes, num_channels) <= free_gib * GIB
+    assert 2 <= plan.data.batch_size <= 8
+    reason = chosen(facts, "data.batch_size").reason
+    takes, room = re.search(r"estimated ([\d.]+) of the ([\d.]+) GiB free", reason).groups()
+    assert float(takes) <= float(room) <= free_gib
+
+
+def test_more_memory_gives_larger_patches_then_larger_batches():
+    sizes = []
+    for free_gib in (2, 4, 6, 8, 12, 16, 24, 80):
+        _, plan = planned(free_gib, num_classes=15)
+        voxels = np.prod(plan.data.patch.shape_voxel)
+        sizes.append((plan.network.widths[0], voxels, plan.data.batch_size))
+    assert [width for width, _, _ in sizes] == sorted(width for width, _, _ in sizes)
+    assert [voxels * batch for _, voxels, batch in sizes] == sorted(voxels * batch for _, voxels, batch in sizes)
+    assert sizes[0] < sizes[-1]
+    assert sizes[-1] == (32, 128**3, 8)
+
+
+def test_classes_and_other_programs_take_memory_from_the_patch():
+    few, many = (planned(8, num_classes)[1].data.patch.shape_voxel for num_classes in (2, 105))
+    assert np.prod(many) < 0.7 * np.prod(few)
+    facts, _ = planned(6)
+    assert "memory that is free on some GPU" in chosen(facts, "data.patch.shape_voxel").reason
+
+
+def test_narrow_networks_are_planned_where_small_patches_do_not_suffice_and_it_is_said():
+    facts, plan = planned(1.0, num_classes=15)
+    assert plan.network.widths[0] < 32
+    assert "narrower than nnU-Net's 32" in chosen(facts, "network.widths").reason
+
+
+def test_what_does_not_fit_at_all_is_called_so():
+    facts, _ = planned(0.4, num_classes=105)
+    assert chosen(facts, "data.batch_size").reason.startswith("does not fit: 2 patches take an estimated")
+
+
+def test_cases_kept_on_the_device_leave_less_for_the_network():
+    alone, _ = planned(24)
+    beside, _ = planned(24, overrides={"data.cache.device_max_bytes": 16 * GIB})
+    assert chosen(beside, "data.batch_size").value < chosen(alone, "data.batch_size").value
+
+
+def test_a_persons_patch_widths_and_batch_are_what_the_rest_is_fitted_to():
+    _, plan = planned(6, overrides={"data.patch.shape_voxel": [128, 128, 128], "data.batch_size": 4})
+    assert (plan.data.patch.shape_voxel, plan.data.batch_size) == ((128, 128, 128), 4)
+    assert plan.network.widths[0] < 32
+    _, wide = planned(6, overrides={"network.widths": [64, 128, 256, 512], "network.strides": [[2, 2, 2]] * 3})
+    _, usual = planned(6)
+    assert np.prod(wide.data.patch.shape_voxel) < np.prod(usual.data.patch.shape_voxel)

@@ -93,12 +93,21 @@ def test_the_smaller_patch_still_fits_the_network(patch, divisor, smaller):
 
 
 def test_a_device_without_the_memory_for_it_is_said(monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    step = step_trial.TrainingStep.__call__
+    for fits, which in ((0, "the planned step"), (1, "trying others next to it")):
+        num_whole = 0
 
-    monkeypatch.setattr(step_trial, "_timed", full)
-    times = time_steps(TASK, WAYS, CPU, limit_s=6.0)
-    assert (times.seconds, times.why_not) == ({}, "the device's memory is too small to try others beside it")
+        def full(training, batch, learning_rate, fits=fits):
+            nonlocal num_whole
+            num_whole += len(batch.image) == TASK.batch_size
+            if num_whole > fits:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return step(training, batch, learning_rate)
+
+        monkeypatch.setattr(step_trial.TrainingStep, "__call__", full)
+        times = time_steps(TASK, WAYS, CPU, limit_s=6.0)
+        assert (times.seconds, times.why_not) == ({}, f"the device's memory is too small for {which}")
+        assert times.ran_out_of_memory == (fits == 0)
 
 
 def test_task_and_ways_are_plain_data_that_tell_them_apart():

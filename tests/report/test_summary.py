@@ -3,6 +3,7 @@ import pytest
 from voxelocity.core.records import CaseScore
 from voxelocity.report import read_run
 from voxelocity.report.summary import (
+    absent_text,
     mean_dice,
     mean_hd95_mm,
     part_shares,
@@ -10,6 +11,7 @@ from voxelocity.report.summary import (
     summarize_classes,
     throughput,
     verdict,
+    without_surface_text,
     worst_first,
 )
 
@@ -63,6 +65,27 @@ def test_classes_are_summed_up_with_their_worst_case():
     assert (liver.worst_dice, liver.worst_case_id, liver.mean_hd95_mm, liver.num_without_surface) == (0.8, "b", 2.0, 0)
     assert (tumour.mean_dice, tumour.median_dice, tumour.worst_dice) == (pytest.approx(0.4), 0.5, 0.0)
     assert (tumour.mean_hd95_mm, tumour.num_without_surface) == (5.0, 1)
+
+
+def test_absent_classes_count_in_no_mean_and_missed_ones_stay_in_sight(write, events):
+    scores = [
+        CaseScore(case_id="a", dice={"liver": 0.9, "jaw": 0.0, "cyst": None}, hd95_mm={"liver": 2.0, "jaw": None}),
+        CaseScore(case_id="b", dice={"liver": 0.7, "jaw": 0.0, "cyst": None}, hd95_mm={"liver": 4.0, "jaw": None}),
+        CaseScore(case_id="c", dice={"liver": 0.5, "jaw": None, "cyst": None}, hd95_mm={"liver": 6.0, "jaw": None}),
+    ]
+    for score in scores:
+        score.hd95_mm["cyst"] = None
+    liver, jaw, cyst = summarize_classes(scores)
+    assert (liver.num_absent, jaw.num_absent, cyst.num_absent) == (0, 1, 3)
+    assert (liver.num_without_surface, jaw.num_without_surface, cyst.num_without_surface) == (0, 2, 0)
+    assert (jaw.mean_dice, jaw.worst_dice, jaw.worst_case_id) == (0.0, 0.0, "a")
+    assert (cyst.mean_dice, cyst.median_dice, cyst.worst_dice, cyst.worst_case_id) == (None, None, None, "")
+    assert without_surface_text(scores).startswith("2 of 5 structures left out")
+    assert absent_text(scores) == "1 of 3 classes in no case, counted in no mean"
+    run = read_run(write(events=events, scores=[vars(score) for score in scores]))
+    assert mean_dice(run) == pytest.approx((0.7 + 0.0) / 2)
+    complete = [score for score in SCORES if score.case_id != "b"]
+    assert absent_text(complete) == without_surface_text(complete) == ""
 
 
 def test_surface_distances_that_do_not_exist_are_left_out_of_the_mean():

@@ -145,6 +145,15 @@ def test_scores_show_the_five_worst_cases():
     assert "worst cases" not in shown(score_table(SCORES[:1]), width=80)
 
 
+def test_the_headline_of_scores_says_what_it_leaves_out():
+    missed = CaseScore(case_id="a", dice={"liver": 0.9, "jaw": 0.0, "cyst": None}, hd95_mm={"liver": 2.0, "jaw": None})
+    text = shown(score_table([missed]), width=100)
+    assert "1 of 3 classes in no case" in text
+    assert "HD95: 1 of 2 structures left out" in text
+    whole = CaseScore(case_id="a", dice={"liver": 0.9}, hd95_mm={"liver": 2.0})
+    assert "left out" not in shown(score_table([whole]), width=100)
+
+
 def test_the_data_set_says_whether_cases_were_held_out(record):
     assert "fold 0 held out" in shown(dataset_panel(record["dataset"], {}), width=120)
     record["dataset"] |= {"held_out": False, "fold": "all"}

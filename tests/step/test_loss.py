@@ -36,7 +36,21 @@ def test_dice_alone_equals_that_of_monai(logits_and_label):
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_half_precision_logits_are_summed_in_float32(logits_and_label):
-    logits, label = logits_and_label
-    loss = build_loss(LossConfig())(logits.bfloat16(), label)
-    assert loss.dtype == torch.float32
+@pytest.mark.parametrize("name", ["dice_ce", "dice"])
+@pytest.mark.parametrize("compute", [torch.float16, torch.bfloat16])
+def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compute, name):
+    rng = torch.Generator().manual_seed(0)
+    # A class of 10^6 voxels: float16 ends at 65,504, and bfloat16 counts in steps of 4,096 there.
+    label = torch.zeros(1, 104, 100, 100, dtype=torch.uint8)
+    label[:, 4:] = 1
+    logits = torch.randn(1, 2, 104, 100, 100, generator=rng).to(compute).requires_grad_()
+    loss = build_loss(LossConfig(name=name))
+    expected = loss(logits.detach().float(), label)
+    with torch.autocast("cpu", dtype=compute):
+        found = loss(logits, label)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.0)
+    # Scaled as a GradScaler does; unscaled gradients of a voxel are below what float16 holds.
+    (gradient,) = torch.autograd.grad(found * 2.0**16, logits)
+    assert gradient.isfinite().all()
+    assert gradient.abs().max() > 0.0

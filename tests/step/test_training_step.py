@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.observe import SpanRecorder
 from voxelocity.step import (
     LossConfig,
@@ -18,19 +19,21 @@ from voxelocity.step import (
 NETWORK = NetworkConfig.parse({"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]})
 
 
-def training(compute="float32", average_decay=0.9, name="sgd", compile="none"):
+def training(compute="float32", average_decay=0.9, name="sgd", compile="none", seed=0, warn=None, **network):
     return TrainingStep(
-        build_network(NETWORK, num_channels=1, num_classes=2, seed=0),
+        build_network(NETWORK.model_copy(update=network), num_channels=1, num_classes=2, seed=0),
         build_loss(LossConfig()),
         optimizer=OptimizerConfig(name=name, learning_rate=0.05, average_decay=average_decay, momentum=0.9),
         precision=PrecisionConfig(compute=compute, channels_last=compute != "float32", compile=compile),
         device=torch.device("cpu"),
+        seed=seed,
+        warn=warn,
     )
 
 
-def batch(step=0):
+def batch(step=0, size=2):
     rng = torch.Generator().manual_seed(step % 3)
-    image = torch.randn(2, 1, 8, 8, 8, generator=rng)
+    image = torch.randn(size, 1, 8, 8, 8, generator=rng)
     return Batch(image=image, label=(image[:, 0] > 0).to(torch.uint8), draws=(), regions=(), step=step)
 
 
@@ -42,8 +45,19 @@ def test_steps_lower_the_loss(compute, name):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_going_on_from_a_saved_state_gives_the_same_weights_bit_for_bit():
-    through, first = training(), training()
+def weights(step, name="network"):
+    return getattr(step, name).state_dict()
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+# Batch norms count their batches in an integer, which has no average; dropout draws numbers at every step.
+@pytest.mark.parametrize("network", [{}, {"norm": "batch"}, {"dropout": 0.3}])
+def test_going_on_from_a_saved_state_gives_the_same_weights_bit_for_bit(network):
+    through, first = training(**network), training(**network)
     for i in range(6):
         through(batch(i), 0.05)
     for i in range(3):
@@ -51,23 +65,121 @@ def test_going_on_from_a_saved_state_gives_the_same_weights_bit_for_bit():
     file = io.BytesIO()
     torch.save(first.state(), file)
     file.seek(0)
-    second = training()
+    torch.manual_seed(99)
+    second = training(**network)
     second.load_state(torch.load(file, weights_only=True))
     for i in range(3, 6):
         second(batch(i), 0.05)
-    for network in ("network", "averaged"):
-        a, b = getattr(through, network).state_dict(), getattr(second, network).state_dict()
-        assert all(torch.equal(a[name], b[name]) for name in a), network
+    for name in ("network", "averaged"):
+        assert_equal(weights(through, name), weights(second, name))
 
 
-def test_the_average_lags_behind_the_weights_and_is_the_network_itself_when_off():
-    step = training(average_decay=0.99)
+def test_the_masks_of_dropout_follow_the_seed_and_the_step_and_leave_torchs_numbers_alone():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    losses = {
+        (seed, number): float(training(dropout=0.5, seed=seed)(batch(number), 0.05))
+        for seed in (0, 1)
+        for number in (0, 3)
+    }
+    assert len(set(losses.values())) == 4, "batches 0 and 3 are equal, so only the masks differ"
+    assert torch.equal(torch.get_rng_state(), before)
+    assert float(training(dropout=0.5)(batch(0), 0.05)) == losses[0, 0]
+    # A network without dropout pays for none of it.
+    assert not training()._has_dropout
+
+
+def test_the_average_follows_the_weights_and_is_the_network_itself_when_off():
+    step = training(average_decay=0.99, norm="batch")
+    expected = None
     for i in range(20):
         step(batch(i), 0.05)
-    a, b = next(iter(step.averaged.parameters())), next(iter(step.network.parameters()))
-    assert not torch.equal(a, b)
+        weight = next(iter(step.network.parameters())).detach().clone()
+        share = 1.0 - min((1 + i) / (10 + i), 0.99)
+        expected = weight if expected is None else torch.lerp(expected, weight, share)
+    torch.testing.assert_close(next(iter(step.averaged.parameters())).detach(), expected)
+    assert not torch.equal(expected, weight)
+    counts = [tensor for name, tensor in weights(step, "averaged").items() if name.endswith("num_batches_tracked")]
+    assert counts
+    assert all(int(count) == 20 for count in counts)
     off = training(average_decay=0.0)
     assert off.averaged is off.network
+
+
+def test_the_average_reads_no_tensor_and_so_never_waits(monkeypatch):
+    step = training(average_decay=0.99)
+    step(batch(), 0.05)
+
+    def read(tensor):
+        raise AssertionError("a device would be waited for")
+
+    for name in ("__bool__", "__float__", "__int__", "item"):
+        monkeypatch.setattr(torch.Tensor, name, read)
+    step._average.update(step.network)
+
+
+def full_beyond(step, num_patches, error=torch.OutOfMemoryError):
+    """Makes the step's memory hold the activations of so many patches."""
+    forward = step._forward
+
+    def limited(image):
+        if len(image) > num_patches and torch.is_grad_enabled():
+            raise error("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+        return forward(image)
+
+    step._forward = limited
+    return step
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, RuntimeError])
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_same_gradients(compute, error):
+    said = []
+    whole, cut = training(compute), full_beyond(training(compute, warn=said.append), 1, error)
+    for i in range(3):
+        losses = [float(step(batch(i, size=5), 0.05)) for step in (whole, cut)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5 if compute == "float32" else 2e-2)
+    for name, weight in weights(whole).items():
+        rtol, atol = (1e-4, 1e-6) if compute == "float32" else (0.1, 2e-2)
+        torch.testing.assert_close(weights(cut)[name], weight, rtol=rtol, atol=atol)
+    assert len(said) == 1
+    for fact in ("5 patches of 8 x 8 x 8 voxels", "step 0", "5 pieces", "data.batch_size"):
+        assert fact in said[0]
+
+
+def test_pieces_see_the_same_masks_in_both_of_their_passes():
+    cut = full_beyond(training(dropout=0.5, warn=[].append), 1)
+    made = []
+    cut.network.register_forward_hook(lambda module, given, output: made.append(output.detach().clone()))
+    cut(batch(), 0.05)
+    first, second = made[-4:-2], made[-2:]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_what_cannot_be_cut_ends_in_one_sentence_with_the_cure():
+    one = full_beyond(training(warn=[].append), 0)
+    with pytest.raises(DeviceMemoryError, match=r"one patch of 8 x 8 x 8 .*data\.patch\.shape_voxel.*network\.widths"):
+        one(batch(), 0.05)
+    mixed = full_beyond(training(norm="batch", warn=[].append), 1)
+    with pytest.raises(DeviceMemoryError, match=r"2 patches .*batch norms.*data\.batch_size \(now 2\)"):
+        mixed(batch(), 0.05)
+    late = training(warn=[].append)
+
+    def full(optimizer):
+        raise torch.OutOfMemoryError("full")
+
+    late._scaler.step = full
+    with pytest.raises(DeviceMemoryError, match=r"one patch of 8 x 8 x 8 .*full"):
+        late(batch(), 0.05)
+
+
+def test_another_error_and_a_step_without_a_listener_are_left_as_they_are():
+    with pytest.raises(torch.OutOfMemoryError):
+        full_beyond(training(), 1)(batch(), 0.05)
+    broken = training(warn=[].append)
+    broken._forward = lambda image: torch.zeros(2, 3) @ image
+    with pytest.raises(RuntimeError, match="Expected size"):
+        broken(batch(), 0.05)
 
 
 def test_the_parts_of_a_step_are_spans_in_their_order():

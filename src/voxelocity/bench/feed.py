@@ -1,4 +1,4 @@
-"""`voxelocity bench feed`: batches to a waiting consumer, emulated accelerators, and a training step's wait."""
+"""`voxelocity bench feed`: batches to a waiting consumer, and a training step's wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from voxelocity.bench import ours
-from voxelocity.bench.emulated import Accelerator, most_kept_busy
 from voxelocity.bench.paired import Comparison, Side, compare
 from voxelocity.bench.peers import missing
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
@@ -28,21 +27,17 @@ _FOUR_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4)
 
 @dataclass(frozen=True, kw_only=True)
 class Feeds:
-    """A machine whose accelerators are faster than its cores: how many of them can it feed?"""
+    """A machine whose accelerators are faster than its cores: how many batches a second can it make?"""
 
     cases: PhantomSet = _FOUR_CTS
     # MLPerf's 3-D U-Net trains on patches of this size, seven at a time.
     patch: Index3 = (128, 128, 128)
-    accelerator: Accelerator = field(default_factory=Accelerator)
+    batch_size: int = 7
     num_batches: int = 12
-    # Two workers end two batches at about the same time: an even number.
-    num_peer_batches: int = 2
-    trial_s: float = 2.0
-    min_trial_batches: int = 8
+    # Two workers end two batches at about the same time: an even number, and enough that a first one counts for little.
+    num_peer_batches: int = 6
     training: Training = field(default_factory=Training)
     repeats: int = 5
-    # Each a search of several trials.
-    repeats_of_accelerators: int = 3
 
 
 def run(scenario: Feeds, places: Places) -> Iterator[Comparison]:
@@ -60,27 +55,21 @@ def _chains(scenario: Feeds, refs: Sequence[VolumeRef], cases: PreparedCases, pl
     monai = functools.partial(_monai_streams, scenario, refs)
     by_hand = _batchgenerators_streams(scenario, volumes)
     # Made chain by chain, so that what a peer keeps is let go before the next.
-    yield from _rates_and_accelerators(
-        scenario, cases, "crop only", ours.NONE, {**monai(augmented=False), **nnunet(augmented=False)}
-    )
-    yield from _rates_and_accelerators(
-        scenario, cases, "affine, flips, scale, shift, noise", ours.AS_MONAI, monai(augmented=True)
-    )
-    yield from _rates_and_accelerators(
+    yield _rates(scenario, cases, "crop only", ours.NONE, {**monai(augmented=False), **nnunet(augmented=False)})
+    yield _rates(scenario, cases, "affine, flips, scale, shift, noise", ours.AS_MONAI, monai(augmented=True))
+    yield _rates(
         scenario, cases, "nnU-Net's default augmentation", ours.AS_NNUNET, {**nnunet(augmented=True), **by_hand}
     )
 
 
-def _rates_and_accelerators(
+def _rates(
     scenario: Feeds, cases: PreparedCases, words: str, augment: AugmentConfig, peers: dict[str, OpenStream | str]
-) -> Iterator[Comparison]:
-    feed = functools.partial(
-        ours.feed_of, cases, patch=scenario.patch, batch_size=scenario.accelerator.batch_size, augment=augment
-    )
+) -> Comparison:
+    feed = functools.partial(ours.feed_of, cases, patch=scenario.patch, batch_size=scenario.batch_size, augment=augment)
     streams: dict[str, OpenStream | str] = {f"Voxelocity Feed ({cpu_budget()} threads)": feed, **peers}
-    what = f"{scenario.accelerator.batch_size} patches of {'x'.join(map(str, scenario.patch))}, {words}"
+    what = f"{scenario.batch_size} patches of {'x'.join(map(str, scenario.patch))}, {words}"
     counts = dict.fromkeys(streams, scenario.num_peer_batches) | {next(iter(streams)): scenario.num_batches}
-    rates = compare(
+    return compare(
         f"batches of {what}, {scenario.cases.words} in memory",
         "batches/s",
         "larger",
@@ -90,46 +79,12 @@ def _rates_and_accelerators(
         warmup=0,
         note="a consumer that does nothing else",
     )
-    yield rates
-    medians = {figure.name: figure.median for figure in rates.figures}
-    yield compare(
-        f"emulated H100 kept busy: {what}",
-        "accelerators",
-        "larger",
-        [_accelerators(scenario, name, stream, medians[name]) for name, stream in streams.items()],
-        repeats=scenario.repeats_of_accelerators,
-        warmup=0,
-        note=(
-            f"MLPerf Storage's rule for its 3-D U-Net: each takes a batch of {scenario.accelerator.batch_size} every "
-            f"{scenario.accelerator.step_s:g} s and computes at least {scenario.accelerator.busy_share:.0%} of the "
-            "time; 0 means that one alone waits longer"
-        ),
-    )
 
 
 def _side(name: str, stream: OpenStream | str, num_batches: int) -> Side:
     if isinstance(stream, str):
         return Side(name=name, once=None, note=stream)
     return Side(name=name, once=lambda: batches_per_s(stream, num_batches))
-
-
-def _accelerators(scenario: Feeds, name: str, stream: OpenStream | str, rate: float | None) -> Side:
-    if isinstance(stream, str) or rate is None:
-        return Side(name=name, once=None, note=str(stream))
-
-    def once() -> float:
-        return float(
-            most_kept_busy(
-                stream,
-                scenario.accelerator,
-                batches_per_s=rate,
-                trial_s=scenario.trial_s,
-                min_batches=scenario.min_trial_batches,
-            )
-        )
-
-    could = rate * scenario.accelerator.step_s
-    return Side(name=name, once=once, note=f"at its full rate it would feed {could:.3g}")
 
 
 def _monai_streams(scenario: Feeds, refs: Sequence[VolumeRef], *, augmented: bool) -> dict[str, OpenStream | str]:
@@ -141,7 +96,7 @@ def _monai_streams(scenario: Feeds, refs: Sequence[VolumeRef], *, augmented: boo
 
     random = monai_side.augmenting(scenario.patch) if augmented else monai_side.cropping(scenario.patch)
     dataset = monai_side.cached(refs, scenario.cases.kind, random)
-    batch_size = scenario.accelerator.batch_size
+    batch_size = scenario.batch_size
     return {
         loader: monai_side.process_loader(dataset, batch_size, workers),
         threads: monai_side.thread_loader(dataset, batch_size),
@@ -163,7 +118,7 @@ def _nnunet_streams(
         nnunet_feed.opened,
         place / "nnunet",
         scenario.patch,
-        batch_size=scenario.accelerator.batch_size,
+        batch_size=scenario.batch_size,
         num_classes=scenario.cases.num_classes,
         augmented=augmented,
         num_workers=workers,
@@ -180,4 +135,4 @@ def _batchgenerators_streams(scenario: Feeds, volumes: list[Volume]) -> dict[str
 
     augmentation = nnunet_side.default_augmentation(scenario.patch)
     dataset = nnunet_side.LoadedPatches(volumes, scenario.patch, augmentation)
-    return {name: monai_side.process_loader(dataset, scenario.accelerator.batch_size, workers)}
+    return {name: monai_side.process_loader(dataset, scenario.batch_size, workers)}

@@ -53,6 +53,7 @@ from voxelocity.core.volume import VolumeRef
 KEYS = ("image", "label")
 # Plain tensors and nothing else: no affine, no list of transforms.
 _BARE = (ToTensord(keys=KEYS, track_meta=False), SelectItemsd(keys=KEYS))
+_SMALL_LABEL = CastToTyped(keys="label", dtype=torch.uint8)
 _MANY = 1_000_000
 _MAP_BYTES = 2**36
 
@@ -63,7 +64,10 @@ def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
 
 
 def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bool = False) -> list[Any]:
-    """The deterministic chain of MONAI's spleen and BraTS tutorials: load, orient, resample, intensity, crop."""
+    """The deterministic chain of MONAI's spleen and BraTS tutorials: load, orient, resample, intensity, crop.
+
+    Resampled in float32 and labels kept in uint8, which MONAI leaves to the user: half the time, and less to move.
+    """
     low, high = CT_WINDOW_HU
     chain: list[Any] = [
         LoadImaged(keys=KEYS),
@@ -71,28 +75,27 @@ def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bo
         Orientationd(keys=KEYS, axcodes="RAS", labels=None),
     ]
     if spacing_mm is not None:
-        chain.append(Spacingd(keys=KEYS, pixdim=tuple(spacing_mm), mode=("bilinear", "nearest")))
+        chain.append(Spacingd(keys=KEYS, pixdim=tuple(spacing_mm), mode=("bilinear", "nearest"), dtype=torch.float32))
     if kind == "ct":
         chain.append(ScaleIntensityRanged(keys="image", a_min=low, a_max=high, b_min=0.0, b_max=1.0, clip=True))
     else:
         chain.append(NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True))
     if crop:
         chain.append(CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True))
-    return [*chain, *_BARE]
+    return [*chain, *_BARE, _SMALL_LABEL]
 
 
 def preparing_small(kind: Kind, dtype: str) -> list[Any]:
-    """The same with items as small as MONAI's transforms allow: labels in uint8, "int16" images as they are stored."""
+    """The same, or for "int16" with images as they are stored."""
     if dtype == "int16":
-        chain: list[Any] = [
+        return [
             LoadImaged(keys=KEYS, dtype=np.int16),
             EnsureChannelFirstd(keys=KEYS),
             Orientationd(keys=KEYS, axcodes="RAS", labels=None),
             *_BARE,
+            _SMALL_LABEL,
         ]
-    else:
-        chain = preparing(kind)
-    return [*chain, CastToTyped(keys="label", dtype=torch.uint8)]
+    return preparing(kind)
 
 
 def persistent(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:

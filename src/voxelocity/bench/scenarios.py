@@ -12,7 +12,6 @@ from voxelocity.bench.build import Build
 from voxelocity.bench.build import run as run_build
 from voxelocity.bench.cache import Cache
 from voxelocity.bench.cache import run as run_cache
-from voxelocity.bench.emulated import Accelerator
 from voxelocity.bench.feed import Feeds
 from voxelocity.bench.feed import run as run_feed
 from voxelocity.bench.kinds import Kinds
@@ -85,11 +84,9 @@ _QUICK: dict[str, DataclassInstance] = {
     "feed": Feeds(
         cases=_SMALL_CT,
         patch=_SIDE,
-        accelerator=Accelerator(batch_size=2, step_s=0.02),
+        batch_size=2,
         num_batches=4,
         num_peer_batches=2,
-        trial_s=0.0,
-        min_trial_batches=2,
         training=Training(
             cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
             patch=(16, 16, 16),
@@ -98,12 +95,10 @@ _QUICK: dict[str, DataclassInstance] = {
             repeats=1,
         ),
         repeats=1,
-        repeats_of_accelerators=1,
     ),
     "windows": Windows(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1),
     "build": Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1),
     "training": RealTrainings(
-        with_demo=False,
         cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
         options=("--fold", "0", *_TINY_RUN),
         resident_s=0.0,

@@ -6,7 +6,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,9 @@ from voxelocity.bench.switched import (
     figures_of,
     loss_edges,
     losses_by_stretch,
-    median_or_none,
     warm_up_s,
 )
 from voxelocity.report import (
-    LabelledRun,
     PairedRuns,
     Parity,
     RunFacts,
@@ -31,11 +29,13 @@ from voxelocity.report import (
     duration_text,
     highest_common_target,
     label_run,
+    median_run,
     paired_trainings,
     render_comparison,
 )
 from voxelocity.report.atomic import write_whole
 from voxelocity.report.quantities import dice_text, rate_text, signed_text
+from voxelocity.report.summary import mean_dice
 from voxelocity.report.views import Section, Table
 
 _MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
@@ -83,7 +83,7 @@ class SwitchReport:
         target = highest_common_target([run.best_validation for run in (*off, *on)])
         switch = self.switched.switch
         runs = tuple(
-            _median_run([label_run(run, label, target_dice=target) for run in runs])
+            median_run([label_run(run, label, target_dice=target) for run in runs])
             for runs, label in ((off, switch.off_label), (on, switch.on_label))
         )
         return PairedRuns(
@@ -203,29 +203,13 @@ class SwitchReport:
         return Table(caption="Mean loss", heads=heads, rows=rows)
 
 
-def _median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
-    """The first run with the medians of all in place of its figures, and the mean of their final Dice."""
-    dice = [run.final_dice for run in runs if run.final_dice is not None]
-    return replace(
-        runs[0],
-        seconds_to_target=median_or_none([run.seconds_to_target for run in runs]),
-        seconds_per_epoch=median_or_none([run.seconds_per_epoch for run in runs]),
-        images_per_s=median_or_none([run.images_per_s for run in runs]),
-        wall_s=median_or_none([run.wall_s for run in runs]),
-        wait_share=median_or_none([run.wait_share for run in runs]),
-        peak_host_bytes=median_or_none([run.peak_host_bytes for run in runs]),
-        peak_device_bytes=median_or_none([run.peak_device_bytes for run in runs]),
-        final_dice=statistics.fmean(dice) if dice else None,
-    )
-
-
 def _losses(runs: Sequence[RunFacts]) -> list[float]:
     """The mean over the runs of each stretch's loss."""
     return [statistics.fmean(values) for values in zip(*(losses_by_stretch(run) for run in runs), strict=True)]
 
 
 def _final_dice(runs: Sequence[RunFacts]) -> list[float]:
-    return [statistics.fmean(score.mean_dice for score in run.scores if score.dice) for run in runs]
+    return [dice for run in runs if (dice := mean_dice(run)) is not None]
 
 
 def _with_spread(*heads: str) -> list[str]:

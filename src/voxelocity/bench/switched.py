@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -181,12 +180,6 @@ def losses_by_stretch(run: RunFacts) -> tuple[float, ...]:
         weighted = (record.loss * weight for record, weight in zip(run.steps, weights, strict=True) if weight)
         means.append(sum(weighted) / total)
     return tuple(means)
-
-
-def median_or_none(values: Sequence[float | None]) -> float | None:
-    """The median; None where one of the values is not known."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known and len(known) == len(values) else None
 
 
 def _overlap(a_begin: int, a_end: int, b_begin: int, b_end: int) -> int:

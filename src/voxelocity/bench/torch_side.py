@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch.nn.functional import affine_grid, grid_sample
+from torch.utils.data import DataLoader, IterableDataset
 
+from voxelocity.bench.stream import OpenStream, passes_of
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume
 
@@ -16,17 +20,32 @@ _ANGLE = math.radians(15.0)
 _ZOOM = (0.9, 1.1)
 
 
-@contextlib.contextmanager
-def batched_grid_sample(
-    volumes: Sequence[Volume], *, patch: Index3, batch_size: int
-) -> Iterator[Iterator[tuple[torch.Tensor, torch.Tensor]]]:
-    """Batches (image (b, c, x, y, z) float32, label (b, 1, x, y, z) uint8), all of it on torch's own threads.
+def loaders(
+    volumes: Sequence[Volume], *, patch: Index3, batch_size: int, workers: Sequence[int]
+) -> dict[str, OpenStream]:
+    """Streams of batches (image (b, c, x, y, z) float32, label (b, 1, x, y, z) uint8) by the settings of their loader.
 
-    The same changes as `ours.AS_MONAI`; what lies beyond a patch counts as 0.
+    The same changes as `ours.AS_MONAI`; what lies beyond a patch counts as 0. Without worker processes all of it runs
+    on torch's own threads.
     """
-    images = [torch.from_numpy(volume.intensities()) for volume in volumes]
-    labels = [torch.from_numpy(volume.label.copy())[None] for volume in volumes if volume.label is not None]
-    yield _batches(images, labels, patch, batch_size)
+    dataset = _Batches(volumes, patch, batch_size)
+    return {f"DataLoader(num_workers={number})": functools.partial(_open, dataset, number) for number in workers}
+
+
+def _open(dataset: _Batches, num_workers: int) -> contextlib.AbstractContextManager[Iterator[Any]]:
+    return passes_of(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+
+
+class _Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Whole batches without end; every worker process makes its own."""
+
+    def __init__(self, volumes: Sequence[Volume], patch: Index3, batch_size: int) -> None:
+        self._images = [torch.from_numpy(volume.intensities()) for volume in volumes]
+        self._labels = [torch.from_numpy(volume.label.copy())[None] for volume in volumes if volume.label is not None]
+        self._patch, self._batch_size = patch, batch_size
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return _batches(self._images, self._labels, self._patch, self._batch_size)
 
 
 def _batches(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +19,11 @@ _TRAIN, _RESIDENT = "Voxelocity train", "the same step on one synthetic batch"
 
 @dataclass(frozen=True, kw_only=True)
 class RealTrainings:
-    """Whole runs, each in a fresh process as a person starts it: a small MR set, and the demo's CT phantoms."""
+    """Whole runs, each in a fresh process as a person starts it: a small MR set, or CT phantoms."""
 
     # Long enough that the start of the feed counts for little; the figure that `docs/measured.md` has is of 5 minutes.
     time_budget: str = "60s"
-    # Makes phantoms and trains on them plainly and with Voxelocity: about 2.5 minutes the first time.
-    with_demo: bool = True
-    # Trained on where there is neither the real set nor the demo; None leaves it out.
+    # Phantoms to train on as well.
     cases: PhantomSet | None = None
     options: tuple[str, ...] = ()
     resident_s: float = 8.0
@@ -40,12 +37,10 @@ class _Job:
     Attributes:
         words: for titles.
         train: trains once more, and returns the run's folder.
-        peer: how long another program waited for the same data, in percent; None where none was run.
     """
 
     words: str
     train: Callable[[], Path]
-    peer: Figure | None = None
 
 
 def run(scenario: RealTrainings, places: Places) -> Iterator[Comparison]:
@@ -65,8 +60,6 @@ def _jobs(scenario: RealTrainings, places: Places, place: Path) -> Iterator[_Job
         table = phantom_table(scenario.cases, places.work, place / "phantoms.csv")
         train = _training(table, place / "phantoms", scenario.options)
         yield _Job(words=scenario.cases.words, train=train)
-    if scenario.with_demo:
-        yield _demo(place / "demo")
 
 
 def _step_and_waiting(scenario: RealTrainings, job: _Job) -> Iterator[Comparison]:
@@ -98,7 +91,7 @@ def _step_and_waiting(scenario: RealTrainings, job: _Job) -> Iterator[Comparison
         title=f"waiting for data, {job.words}",
         unit="% of a step",
         better="smaller",
-        figures=(ours,) if job.peer is None else (ours, job.peer),
+        figures=(ours,),
         note="from the same runs",
     )
 
@@ -124,22 +117,3 @@ def _training(dataset: Path, place: Path, options: Sequence[str]) -> Callable[[]
         return place / "run"
 
     return train
-
-
-def _demo(place: Path) -> _Job:
-    """The demo as it is the first time, then its fast side alone, with the demo's own plan and cache."""
-    python_says("-m", "voxelocity", "demo", "-o", place)
-    plain = json.loads((place / "demo.json").read_text())["runs"][0]
-    runs = iter([place / "fast"])
-
-    def train() -> Path:
-        if (first := next(runs, None)) is not None:
-            return first
-        options = ("--fold", "0", "--config", place / "fast.yaml", "--overwrite")
-        python_says("-m", "voxelocity", "train", place / "phantoms", "-o", place / "fast", *options)
-        return place / "fast"
-
-    peer = Figure(
-        name=plain["label"], note="the demo's other side, run once", values=(100.0 * float(plain["wait_share"]),)
-    )
-    return _Job(words="the demo", train=train, peer=peer)

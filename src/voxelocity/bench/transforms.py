@@ -69,13 +69,10 @@ def _patches_per_s(
     patch, batch_size = scenario.patch, scenario.batch_size
     feed = functools.partial(ours.feed_of, cases, patch=patch, batch_size=batch_size, augment=ours.AS_MONAI)
     volumes = [cases[index].load() for index in range(len(cases))]
-    from voxelocity.bench import torch_side
-
-    plain = functools.partial(torch_side.batched_grid_sample, volumes, patch=patch, batch_size=batch_size)
     sides = [
         _side(scenario, f"Voxelocity Feed ({cpu_budget()} threads)", feed, scenario.num_batches),
         _monai(scenario, phantoms, refs),
-        _side(scenario, "torch: one grid_sample a batch", plain, scenario.num_peer_batches),
+        _torch(scenario, volumes),
         _torchio(scenario, volumes),
     ]
     return compare(
@@ -102,6 +99,16 @@ def _monai(scenario: Transforms, phantoms: PhantomSet, refs: Sequence[VolumeRef]
     streams = monai_side.loaders(dataset, scenario.batch_size, scenario.workers)
     best, stream = fastest(streams, scenario.num_peer_batches)
     return _side(scenario, name, stream, scenario.num_peer_batches, f"copy_cache=False, no metadata, {best}")
+
+
+def _torch(scenario: Transforms, volumes: Sequence[Volume]) -> Side:
+    from voxelocity.bench import torch_side
+
+    streams = torch_side.loaders(
+        volumes, patch=scenario.patch, batch_size=scenario.batch_size, workers=scenario.workers
+    )
+    best, stream = fastest(streams, scenario.num_peer_batches)
+    return _side(scenario, "torch: one grid_sample a batch", stream, scenario.num_peer_batches, best)
 
 
 def _torchio(scenario: Transforms, volumes: Sequence[Volume]) -> Side:

@@ -43,11 +43,10 @@ def bench(
     ] = None,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
-    from rich.console import Console
-
     from voxelocity.bench import NAMES, SWITCHES, comparison_table, run_scenario
+    from voxelocity.core.console import PlainConsole
 
-    console = Console()
+    console = PlainConsole()
     with interrupt.is_raised():
         if scenario in SWITCHES:
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)

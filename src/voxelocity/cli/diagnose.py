@@ -70,11 +70,10 @@ def diagnose(
     elif as_json:
         typer.echo(json_text(session.diagnosis))
     else:
-        from rich.console import Console
-
+        from voxelocity.core.console import PlainConsole
         from voxelocity.diagnosis.shown.screen import print_screen
 
-        print_screen(session.diagnosis, Console(), places=session.places, has_evidence=evidence)
+        print_screen(session.diagnosis, PlainConsole(), places=session.places, has_evidence=evidence)
     for note in session.notes:
         typer.echo(f"voxelocity: {note}", err=True)
     if session.status:

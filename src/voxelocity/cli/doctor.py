@@ -20,15 +20,14 @@ def doctor(
     """Show what this machine has, what is missing, and what each costs; status 1 where nothing can be trained."""
     if folder is not None and not folder.expanduser().is_dir():
         raise ConfigError(f"doctor: --folder {folder} is no folder; name one that exists")
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.diagnosis.doctor import examine, show
 
     check_up = examine(_cache_folder() if folder is None else folder.expanduser())
     if as_json:
         print(json.dumps(check_up.to_plain(), indent=1), flush=True)
     else:
-        console = Console()
+        console = PlainConsole()
         # Written by Python, not by rich, which makes status 1 of a reader that went away.
         with console.capture() as shown:
             show(check_up, console)

@@ -14,9 +14,9 @@ def explain(
     ] = False,
 ) -> None:
     """Tell what a finding of `voxelocity diagnose` means, why it costs, and what to change. Works offline."""
-    from rich.console import Console
     from rich.markdown import Markdown
 
+    from voxelocity.core.console import PlainConsole
     from voxelocity.diagnosis.findings import pages
 
     if index:
@@ -25,7 +25,7 @@ def explain(
         for each in pages.codes():
             typer.echo(f"{each}  {pages.title(each)}")
     else:
-        text, console = pages.page(code), Console()
+        text, console = pages.page(code), PlainConsole()
         if console.is_terminal:
             console.print(Markdown(text))
         else:

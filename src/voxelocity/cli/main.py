@@ -25,7 +25,7 @@ from voxelocity.cli import (
     train,
 )
 from voxelocity.core.errors import CommandError, InputError, InterruptedRunError, VoxelocityError
-from voxelocity.core.terminal_text import never_fails
+from voxelocity.core.terminal_text import never_fails, printable_lines
 from voxelocity.core.whole_file import is_out_of_space
 
 app = typer.Typer(
@@ -51,6 +51,8 @@ app.command("doctor")(doctor.doctor)
 
 # They start a person's own program, whose variables must be the person's own.
 _STARTS_A_PROGRAM = {"monitor", "diagnose"}
+# As if SIGPIPE had ended the program.
+_PIPE_STATUS = 141
 
 
 @app.callback(invoke_without_command=True)
@@ -88,6 +90,9 @@ def main() -> None:
         # What typer makes of a KeyboardInterrupt, without a word. A watched command may have ended with that status.
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             _end(interrupt.MESSAGE, interrupt.STATUS)
+        # What rich makes of a reader that went away.
+        if isinstance(ended.__context__, BrokenPipeError):
+            sys.exit(_PIPE_STATUS)
         raise
     except InputError as error:
         _end(error, 2)
@@ -97,10 +102,19 @@ def main() -> None:
         _end(error, 128 + error.signal_number)
     except VoxelocityError as error:
         _end(error, 1)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        _end(
+            f"there is too little memory ({reason}); end other programs, use a machine or a GPU with more, or make the "
+            "work smaller: smaller scans, or a smaller data.batch_size",
+            1,
+        )
     except BrokenPipeError:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        sys.exit(_PIPE_STATUS)
     except OSError as error:
         if not is_out_of_space(error):
             raise
@@ -113,6 +127,16 @@ def main() -> None:
         )
 
 
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    if "torch" not in sys.modules:
+        return False
+    from voxelocity.step.memory import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
 def _end(error: object, status: int) -> None:
-    print(f"voxelocity: {error}", file=sys.stderr)
+    print(f"voxelocity: {printable_lines(str(error))}", file=sys.stderr)
     sys.exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,12 @@ def read_device(text: str) -> Any:
     Raises:
         ConfigError: it is none of them.
     """
+    if re.fullmatch(r"cuda:\d+", text):
+        number = text.partition(":")[2]
+        raise ConfigError(
+            f"config: --device {text!r}: the first visible GPU is used; for number {number} start the command with "
+            f"CUDA_VISIBLE_DEVICES={number} and give --device cuda"
+        )
     if text not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"config: --device {text!r} is not known; choose cpu, cuda or auto")
     return text

@@ -30,8 +30,7 @@ def plan(
 
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.observe import phase
     from voxelocity.planning import make_plan
     from voxelocity.report import dataset_panel, plan_table
@@ -50,6 +49,6 @@ def plan(
     if as_json:
         print(json.dumps(record, indent=1))
         return
-    console = Console()
+    console = PlainConsole()
     console.print(dataset_panel(record["dataset"], record["fingerprint"]))
     console.print(plan_table(planned.choices))

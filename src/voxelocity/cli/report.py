@@ -148,12 +148,12 @@ def _print_lines(lines: list[str], page: Path | None) -> None:
     """Prints them wrapped at words where they are longer than the terminal is wide; figures keep their units."""
     import textwrap
 
-    from rich.console import Console
     from rich.text import Text
 
+    from voxelocity.core.console import PlainConsole
     from voxelocity.report.views import unbroken
 
-    console = Console()
+    console = PlainConsole()
     for line in lines:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         wrapped = textwrap.wrap(
@@ -180,8 +180,7 @@ def _compare_runs(
 ) -> None:
     import shlex
 
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.report import (
         MARGIN_DICE,
         MARGIN_MM,
@@ -218,6 +217,6 @@ def _compare_runs(
         )
         _print_json(record)
         return
-    console = Console()
+    console = PlainConsole()
     console.print(comparison_summary(pair))
     console.print(f"see {page}", highlight=False, soft_wrap=True)

@@ -60,13 +60,13 @@ def train(
     sinks = choose_sinks(log or [])
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
-    from rich.console import Console
-
+    from voxelocity.core.console import PlainConsole
     from voxelocity.observe import process_age_s
     from voxelocity.report import duration_text, score_table
+    from voxelocity.report.quantities import dice_text
     from voxelocity.training import train as run_training
 
-    console = Console()
+    console = PlainConsole()
     result = run_training(
         cases,
         out,
@@ -85,7 +85,7 @@ def train(
     )
     console.print(score_table(result.scores))
     console.print(
-        f"mean foreground Dice {result.mean_dice:.3f} after {duration_text(result.seconds)} "
+        f"mean foreground Dice {dice_text(result.mean_dice)} after {duration_text(result.seconds)} "
         f"({result.step} steps); see {result.folder / 'report.html'}",
         highlight=False,
     )

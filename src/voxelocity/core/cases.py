@@ -23,6 +23,11 @@ class Split:
     validation: tuple[VolumeRef, ...]
     held_out: bool
 
+    @property
+    def num_shared_patients(self) -> int:
+        """Patients with scans on both sides, of which a score then says too much good."""
+        return len({_patient(ref) for ref in self.training} & {_patient(ref) for ref in self.validation})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cases:
@@ -50,8 +55,22 @@ class Cases:
     def __len__(self) -> int:
         return len(self.refs)
 
+    def __repr__(self) -> str:
+        """What the data set is, in one line."""
+        num_labelled = sum(ref.label is not None for ref in self.refs)
+        classes = ", ".join(name for name in self.class_names[1:]) or "not declared"
+        return (
+            f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labelled} labelled; "
+            f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
+        )
+
     def __iter__(self) -> Iterator[VolumeRef]:
         return iter(self.refs)
+
+    @property
+    def num_patients(self) -> int:
+        """Patients among the cases; a case of which nothing is known is a patient of its own."""
+        return len({_patient(ref) for ref in self.refs})
 
     @property
     def num_channels(self) -> int:
@@ -105,3 +124,7 @@ class Cases:
                 "choose --fold all to train and validate on the same cases"
             )
         return Split(training=training, validation=validation, held_out=True)
+
+
+def _patient(ref: VolumeRef) -> str:
+    return ref.case_id if ref.patient is None else ref.patient

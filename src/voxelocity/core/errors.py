@@ -11,14 +11,16 @@ VoxelocityError
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
 ├── CheckpointError                   no usable checkpoint where one is needed
+├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
 ├── CommandError                  a person's own command cannot be started; carries the exit status of shells
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
+├── UnpredictedError                  some scans could not be predicted, all others were; carries the reasons
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class VoxelocityError(Exception):
@@ -65,6 +67,10 @@ class CheckpointError(VoxelocityError):
     """No usable checkpoint stands where one is needed."""
 
 
+class DeviceMemoryError(VoxelocityError):
+    """A training step does not fit into the memory of its device, and cannot be cut into smaller pieces."""
+
+
 class CommandError(VoxelocityError):
     """A command that a person gave cannot be started.
 
@@ -89,6 +95,18 @@ class NonFiniteLossError(VoxelocityError):
         super().__init__(message)
         self.case_ids = tuple(case_ids)
         self.step = step
+
+
+class UnpredictedError(VoxelocityError):
+    """Some scans could not be predicted; the predictions of all others are written.
+
+    Attributes:
+        reasons: why, by case id.
+    """
+
+    def __init__(self, message: str, *, reasons: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.reasons = dict(reasons)
 
 
 class InterruptedRunError(VoxelocityError):

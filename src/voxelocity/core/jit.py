@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +13,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FAST_MATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 """Without "nnan" and "ninf", so that a NaN in a volume stays one."""
+
+kernel_imports = threading.RLock()
+"""Held while a module of kernels is imported in the middle of the work. Without it, a thread that waits for another
+one's import gets what that left behind where it failed, and ends in a NameError in the place of the true one."""
 
 
 @functools.cache
@@ -22,21 +28,43 @@ def has_numba() -> bool:
 def kernel(function: _Function) -> _Function:
     """The function, compiled for each kind of argument when it is first called, and then kept on disk.
 
-    It holds no GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once a machine.
+    It holds no GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once a machine;
+    in each process where Numba has no place to keep it, which is said once.
+
     What is kept on disk is told stale by the file of the function alone: a kernel calls kernels of its own module only.
     """
-    import numba
-
-    compiled: _Function = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST_MATH)(function)
-    return compiled
+    return _kept(function, fastmath=_FAST_MATH)
 
 
 def exact_kernel(function: _Function) -> _Function:
     """As `kernel`, but each operation rounds by itself and in the order in which it is written."""
+    return _kept(function, fastmath=False)
+
+
+def _kept(function: _Function, *, fastmath: bool | set[str]) -> _Function:
     import numba
 
-    compiled: _Function = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
-    return compiled
+    def compiled(*, cache: bool) -> _Function:
+        made: _Function = numba.njit(nogil=True, cache=cache, error_model="numpy", fastmath=fastmath)(function)
+        return made
+
+    try:
+        return compiled(cache=True)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        _warn_of_no_place()
+        return compiled(cache=False)
+
+
+@functools.cache
+def _warn_of_no_place() -> None:
+    warnings.warn(
+        "voxelocity: Numba can write neither into the folder of the package nor into the user's cache folder, so each "
+        "process compiles its loops again, which takes seconds to a minute; set the variable NUMBA_CACHE_DIR to a "
+        "folder that may be written",
+        stacklevel=2,
+    )
 
 
 def inlined(function: _Function) -> _Function:

@@ -54,16 +54,18 @@ class CaseScore:
     """How well one case was segmented, on its own grid.
 
     Attributes:
-        dice: class name to Dice (1.0 where truth and prediction are both empty).
+        dice: class name to Dice; None where the class is in neither truth nor prediction, so that it counts in no mean.
         hd95_mm: class name to the 95th percentile surface distance; None where truth or prediction is empty.
         hd95_estimated: classes whose distance was taken from a part of a surface that is many times the other's.
     """
 
     case_id: str
-    dice: Mapping[str, float]
+    dice: Mapping[str, float | None]
     hd95_mm: Mapping[str, float | None] = field(default_factory=dict)
     hd95_estimated: tuple[str, ...] = ()
 
     @property
-    def mean_dice(self) -> float:
-        return sum(self.dice.values()) / len(self.dice)
+    def mean_dice(self) -> float | None:
+        """Over the classes that are in truth or prediction; None where none is."""
+        present = [dice for dice in self.dice.values() if dice is not None]
+        return sum(present) / len(present) if present else None

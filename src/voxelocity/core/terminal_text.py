@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " if c.isspace() else "?" for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """As `printable`, but line breaks stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def wrapped(text: str, columns: int, *, first: str = "", rest: str = "") -> list[str]:
     """The text in lines of `columns` at the most. A word that is longer, such as a path, has a line of its own.
 

@@ -29,12 +29,14 @@ class VolumeRef:
         images: one file per channel, or one file that holds all of them on its fourth axis.
         label: the label file, absent for cases to predict.
         fold: the fold in which this case is held out, where the data set says so.
+        patient: whose scan it is, as the data set says or as its names tell; cases of one patient stay in one fold.
     """
 
     case_id: str
     images: tuple[Path, ...]
     label: Path | None = None
     fold: int | None = None
+    patient: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -60,12 +61,13 @@ def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> No
         file.write(content)
 
 
-def remove_abandoned(folder: Path, *, names: tuple[str, ...]) -> int:
-    """Removes what killed writers of these files left in a folder that no one else writes into now.
+def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: float = 0.0) -> int:
+    """Removes what killed writers of these files left in a folder.
 
     Args:
         folder: that may be missing.
         names: beginnings of the files' names.
+        older_than_s: age below which a file may be another writer's that is at work; 0 where there is none.
 
     Returns:
         How many files were removed.
@@ -75,9 +77,14 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...]) -> int:
         left = [path for path in folder.iterdir() if path.name.startswith(starts) and path.name.endswith(_SUFFIX)]
     except (FileNotFoundError, NotADirectoryError):
         return 0
+    num_removed = 0
     for path in left:
-        path.unlink(missing_ok=True)
-    return len(left)
+        # It may be moved to its place at this moment.
+        with contextlib.suppress(FileNotFoundError):
+            if older_than_s == 0.0 or time.time() - path.stat().st_mtime > older_than_s:
+                path.unlink()
+                num_removed += 1
+    return num_removed
 
 
 def is_out_of_space(error: OSError) -> bool:

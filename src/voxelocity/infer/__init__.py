@@ -1,7 +1,7 @@
 """A trained network applied: sliding window, models on disk, scans in and predictions out."""
 
-from voxelocity.infer.files import find_scans, predict_files
-from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, load_model, save_model
+from voxelocity.infer.files import PredictedScan, find_scans, predict_files
+from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, TrainedOn, load_model, save_model
 from voxelocity.infer.predictor import ClassIndices, Predictor
 from voxelocity.infer.window import Forward, WindowConfig, predict_volume, predict_volumes
 
@@ -11,7 +11,9 @@ __all__ = [
     "ClassIndices",
     "Forward",
     "ModelSpec",
+    "PredictedScan",
     "Predictor",
+    "TrainedOn",
     "WindowConfig",
     "find_scans",
     "load_model",

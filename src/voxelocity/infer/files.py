@@ -2,39 +2,87 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from voxelocity.core.errors import InputError, OutputError
-from voxelocity.core.volume import VolumeRef
-from voxelocity.data.decode import read_header, write_scan
+from voxelocity.core.errors import InputError, OutputError, ScanError, UnpredictedError
+from voxelocity.core.slabs import slabs
+from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.core.whole_file import remove_abandoned
+from voxelocity.data.decode import HOW_TO_CONVERT, ScanHeader, read_header, write_scan
+from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
 from voxelocity.infer.model import ModelSpec, load_model
-from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.predictor import ClassIndices, Predictor
 
-_NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)$", re.IGNORECASE)
-_CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})$")
+_NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)\Z", re.IGNORECASE | re.DOTALL)
+_CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
+_MAX_NAME_BYTES = 255
+_LISTED = 5
+# Writing one prediction takes seconds: what is older was left by a process that was killed.
+_ABANDONED_S = 3_600.0
+_COUNTED_VALUES = 1 << 20
 
 
-def find_scans(inputs: Sequence[Path], *, num_channels: int) -> tuple[VolumeRef, ...]:
+@dataclass(frozen=True, kw_only=True)
+class PredictedScan:
+    """A prediction that was written.
+
+    Attributes:
+        case_id: of the scan.
+        path: the file.
+        seconds: since the prediction before it was written, or since the start.
+        num_voxels: of each class but the first, by name.
+        voxel_ml: volume of one voxel.
+    """
+
+    case_id: str
+    path: Path
+    seconds: float
+    num_voxels: Mapping[str, int]
+    voxel_ml: float
+
+
+def find_scans(
+    inputs: Sequence[Path], *, num_channels: int, warn: Callable[[str], None] = warnings.warn
+) -> tuple[VolumeRef, ...]:
     """The scans that files and folders name, sorted by case.
 
-    A network of one channel takes each file as one scan. A network of several takes nnU-Net's names
-    (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) as one scan, and any other file as a scan with all channels in it.
-    A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
+    Files with nnU-Net's names (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) are the channels of one scan: those whose
+    number the network has a channel for, where `CASE_0000` is among them. Any other file is a scan with all channels in
+    it. A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
+
+    Args:
+        inputs: NIfTI files, or folders of them, whose folders are not searched.
+        num_channels: of the network.
+        warn: told what was left out of a folder, and which channel was taken for a scan of its own.
 
     Raises:
-        InputError: a path does not exist, is no NIfTI file, a channel is missing, or two scans share a name.
+        InputError: a path does not exist, is no NIfTI file, a channel is missing, two scans share a name, or a name is
+            too long for a prediction.
     """
-    files = [file for path in inputs for file in _files_of(path)]
+    stems = [(file, _stem(file)) for path in inputs for file in _files_of(path, warn)]
+    numbered = [_CHANNEL.match(stem) for _, stem in stems]
+    begun = {match["case"] for match in numbered if match and int(match["channel"]) == 0}
     by_case: dict[str, dict[int, Path]] = {}
-    for file in files:
-        stem = _stem(file)
-        match = _CHANNEL.match(stem) if num_channels > 1 else None
-        case, channel = (match["case"], int(match["channel"])) if match else (stem, 0)
+    for (file, stem), match in zip(stems, numbered, strict=True):
+        case, channel = stem, 0
+        if match and match["case"] in begun:
+            if int(match["channel"]) < num_channels:
+                case, channel = match["case"], int(match["channel"])
+            else:
+                warn(
+                    f"predict: {file} is taken for a scan of its own: by its name it is channel "
+                    f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0 on"
+                )
         channels = by_case.setdefault(case, {})
         if channel in channels and channels[channel].samefile(file):
             continue
@@ -44,15 +92,21 @@ def find_scans(inputs: Sequence[Path], *, num_channels: int) -> tuple[VolumeRef,
                 "predict them into different folders"
             )
         channels[channel] = file
-    refs = []
-    for case, channels in sorted(by_case.items()):
-        if len(channels) > 1 and sorted(channels) != list(range(num_channels)):
-            raise InputError(
-                f"predict: case '{case}' has the channels {sorted(channels)}, but the network takes 0 to "
-                f"{num_channels - 1}; add the missing files next to {next(iter(channels.values()))}"
-            )
-        refs.append(VolumeRef(case_id=case, images=tuple(channels[k] for k in sorted(channels))))
-    return tuple(refs)
+    return tuple(_ref(case, channels, num_channels) for case, channels in sorted(by_case.items()))
+
+
+def _ref(case: str, channels: Mapping[int, Path], num_channels: int) -> VolumeRef:
+    if len(channels) > 1 and sorted(channels) != list(range(num_channels)):
+        raise InputError(
+            f"predict: case '{case}' has the channels {sorted(channels)}, but the network takes 0 to "
+            f"{num_channels - 1}; add the missing files next to {next(iter(channels.values()))}"
+        )
+    if len(os.fsencode(_name(case))) > _MAX_NAME_BYTES:
+        raise InputError(
+            f"predict: the prediction of case '{case}' would have a name of {len(os.fsencode(_name(case)))} bytes, and "
+            f"file systems take {_MAX_NAME_BYTES}; rename {channels[min(channels)].name}"
+        )
+    return VolumeRef(case_id=case, images=tuple(channels[k] for k in sorted(channels)))
 
 
 def predict_files(
@@ -62,51 +116,160 @@ def predict_files(
     *,
     device: torch.device,
     num_threads: int,
-    on_case: Callable[[str, Path], None],
-) -> tuple[Path, ...]:
+    overwrite: bool = False,
+    on_start: Callable[[int], None] = lambda num_scans: None,
+    on_case: Callable[[PredictedScan], None] = lambda scan: None,
+    on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> tuple[PredictedScan, ...]:
     """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
+
+    Qform, sform and units are the scan's. A scan that cannot be predicted does not keep the others from it.
 
     Args:
         run: the folder of a finished run.
         inputs: NIfTI files, or folders of them.
-        out: made if it does not exist; a prediction of the same name is replaced, each file at once, a scan never.
+        out: made if it does not exist. A scan is never replaced.
         device: where the network runs.
-        num_threads: scans decoded ahead.
-        on_case: told each case and the file written for it.
+        num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+        overwrite: whether predictions of the same name are replaced, each file at once.
+        on_start: told how many scans there are.
+        on_case: told of each prediction that was written.
+        on_failure: told each case that cannot be predicted, and why, as soon as it is known.
+        warn: told once of each scan that is unlike the training scans, of a run that was never validated, of files that
+            are left out, and of a device with too little memory.
 
     Raises:
-        InputError: there is no model, an input is missing or cannot be used, or `out` cannot be written. What names,
-            headers and `out` can tell is told before the first scan is predicted; of a scan whose voxels turn out to be
-            broken, when the predictions of those before it are written.
+        InputError: there is no model, an input is missing, a prediction exists already, or `out` cannot be written; or
+            the only scan cannot be used. What names and headers can tell is told before the first scan is predicted.
+        UnpredictedError: some scans could not be predicted; all others were.
     """
     network, spec = load_model(run)
-    refs = find_scans(inputs, num_channels=len(spec.channels))
+    refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
-    _check_headers(refs, spec)
+    if not overwrite:
+        _check_nothing_is_replaced(refs, out)
+    for text in model_doubts(run, spec, device):
+        warn(f"predict: {text}")
+    on_start(len(refs))
+    reasons: dict[str, str] = {}
+
+    def fail(case_id: str, error: ScanError) -> None:
+        if len(refs) == 1:
+            raise error
+        reasons[case_id] = str(error)
+        on_failure(case_id, str(error))
+
+    headers = _read_headers(refs, spec, fail)
+    refs_left = [ref for ref in refs if ref.case_id in headers]
+    _make_folder(out, refs)
+    predictor = Predictor(network, spec, device=device, warn=warn)
+    written: list[PredictedScan] = []
+    with _Writer(out, spec) as writer:
+
+        def note(scan: PredictedScan | None) -> None:
+            if scan is not None:
+                written.append(scan)
+                on_case(scan)
+
+        for scan, prediction in predictor.stream(refs_left, num_threads=num_threads, on_failure=fail):
+            doubts = [*grid_doubts(headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
+            if doubts:
+                warn(f"predict: case '{scan.case_id}' may be predicted badly: {'; '.join(doubts)}")
+            note(writer.write(scan, prediction, headers[scan.case_id][0]))
+        note(writer.finish())
+    if reasons:
+        raise UnpredictedError(
+            f"predict: {len(reasons)} of {len(refs)} scans could not be predicted, for the reasons above: "
+            f"{', '.join(sorted(reasons))}; the others are in {out}",
+            reasons=reasons,
+        )
+    return tuple(written)
+
+
+class _Writer:
+    """Writes predictions in a thread of its own, at most one behind the one that is predicted."""
+
+    def __init__(self, out: Path, spec: ModelSpec) -> None:
+        values = np.array(spec.label_values)
+        self._values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
+        self._names = spec.class_names
+        self._out = out
+        self._since = time.perf_counter()
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._writing: Future[PredictedScan] | None = None
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown()
+
+    def write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan | None:
+        """Begins to write this prediction; what was written before it."""
+        before = self.finish()
+        self._writing = self._thread.submit(self._write, scan, prediction, header)
+        return before
+
+    def finish(self) -> PredictedScan | None:
+        """Waits for what is being written."""
+        writing, self._writing = self._writing, None
+        return None if writing is None else writing.result()
+
+    def _write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan:
+        path = self._out / _name(scan.case_id)
+        write_scan(path, self._values[prediction], scan.grid, placement=header.placement)
+        counts = _counts(prediction, len(self._names))
+        seconds, self._since = time.perf_counter() - self._since, time.perf_counter()
+        return PredictedScan(
+            case_id=scan.case_id,
+            path=path,
+            seconds=seconds,
+            num_voxels=dict(zip(self._names[1:], counts[1:], strict=True)),
+            voxel_ml=abs(float(np.linalg.det(scan.grid.matrix[:3, :3]))) / 1e3,
+        )
+
+
+def _counts(prediction: Array, num_classes: int) -> list[int]:
+    counts = np.zeros(num_classes, dtype=np.int64)
+    for (slab,) in slabs(prediction, max_values=_COUNTED_VALUES):
+        counts += np.bincount(slab.reshape(-1), minlength=num_classes)
+    return [int(count) for count in counts]
+
+
+def _name(case_id: str) -> str:
+    return f"{case_id}.nii.gz"
+
+
+def _make_folder(out: Path, refs: Sequence[VolumeRef]) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"predict: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
-    values = np.array(spec.label_values)
-    values = values.astype(np.uint8 if values.max() < 256 else np.uint16)
-    predictor = Predictor(network, spec, device=device)
-    written = []
-    for scan, prediction in predictor.stream(refs, num_threads=num_threads):
-        path = _prediction_path(out, scan.case_id)
-        write_scan(path, values[prediction], scan.grid)
-        written.append(path)
-        on_case(scan.case_id, path)
-    return tuple(written)
+    remove_abandoned(out, names=tuple(_name(ref.case_id) for ref in refs), older_than_s=_ABANDONED_S)
+    twins: dict[str, str] = {}
+    for ref in refs:
+        other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
+        if other != ref.case_id and _ignores_case(out):
+            raise OutputError(
+                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, as {out} does not tell "
+                "small letters from capitals; rename one of the scans, or choose another folder with -o"
+            )
 
 
-def _prediction_path(out: Path, case_id: str) -> Path:
-    return out / f"{case_id}.nii.gz"
+def _ignores_case(folder: Path) -> bool:
+    name = folder.resolve()
+    return any(
+        other != name and other.exists() and other.samefile(name)
+        for other in (name.with_name(name.name.lower()), name.with_name(name.name.upper()))
+        if name.name
+    )
 
 
 def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
     scans = {_identity(file): file for ref in refs for file in ref.images}
     for ref in refs:
-        path = _prediction_path(out, ref.case_id)
+        path = out / _name(ref.case_id)
         identity = _identity(path)
         if identity is not None and identity in scans:
             raise OutputError(
@@ -124,25 +287,60 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _check_headers(refs: Sequence[VolumeRef], spec: ModelSpec) -> None:
+def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
+    there = [path for ref in refs if os.path.lexists(path := out / _name(ref.case_id))]
+    if there:
+        raise OutputError(
+            f"predict: {len(there)} of {len(refs)} predictions are there already, the first is {there[0]}; replace "
+            "them with --overwrite, or choose another folder with -o"
+        )
+
+
+def _read_headers(
+    refs: Sequence[VolumeRef], spec: ModelSpec, on_failure: Callable[[str, ScanError], None]
+) -> dict[str, list[ScanHeader]]:
+    """The headers of each case that the network can take, by case id."""
+    by_case = {}
     for ref in refs:
-        num_channels = sum(read_header(file).num_channels for file in ref.images)
-        spec.check_channels(num_channels, where=f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})")
+        try:
+            headers = [read_header(file) for file in ref.images]
+            spec.check_channels(
+                sum(header.num_channels for header in headers),
+                where=f"predict: case '{ref.case_id}' ({', '.join(map(str, ref.images))})",
+            )
+        except ScanError as error:
+            on_failure(ref.case_id, error)
+        else:
+            by_case[ref.case_id] = headers
+    return by_case
 
 
-def _files_of(path: Path) -> list[Path]:
+def _files_of(path: Path, warn: Callable[[str], None]) -> list[Path]:
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if _NIFTI.match(file.name) and not file.name.startswith("."))
+        entries = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+        files = [entry for entry in entries if _NIFTI.match(entry.name) and not entry.is_dir()]
+        others = [entry.name + "/" * entry.is_dir() for entry in sorted({*entries} - {*files})]
         if not files:
-            raise InputError(f"predict: the folder {path} holds no .nii or .nii.gz file; name one that does")
+            raise InputError(
+                f"predict: the folder {path} holds no .nii or .nii.gz file{_listed(others)}; name one that does"
+            )
+        if others:
+            warn(f"predict: {len(others)} of {len(entries)} entries of {path} are not scans{_listed(others)}")
         return files
     if not path.exists():
         raise InputError(f"predict: {path} does not exist; name NIfTI files or folders of them")
     return [path]
 
 
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f" ({', '.join(names[:_LISTED])}{more})"
+
+
 def _stem(file: Path) -> str:
     match = _NIFTI.match(file.name)
     if match is None:
-        raise InputError(f"predict: {file} is not named .nii or .nii.gz; convert it to NIfTI first")
+        raise InputError(f"predict: {file} is not named .nii or .nii.gz; {HOW_TO_CONVERT}")
     return match["stem"]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
-from pydantic import Field
-from safetensors import SafetensorError
+from pydantic import Field, model_validator
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.whole_file import put_in_place
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
@@ -21,9 +22,31 @@ from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
 
 WEIGHTS_NAME = "model.safetensors"
 SPEC_NAME = "model.json"
-KNOWN_VERSIONS = (1,)
-"""Every `format_version` that this release reads; it writes the last."""
+_SAFE_DTYPES = {"F32": torch.float32, "I64": torch.int64}
+KNOWN_VERSIONS = (1, 2)
+"""Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
+that time saw flipped patches with the labels unswapped, and are mirrored so."""
 _MAX_CLASSES = 256
+
+_Range = tuple[float, float]
+
+
+class TrainedOn(Config):
+    """What the training scans were like, so that a scan unlike them is noticed. Axes in RAS order.
+
+    Measured by the plan: spacing and extent on all cases, intensities on a few.
+    """
+
+    num_cases: int = Field(ge=1)
+    """How many there were."""
+    spacing_mm: tuple[_Range, _Range, _Range]
+    """Smallest and largest, along (x, y, z)."""
+    extent_mm: tuple[_Range, _Range, _Range]
+    """Smallest and largest field of view, along (x, y, z)."""
+    intensity: tuple[_Range, ...]
+    """Of each channel: lowest and highest of all voxels."""
+    foreground_median: tuple[float, ...]
+    """Of each channel: median inside the labelled structures."""
 
 
 class ModelSpec(Config):
@@ -43,6 +66,30 @@ class ModelSpec(Config):
     """How a prepared volume is covered with windows."""
     precision: PrecisionConfig
     """Number formats of the forward pass."""
+    trained_on: TrainedOn | None = None
+    """What the training scans were like; None in models of earlier releases."""
+    num_steps: int | None = Field(default=None, ge=0)
+    """Steps that it was trained for."""
+
+    @model_validator(mode="after")
+    def _window_fits_the_network(self) -> Self:
+        shape, divisor = self.window.shape_voxel, self.network.divisor
+        if any(length % part for length, part in zip(shape, divisor, strict=True)):
+            raise ValueError(f"window.shape_voxel {shape} is not a multiple of {divisor}, as network.strides demand")
+        if shape == divisor and self.network.norm == "instance":
+            raise ValueError(
+                f"window.shape_voxel {shape} leaves one voxel at the coarsest level of the network, which instance "
+                "normalization cannot scale"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        try:
+            swapped_classes(self.class_names, self.window.swap_pairs)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @property
     def label_values(self) -> tuple[int, ...]:
@@ -91,15 +138,27 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
         InputError: the folder holds no finished model, one that is damaged, or one in a format of another release.
     """
     for name in (SPEC_NAME, WEIGHTS_NAME):
-        if not (folder / name).is_file():
+        try:
+            with (folder / name).open("rb"):
+                pass
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise InputError(
                 f"infer: {folder} holds no {name}, so no model was finished there; "
                 f"name the folder of a finished run, or finish this one: voxelocity train ... -o {folder} --resume"
-            )
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"infer: {folder / name} cannot be read ({error.strerror}); check that it is a file you may read"
+            ) from None
     spec = _read_spec(folder / SPEC_NAME)
-    network = build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
+    _check_weights(spec, folder / WEIGHTS_NAME)
+    network = _network(spec)
     _load_weights(network, folder / WEIGHTS_NAME)
     return network.eval(), spec
+
+
+def _network(spec: ModelSpec) -> torch.nn.Module:
+    return build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
 
 
 def _read_spec(path: Path) -> ModelSpec:
@@ -139,13 +198,33 @@ def _once(network: torch.nn.Module) -> dict[str, torch.Tensor]:
     return dict(named.values())
 
 
+def _check_weights(spec: ModelSpec, path: Path) -> None:
+    """Compares names, shapes and dtypes, before memory is taken for a network that nobody trained."""
+    with torch.device("meta"):
+        wanted = {name: (list(tensor.shape), tensor.dtype) for name, tensor in _network(spec).state_dict().items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - a file, not a mapping
+            found = {name: (part.get_shape(), _SAFE_DTYPES.get(part.get_dtype())) for name, part in parts.items()}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
+    # A tensor that a network has under two names stands in the file under one of them.
+    if not found.items() <= wanted.items():
+        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
+
+
 def _load_weights(network: torch.nn.Module, path: Path) -> None:
     try:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
     wanted = _once(network)
-    if weights.keys() != wanted.keys() or any(weights[name].shape != wanted[name].shape for name in wanted):
+    if weights.keys() != wanted.keys():
         raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
     for name, tensor in wanted.items():
+        if not bool(torch.isfinite(weights[name]).all()):
+            raise InputError(
+                f"infer: {path} holds NaN or infinity in '{name}', so it cannot predict; take another copy of it, or "
+                "train the model again"
+            )
         tensor.copy_(weights[name])

@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from voxelocity.core.errors import ScanError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
-from voxelocity.data.prepare import Preparation, restore_probabilities
+from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import WindowConfig, predict_volume, predict_volumes
+from voxelocity.infer.window import Stitched, WindowConfig, predict_volume, stitch_volumes
 from voxelocity.observe import Clock
-from voxelocity.step import autocast
+from voxelocity.step import autocast, precision_on
 
 _MOST_ROUNDS = 5
 
 ClassIndices = npt.NDArray[np.uint8]
+OnFailure = Callable[[str, ScanError], None]
+_Pair = tuple[Volume, Volume]
 
 
 class Predictor:
     """A network with its preparation, on a device. Validation and prediction both go through here, so they agree.
+
+    A compute format that the device does not have in hardware is replaced by float32.
 
     Args:
         network: in evaluation mode; moved to `device`.
         spec: how scans are prepared and covered.
         device: where the network runs.
         on_windows: called before each forward pass; what it raises ends the prediction.
+        warn: called with one sentence where the device has too little memory.
     """
 
     def __init__(
@@ -43,29 +52,34 @@ class Predictor:
         *,
         device: torch.device,
         on_windows: Callable[[], None] | None = None,
+        warn: Callable[[str], None] = warnings.warn,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
+        self._warn = warn
         self._preparation = Preparation(spec.prepare)
         self._on_windows = on_windows
+        self._precision = precision_on(spec.precision, device)
+        # A CPU has nothing better to do meanwhile, and would hold the scores of two volumes.
+        self._restores_behind = device.type != "cpu"
 
     def predict(self, scan: Volume) -> ClassIndices:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded.
 
         Raises:
-            ScanError: it has other than the channels the network was trained on.
+            ScanError: it has other than the channels the network was trained on, or as `stream`.
         """
-        return next(self._restored(iter([self._prepared(scan)])))[1]
+        return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1))[1]
 
-    def predict_prepared(
-        self, volumes: Iterable[Volume], *, window: WindowConfig
-    ) -> Iterator[tuple[Volume, torch.Tensor]]:
+    def predict_prepared(self, volumes: Iterable[Volume]) -> Iterator[tuple[Volume, torch.Tensor]]:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
             volumes: taken as they are needed; windows of several share forward passes.
-            window: another than the spec's, as a rule.
+
+        Raises:
+            ScanError: the network answered NaN or infinity.
         """
         waiting: deque[Volume] = deque()
 
@@ -74,9 +88,13 @@ class Predictor:
                 waiting.append(volume)
                 yield _image_of(volume)
 
-        self._network.eval()
-        for probabilities in predict_volumes(self._forward, images(), window, device=self._device):
-            yield waiting.popleft(), probabilities.argmax(0).to(torch.uint8)
+        for stitched in self._stitched(images()):
+            volume = waiting.popleft()
+            try:
+                classes = stitched.classes()
+            except ScanError as error:
+                raise _of_case(volume.case_id, error) from None
+            yield volume, classes
 
     def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
         """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
@@ -107,19 +125,39 @@ class Predictor:
             seconds.append(clock() - start_s)
         return fmean(seconds) / num_windows
 
-    def stream(self, refs: Sequence[VolumeRef], *, num_threads: int) -> Iterator[tuple[Volume, ClassIndices]]:
+    def stream(
+        self, refs: Sequence[VolumeRef], *, num_threads: int, on_failure: OnFailure | None = None
+    ) -> Iterator[tuple[Volume, ClassIndices]]:
         """Each case as decoded, with its prediction, in order. The next scans are decoded and prepared meanwhile.
 
+        Args:
+            refs: the cases.
+            num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
+            on_failure: called with the id and the error of each case that cannot be predicted, which is then left out.
+
         Raises:
-            ScanError: a case cannot be used, or has other than the channels the network was trained on. Raised when all
-                cases before it are given.
+            ScanError: without `on_failure`: a case cannot be used, has other than the channels the network was trained
+                on, needs more memory than there is, or the network answered NaN or infinity. Raised when all cases
+                before it are given.
         """
 
-        def load(index: int) -> tuple[Volume, Volume]:
-            return self.load(refs[index])
+        def load(index: int) -> _Pair | _Failed:
+            ref = refs[index]
+            try:
+                return self._prepared(read_case(ref, label_values=self._spec.label_values))
+            except ScanError as error:
+                return _Failed(ref.case_id, error)
+            except MemoryError as error:
+                return _Failed(
+                    ref.case_id,
+                    ScanError(
+                        f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a "
+                        "machine with more, or crop the scan"
+                    ),
+                )
 
         with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
-            yield from self._restored(loaded)
+            yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
 
     def load(self, ref: VolumeRef) -> tuple[Volume, Volume]:
         """A case as decoded and prepared.
@@ -129,41 +167,75 @@ class Predictor:
         """
         return self._prepared(read_case(ref, label_values=self._spec.label_values))
 
-    def _prepared(self, scan: Volume) -> tuple[Volume, Volume]:
+    def _prepared(self, scan: Volume) -> _Pair:
         """The scan as decoded and prepared."""
         self._spec.check_channels(len(scan.image), where=f"infer: case '{scan.case_id}'")
         return scan, self._preparation(scan)
 
-    def _restored(self, loaded: Iterator[tuple[Volume, Volume]]) -> Iterator[tuple[Volume, ClassIndices]]:
+    def _restored(
+        self, loaded: Iterator[_Pair | _Failed], *, on_failure: OnFailure | None, num_threads: int
+    ) -> Iterator[tuple[Volume, ClassIndices]]:
         """Pairs of (as decoded, prepared) to pairs of (as decoded, prediction).
 
         An error of `loaded` is raised when the predictions of all pairs before it are given.
         """
-        waiting: deque[tuple[Volume, Volume]] = deque()
+        waiting: deque[_Pair] = deque()
         failures: list[Exception] = []
 
         def images() -> Iterator[torch.Tensor]:
             try:
                 for pair in loaded:
-                    waiting.append(pair)
-                    yield _image_of(pair[1])
+                    if not isinstance(pair, _Failed):
+                        waiting.append(pair)
+                        yield _image_of(pair[1])
+                    elif on_failure is None:
+                        raise pair.error
+                    else:
+                        on_failure(pair.case_id, pair.error)
             except Exception as error:  # raised below, whatever it is
                 # Windows of the pairs before it may still wait for a full forward pass, and this end lets them go.
                 failures.append(error)
 
-        self._network.eval()
-        for probabilities in predict_volumes(self._forward, images(), self._spec.window, device=self._device):
-            scan, volume = waiting.popleft()
-            yield scan, restore_probabilities(probabilities.cpu().numpy(), volume.trace)
+        with ThreadPoolExecutor(max_workers=1) as behind:
+            restoring: tuple[Volume, Future[ClassIndices]] | None = None
+            for stitched in self._stitched(images()):
+                scan, volume = waiting.popleft()
+                # Before the scores of the next volume come to main memory, those of the last one have left it.
+                if restoring is not None:
+                    yield restoring[0], restoring[1].result()
+                    restoring = None
+                try:
+                    scores = _on_host(stitched, volume)
+                except ScanError as error:
+                    if on_failure is None:
+                        raise _of_case(scan.case_id, error) from None
+                    on_failure(scan.case_id, _of_case(scan.case_id, error))
+                    continue
+                if self._restores_behind:
+                    restoring = scan, behind.submit(_put_back, scores, volume, num_threads)
+                else:
+                    yield scan, _put_back(scores, volume, num_threads)
+                # Else this frame would keep the scores while the next volume is predicted.
+                del scores, scan, volume
+            if restoring is not None:
+                yield restoring[0], restoring[1].result()
         if failures:
             # Taken out, for the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
 
+    def _stitched(self, images: Iterable[torch.Tensor]) -> Iterator[Stitched]:
+        self._network.eval()
+        window = self._spec.window
+        swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
+        return stitch_volumes(
+            self._forward, images, window, device=self._device, swapped_classes=swapped, warn=self._warn
+        )
+
     def _forward(self, windows: torch.Tensor) -> torch.Tensor:
         if self._on_windows is not None:
             self._on_windows()
-        with autocast(self._spec.precision, self._device):
-            logits = self._network(windows.to(memory_format=self._spec.precision.memory_format))
+        with autocast(self._precision, self._device):
+            logits = self._network(windows.to(memory_format=self._precision.memory_format))
         assert isinstance(logits, torch.Tensor)
         return logits
 
@@ -186,6 +258,30 @@ def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
 def _shape3(image_cxyz: torch.Tensor) -> Index3:
     x, y, z = image_cxyz.shape[-3:]
     return (x, y, z)
+
+
+class _Failed:
+    """Takes the place of a case that cannot be read or prepared."""
+
+    def __init__(self, case_id: str, error: ScanError) -> None:
+        self.case_id = case_id
+        self.error = error
+
+
+def _on_host(stitched: Stitched, volume: Volume) -> npt.NDArray[np.generic]:
+    """What the way back needs of a volume's scores: probabilities where it interpolates, else classes."""
+    needed = stitched.probabilities() if is_resampled(volume.trace) else stitched.classes()
+    return needed.cpu().numpy()
+
+
+def _put_back(scores: npt.NDArray[np.generic], volume: Volume, num_threads: int) -> ClassIndices:
+    if is_resampled(volume.trace):
+        return restore_probabilities(scores, volume.trace, num_threads=num_threads)
+    return restore_labels(scores, volume.trace)
+
+
+def _of_case(case_id: str, error: ScanError) -> ScanError:
+    return ScanError(f"infer: case '{case_id}': {error}")
 
 
 def _image_of(volume: Volume) -> torch.Tensor:

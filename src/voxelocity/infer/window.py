@@ -4,24 +4,39 @@ Windows overlap; their logits are blended, weighted by a Gaussian, and the softm
 nnU-Net do. Where windows stand and how they weigh is MONAI's `sliding_window_inference` exactly; what differs is that
 windows of several volumes share a forward pass, and that a volume of one window is not blended at all.
 Not here: precision, compilation, and how the scan became the volume.
+
+Memory: the weighted sum of the logits, k float32 volumes, is the one large array. It is divided and made into
+probabilities where it lies, piece by piece. Where the device has no room for it, it lies in main memory.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated
 
 import torch
 from pydantic import Field
 
 from voxelocity.core.config import Config
-from voxelocity.core.errors import InputError
+from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer.blending import Blend, importance, weight_sums
+from voxelocity.observe import available_memory_bytes
+from voxelocity.step import is_out_of_memory
 
+_X = 2  # of (b, c, x, y, z)
+# Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
+_PIECE_VALUES = 1 << 24
+# Volumes of more passes than this share none with the next volume: two such sums at once would double the peak, and
+# passes that are not full cost little among so many.
+_MOST_PASSES_SHARED = 4
+
+_Edge = Annotated[int, Field(ge=1, le=2048)]
 Forward = Callable[[torch.Tensor], torch.Tensor]
 """Windows (b, c, x, y, z) float32 to logits (b, k, x, y, z) of any floating point dtype, both on one device."""
 
@@ -29,7 +44,7 @@ Forward = Callable[[torch.Tensor], torch.Tensor]
 class WindowConfig(Config):
     """How volumes are covered with windows."""
 
-    shape_voxel: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    shape_voxel: tuple[_Edge, _Edge, _Edge]
     """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
     """Share of a window that the next one covers again, on each axis."""
@@ -37,124 +52,342 @@ class WindowConfig(Config):
     """Weight of a window's voxels: falling from the centre to the edges, or the same everywhere."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
-    batch_size: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=1, ge=1, le=4096)
     """Windows in one forward pass, of one volume or several."""
     mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
+    swap_pairs: tuple[tuple[str, str], ...] = ()
+    """Names of classes whose channels trade places in windows mirrored along x, as `data.augment.swap_pairs`."""
 
 
 def predict_volume(
-    forward: Forward, image_cxyz: torch.Tensor, config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    image_cxyz: torch.Tensor,
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> torch.Tensor:
     """Class probabilities of one volume, (k, x, y, z) float32 on `device`. See `predict_volumes`."""
-    return next(predict_volumes(forward, (image_cxyz,), config, device=device))
+    return next(predict_volumes(forward, (image_cxyz,), config, device=device, swapped_classes=swapped_classes))
 
 
 def predict_volumes(
-    forward: Forward, images: Iterable[torch.Tensor], config: WindowConfig, *, device: torch.device
+    forward: Forward,
+    images: Iterable[torch.Tensor],
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
 ) -> Iterator[torch.Tensor]:
-    """Class probabilities of each volume, in order; windows of neighbouring volumes share forward passes.
+    """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` gives.
+
+    Yields:
+        (k, x, y, z) float32 that sum to 1 over k.
+
+    Raises:
+        InputError: as `stitch_volumes`.
+        ScanError: as `Stitched.probabilities`.
+    """
+    for stitched in stitch_volumes(forward, images, config, device=device, swapped_classes=swapped_classes):
+        yield stitched.probabilities()
+
+
+def stitch_volumes(
+    forward: Forward,
+    images: Iterable[torch.Tensor],
+    config: WindowConfig,
+    *,
+    device: torch.device,
+    swapped_classes: Sequence[int] = (),
+    warn: Callable[[str], None] = warnings.warn,
+) -> Iterator[Stitched]:
+    """The blended logits of each volume, in order; windows of neighbouring small volumes share forward passes.
 
     The result of a volume does not depend on its neighbours (beyond rounding, about 1e-6). Images are taken as they are
-    needed, so they may be loaded lazily. Nothing waits for the device. The device holds up to `batch_size` images
-    with what is predicted of them: 4 * (c + 2k) bytes a voxel while the last step of a volume runs.
+    needed, so they may be loaded lazily. Nothing waits for the device. Of a volume of many windows, the device holds
+    the image and the sum of its logits, 4 * (c + k) bytes a voxel; where that is too much, main memory holds the sum.
 
     Args:
         forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
-            with `batch_size` windows each time but for the last, which may be fewer.
+            with at most `batch_size` windows each time.
         images: (c, x, y, z) each, floating point, on any device; left as they are.
         config: how volumes are covered.
-        device: where the network is, and the results will be.
+        device: where the network is, and the results will be if there is room.
+        swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
+            (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
+        warn: called once, if the device has too little memory.
 
     Yields:
-        (k, x, y, z) float32 that sum to 1 over k. Logits of mirrored windows are averaged before the softmax too, as in
-        nnU-Net v2.
+        One for each image. Logits of mirrored windows are averaged before the softmax too, as in nnU-Net v2.
 
     Raises:
         InputError: an image has other than four axes, or the network's answer has another shape than its windows.
     """
-    pending: deque[_Prediction] = deque()
-    windows = _windows(images, config, device, pending)
-    while batch := list(itertools.islice(windows, config.batch_size)):
-        _predict_batch(forward, batch, config)
-        # All of them now, before the caller goes on: a CUDA graph's next answer would overwrite what they are made of.
-        complete = deque[torch.Tensor]()
+    pending: deque[Stitched] = deque()
+    passes = _Passes(forward, config, device, swapped_classes, warn)
+    windows = _windows(images, config, device, pending, passes.tell)
+    while batch := _next_batch(windows, config.batch_size):
+        passes.run(batch, pending)
+        del batch
         while pending and pending[0].is_complete:
-            complete.append(pending.popleft().finish())
-        while complete:
-            yield complete.popleft()
+            yield pending.popleft()
 
 
-class _Prediction:
-    """One volume while its windows come in."""
+class Stitched:
+    """What the network says of one volume: first while its windows come in, then as a whole."""
 
-    def __init__(self, image_cxyz: torch.Tensor, config: WindowConfig, device: torch.device) -> None:
+    def __init__(
+        self, image_cxyz: torch.Tensor, config: WindowConfig, device: torch.device, on_full: Callable[[], None]
+    ) -> None:
         if image_cxyz.ndim != 4:
             raise InputError(
                 f"infer.window: an image has shape {tuple(image_cxyz.shape)}; it must have the axes (c, x, y, z)"
             )
         self._config = config
-        self._image, self._inside = _pad(image_cxyz.to(device, torch.float32, non_blocking=True), config.shape_voxel)
+        self._device = device
+        self._on_full = on_full
+        try:
+            image_cxyz = image_cxyz.to(device, torch.float32, non_blocking=True)
+        except torch.OutOfMemoryError:
+            on_full()
+            image_cxyz = image_cxyz.float()
+        self._image, self._inside = _pad(image_cxyz, config.shape_voxel)
         self.boxes = grid_regions(_shape(self._image), config.shape_voxel, config.overlap)
         self._num_left = len(self.boxes)
         self._sum: torch.Tensor | None = None
+        self._error: ScanError | None = None
 
     @property
     def is_complete(self) -> bool:
         return self._num_left == 0
 
+    @property
+    def has_failed(self) -> bool:
+        return self._error is not None
+
     def window(self, box: Region) -> torch.Tensor:
-        """(c, x, y, z), a view."""
-        return self._image[:, *box.slices]
+        """(c, x, y, z) on the device, a view where the image is there."""
+        return self._image[:, *box.slices].to(self._device)
 
     def add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
-        """Takes what the network said of one window."""
+        """Takes what the network said of one window, a tensor that may be overwritten afterwards."""
+        if self.has_failed:
+            return
         self._num_left -= 1
         if len(self.boxes) == 1:
-            self._sum = logits_kxyz
+            self._sum = logits_kxyz.clone()
             return
         if self._sum is None:
-            shape = (logits_kxyz.shape[0], *_shape(self._image))
-            self._sum = logits_kxyz.new_zeros(shape)
-        self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(logits_kxyz.device))
+            self._sum = self._room((logits_kxyz.shape[0], *_shape(self._image)))
+        if self._sum is not None:
+            logits_kxyz = logits_kxyz.to(self._sum.device)
+            self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(self._sum.device))
 
-    def finish(self) -> torch.Tensor:
-        """Probabilities (k, x, y, z) of the volume without its padding; all other memory is given back."""
-        assert self._sum is not None, "asked for only once all windows are in"
-        logits = self._sum[:, *self._inside.slices]
+    def fail(self, error: ScanError) -> None:
+        """Gives the volume up: what is known of it is let go, and `probabilities` and `classes` raise this error."""
+        self._error, self._sum, self._num_left = error, None, 0
+        self._image = self._image.new_empty(0)
+
+    def move_to_host(self) -> bool:
+        """Moves the sum to main memory; whether that freed memory of the device."""
+        if self._sum is None or self._sum.device.type == "cpu":
+            return False
+        host = self._host_room(tuple(self._sum.shape))
+        self._sum = None if host is None else host.copy_(self._sum)
+        return True
+
+    def probabilities(self) -> torch.Tensor:
+        """(k, x, y, z) float32 that sum to 1 over k. For one call; nothing is kept.
+
+        Raises:
+            ScanError: the network answered NaN or infinity somewhere, or there was too little memory.
+        """
+        logits = self._logits()
+        for piece in _pieces(logits):
+            piece.copy_(torch.softmax(piece, dim=0))
+        return logits
+
+    def classes(self) -> torch.Tensor:
+        """(x, y, z) uint8, the class of the largest probability. For one call; nothing is kept.
+
+        Raises:
+            ScanError: as `probabilities`.
+        """
+        logits = self._logits()
+        classes = torch.empty(_shape(logits), dtype=torch.uint8, device=logits.device)
+        for piece, target in zip(_pieces(logits), _pieces(classes, num_layers=len(logits)), strict=True):
+            target.copy_(piece.argmax(dim=0))
+        return classes
+
+    def _logits(self) -> torch.Tensor:
+        """Blended logits (k, x, y, z) of the volume without its padding."""
+        if self._error is not None:
+            raise self._error
+        assert self.is_complete, "asked for only once all windows are in"
+        assert self._sum is not None, "asked for once"
         if len(self.boxes) > 1:
-            starts = [sorted({box.start[axis] for box in self.boxes}) for axis in range(3)]
-            sums = weight_sums(self._importance(logits.device), starts, _shape(self._image))
-            logits = logits.div_(sums[self._inside.slices])
+            self._divide()
+        logits = self._sum[:, *self._inside.slices]
         self._sum = None
-        del self._image
-        return torch.softmax(logits, dim=0)
+        self._image = self._image.new_empty(0)
+        # A NaN is no larger than any other number: unnoticed, it would become the first class, as a rule background.
+        extremes = torch.stack([value for channel in logits for value in torch.aminmax(channel)])
+        if not bool(torch.isfinite(extremes).all()):
+            raise ScanError(
+                "the network answered NaN or infinity for some voxels, so there is no prediction; look at the "
+                "intensities of the scan, and where the model computes in float16, which may overflow, set "
+                'precision.compute to "float32" in its model.json'
+            )
+        return logits
+
+    def _divide(self) -> None:
+        """Divides the sum by the weights of all windows."""
+        starts = [sorted({box.start[axis] for box in self.boxes}) for axis in range(3)]
+        assert self._sum is not None
+        weights = self._importance(self._sum.device)
+        self._sum.div_(weight_sums(weights, starts, _shape(self._sum)))
+
+    def _room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
+        if self._device.type != "cpu":
+            try:
+                return torch.zeros(shape, device=self._device)
+            except torch.OutOfMemoryError:
+                self._on_full()
+        return self._host_room(shape)
+
+    def _host_room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
+        """Zeros in main memory; None, and the volume is given up, where there is too little."""
+        needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
+        # Asked first: the system grants memory that it does not have, and ends the program when it is written to.
+        if needed_bytes <= free_bytes:
+            try:
+                return torch.zeros(shape)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+        self.fail(
+            ScanError(
+                f"the scores of {shape[0]} classes for {' x '.join(map(str, shape[1:]))} prepared voxels take "
+                f"{needed_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are free; free some, use a "
+                "machine with more, or crop the scan"
+            )
+        )
+        return None
 
     def _importance(self, device: torch.device) -> torch.Tensor:
         config = self._config
         return importance(config.shape_voxel, config.blend, config.sigma_scale, device)
 
 
+_Window = tuple[Stitched, Region]
+
+
+class _Passes:
+    """Runs the network, in smaller passes and with sums in main memory where the device is full."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        config: WindowConfig,
+        device: torch.device,
+        swapped_classes: Sequence[int],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._forward = forward
+        self._config = config
+        self._device = device
+        self._swapped = torch.tensor(swapped_classes, device=device) if len(swapped_classes) > 0 else None
+        self._warn = warn
+        self._has_warned = False
+
+    def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
+        """One forward pass (times mirrorings); each answer goes to the volume its window is from."""
+        batch = [window for window in batch if not window[0].has_failed]
+        if not batch:
+            return
+        logits = self._answers(batch)
+        if logits is None:
+            self._run_again(batch, pending)
+            return
+        for (stitched, box), answer in zip(batch, logits, strict=True):
+            stitched.add(answer, box)
+
+    def _answers(self, batch: Sequence[_Window]) -> torch.Tensor | None:
+        """Logits (b, k, x, y, z) float32; None where memory is full."""
+        try:
+            with torch.no_grad():
+                windows = torch.stack([stitched.window(box) for stitched, box in batch])
+                return _mirrored(self._forward, windows, self._config, self._swapped)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+
+    def _run_again(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
+        moved = [stitched.move_to_host() for stitched in pending]
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if any(moved):
+            self.tell()
+            self.run(batch, pending)
+        elif len(batch) > 1:
+            half = len(batch) // 2
+            self.run(batch[:half], pending)
+            self.run(batch[half:], pending)
+        else:
+            shape = " x ".join(map(str, self._config.shape_voxel))
+            batch[0][0].fail(
+                ScanError(
+                    f"one window of {shape} voxels does not fit into the memory of the device ({self._device}); end "
+                    "other programs that use it, or predict with --device cpu"
+                )
+            )
+
+    def tell(self) -> None:
+        """Warns, once, that the device is full."""
+        if not self._has_warned:
+            self._warn(
+                f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
+                "classes; they are kept in main memory, which takes longer"
+            )
+        self._has_warned = True
+
+
 def _windows(
-    images: Iterable[torch.Tensor], config: WindowConfig, device: torch.device, pending: deque[_Prediction]
-) -> Iterator[tuple[_Prediction, Region]]:
-    """Every window of every volume; a volume is put into `pending` just before its first."""
+    images: Iterable[torch.Tensor],
+    config: WindowConfig,
+    device: torch.device,
+    pending: deque[Stitched],
+    on_full: Callable[[], None],
+) -> Iterator[_Window | None]:
+    """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
     for image in images:
-        prediction = _Prediction(image, config, device)
-        pending.append(prediction)
-        for box in prediction.boxes:
-            yield prediction, box
+        stitched = Stitched(image, config, device, on_full)
+        pending.append(stitched)
+        for box in stitched.boxes:
+            if not stitched.has_failed:
+                yield stitched, box
+        if len(stitched.boxes) > _MOST_PASSES_SHARED * config.batch_size:
+            yield None
+        # The next volume is loaded now, and this frame must not be what keeps this one.
+        del image, stitched
 
 
-def _predict_batch(forward: Forward, batch: list[tuple[_Prediction, Region]], config: WindowConfig) -> None:
-    """One forward pass (times mirrorings); each answer goes to the volume its window is from."""
-    with torch.no_grad():
-        logits = _mirrored(forward, torch.stack([prediction.window(box) for prediction, box in batch]), config)
-        for (prediction, box), answer in zip(batch, logits, strict=True):
-            prediction.add(answer, box)
+def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:
+    """Up to `num` windows; none only where there are no more."""
+    batch: list[_Window] = []
+    for window in windows:
+        if window is not None:
+            batch.append(window)
+        if len(batch) == num or (window is None and batch):
+            break
+    return batch
 
 
-def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> torch.Tensor:
+def _mirrored(
+    forward: Forward, windows: torch.Tensor, config: WindowConfig, swapped: torch.Tensor | None
+) -> torch.Tensor:
     """Logits (b, k, x, y, z) float32, the mean over all combinations of mirrored axes."""
     logits = _checked(forward(windows), windows)
     axes = [axis + 2 for axis in sorted(set(config.mirror_axes))]
@@ -164,7 +397,9 @@ def _mirrored(forward: Forward, windows: torch.Tensor, config: WindowConfig) -> 
     # A copy: the answer may lie in a buffer that the next forward pass writes to.
     total = logits.clone()
     for mirrored in mirrorings:
-        total += _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
+        # What the network calls left in a mirror image is right.
+        total += answer if swapped is None or _X not in mirrored else answer.index_select(1, swapped)
     return total.div_(len(mirrorings) + 1)
 
 
@@ -192,3 +427,12 @@ def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]
 def _shape(tensor: torch.Tensor) -> Index3:
     x, y, z = tensor.shape[-3:]
     return (x, y, z)
+
+
+def _pieces(tensor: torch.Tensor, *, num_layers: int = 1) -> Iterator[torch.Tensor]:
+    """Views of (..., x, y, z), cut along x, of at most `_PIECE_VALUES` values times layers, but at least one plane."""
+    *_, num_x, num_y, num_z = tensor.shape
+    layers = math.prod(tensor.shape[:-3]) * num_layers
+    thickness = max(1, _PIECE_VALUES // (layers * num_y * num_z))
+    for start in range(0, num_x, thickness):
+        yield tensor.narrow(-3, start, min(thickness, num_x - start))

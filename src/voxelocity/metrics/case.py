@@ -19,16 +19,17 @@ class ScoreSummary:
 
     Attributes:
         num_cases: that were scored.
-        mean_dice: mean of `dice` over the foreground classes.
-        dice: class name to mean Dice.
+        mean_dice: mean of `dice` over the foreground classes that have one; None where none has.
+        dice: class name to mean Dice over the cases where the class is in truth or prediction; None where it is in
+            none. The order of the means is nnU-Net's: over cases first, then over classes.
         hd95_mm: class name to the mean over the cases that have a distance; None where none has.
         num_hd95: class name to the number of those cases. A class that was missed altogether has no distance, so a
             small mean over few cases is no good sign.
     """
 
     num_cases: int
-    mean_dice: float
-    dice: Mapping[str, float]
+    mean_dice: float | None
+    dice: Mapping[str, float | None]
     hd95_mm: Mapping[str, float | None]
     num_hd95: Mapping[str, int]
 
@@ -84,12 +85,17 @@ def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
     if not scores:
         raise DatasetError("metrics: there is no score to summarise; the validation set needs at least one case")
     names = list(scores[0].dice)
-    dice = {name: fmean(score.dice[name] for score in scores) for name in names}
+    dice = {name: _mean(score.dice[name] for score in scores) for name in names}
     measured = {name: [mm for score in scores if (mm := score.hd95_mm.get(name)) is not None] for name in names}
     return ScoreSummary(
         num_cases=len(scores),
-        mean_dice=fmean(dice.values()),
+        mean_dice=_mean(dice.values()),
         dice=dice,
-        hd95_mm={name: fmean(values) if values else None for name, values in measured.items()},
+        hd95_mm={name: _mean(values) for name, values in measured.items()},
         num_hd95={name: len(values) for name, values in measured.items()},
     )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -6,6 +6,7 @@ from voxelocity.observe.environment import cpu_name, environment
 from voxelocity.observe.events import EventLog, events_path, read_events, read_events_of_ranks
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
+    allowed_cpus,
     available_memory_bytes,
     cpu_budget,
     file_system_of,
@@ -46,6 +47,7 @@ __all__ = [
     "SpanRecorder",
     "Stopwatch",
     "Timing",
+    "allowed_cpus",
     "available_memory_bytes",
     "cpu_budget",
     "cpu_name",

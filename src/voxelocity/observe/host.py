@@ -18,6 +18,11 @@ _ROOT = Path("/")
 _MOUNTS = Path("/proc/self/mounts")
 
 
+def allowed_cpus() -> set[int]:
+    """The cores that this process may run on, by number; where the system keeps no affinity (macOS), all of them."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def cpu_budget(
     *, num_local_ranks: int | None = None, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
 ) -> int:
@@ -33,7 +38,7 @@ def cpu_budget(
     Returns:
         At least 1; a quota or a share of part of a core is rounded down.
     """
-    limits = [float(len(os.sched_getaffinity(0)))]
+    limits = [float(len(allowed_cpus()))]
     limits += [quota for folder in control_groups("cpu", root=root) if (quota := cpu_quota(folder)) is not None]
     granted = _count(environ, "SLURM_CPUS_PER_TASK")
     if granted is not None:

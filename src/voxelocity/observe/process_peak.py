@@ -23,7 +23,9 @@ def peak_host_bytes(*, status: Path = _STATUS) -> int:
         name, _, value = line.partition(":")
         if name == "VmHWM":
             return int(value.split()[0]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # In kilobytes, on macOS in bytes.
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def peak_device_bytes() -> int | None:

@@ -16,9 +16,13 @@ Tier = Literal["none", "memory", "disk", "lmdb", "rotating"]
 _MEMORY_SHARE = 0.4
 _BUDGET_SHARE = 0.5
 _QUICK_BUILD_S = 15.0
-# Of the free disk: up to here it counts as plentiful, and at the most what the cache may take.
+# Of the disk that is free or holds entries: up to here it counts as plentiful, and at the most what the cache may take.
 _RAW_SHARE = 0.5
 _DISK_SHARE = 0.8
+# What the folder may take where one data set needs less: older entries go beyond it, so that disks do not fill up with
+# preparations that nobody uses any more. And a data set's own estimate, with a margin for a wrong guess of its size.
+_FOLDER_SHARE = 0.5
+_FOLDER_SPARE = 1.25
 # What Blosc2 leaves of a case at the most: 1.7 of the 2 bytes of a voxel in the worst of our scans (docs/cache.md), of
 # 3 with the label.
 _BLOSC2_SHARE = 0.6
@@ -65,6 +69,11 @@ class _Sizes:
         return int(_MEMORY_SHARE * self.machine.memory_bytes / (self.case_bytes * (1.0 + _REPLACE_RATE)))
 
     @property
+    def disk_room_bytes(self) -> int:
+        """Free, or taken by entries that are this data set's own or may go."""
+        return self.machine.disk_bytes + self.machine.cache_bytes
+
+    @property
     def are_many_and_small(self) -> bool:
         return self.num_cases > _MANY_CASES and self.case_bytes < _SMALL_CASE_BYTES
 
@@ -94,7 +103,9 @@ def settle_cache(facts: Facts) -> None:
     # Only this one shows the network other cases in an epoch.
     changes_results = facts.overrides.get(key, rule) == "rotating"
     tier = facts.settle(key, rule, why, changes_results=changes_results)
-    facts.settle("data.cache.folder", facts.request.cache_folder, "one place for all runs", changes_results=False)
+    held = f"one place for all runs, which holds {sizes.machine.cache_bytes / _GIB:.2f} GiB now"
+    facts.settle("data.cache.folder", facts.request.cache_folder, held, changes_results=False)
+    facts.settle("data.cache.folder_max_bytes", *_folder_limit(sizes), changes_results=False)
     if tier in ("disk", "lmdb"):
         facts.settle("data.cache.format", *_format(sizes), changes_results=False)
     facts.settle("data.cache.max_bytes", *_budget(sizes, tier), changes_results=False)
@@ -109,7 +120,7 @@ def _tier(sizes: _Sizes) -> tuple[Tier, str]:
     fits_memory = sizes.total_bytes < _MEMORY_SHARE * machine.memory_bytes
     if fits_memory and sizes.build_s < _QUICK_BUILD_S:
         return "memory", f"{text} and about {sizes.build_s:.0f} s to make again in the next run"
-    if _BLOSC2_SHARE * sizes.total_bytes < _DISK_SHARE * machine.disk_bytes:
+    if _BLOSC2_SHARE * sizes.total_bytes < _DISK_SHARE * sizes.disk_room_bytes:
         kept = f"{text} and about {sizes.build_s:.0f} s to make, so they are kept for the next run"
         if not sizes.are_many_and_small:
             return "disk", kept
@@ -139,7 +150,7 @@ def _tier(sizes: _Sizes) -> tuple[Tier, str]:
 
 def _format(sizes: _Sizes) -> tuple[str, str]:
     """How entries are stored, for the tiers on disk."""
-    share = sizes.total_bytes / max(1, sizes.machine.disk_bytes)
+    share = sizes.total_bytes / max(1, sizes.disk_room_bytes)
     if share > _RAW_SHARE:
         return "blosc2", (
             f"as they are they would take {share:.0%} of the free disk; Blosc2 makes that at most "
@@ -154,6 +165,17 @@ def _format(sizes: _Sizes) -> tuple[str, str]:
     return "raw", (
         f"{share:.0%} of the free disk, and the system keeps them in memory: 1.22 ms a patch, 1.75 by Blosc2 "
         "(docs/measured.md)"
+    )
+
+
+def _folder_limit(sizes: _Sizes) -> tuple[int, str]:
+    """Bytes of all entries of the tier disk."""
+    room = sizes.disk_room_bytes
+    needed = _FOLDER_SPARE * sizes.total_bytes
+    limit = max(1, int(min(max(_FOLDER_SHARE * room, needed), _DISK_SHARE * room)))
+    return limit, (
+        f"{limit / max(1, room):.0%} of the disk that is free or its own; beyond, entries that no run uses go, those "
+        "used longest ago first"
     )
 
 
@@ -198,6 +220,6 @@ def _on_device(sizes: _Sizes) -> tuple[int, str]:
     if needed <= _DEVICE_SHARE * free:
         return needed, (
             f"{takes} GiB free: below {_DEVICE_SHARE:.0%}, so that they stay there beside the tier and no batch waits "
-            "for a copy; the network is planned with 60%, its weights and workspaces with the rest"
+            "for a copy; the network is planned with the rest"
         )
     return 0, f"{takes} GiB free: above {_DEVICE_SHARE:.0%}, the rest of which the network needs"

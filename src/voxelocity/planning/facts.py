@@ -40,8 +40,12 @@ class Facts:
 
     Attributes:
         overrides: dotted keys a person has set; they win over every rule, and later rules see them.
-        kept: dotted keys that an unfinished run has measured; they win over measuring again.
+        kept: dotted keys that an unfinished run took from its machine, by measuring or from the memory that was free;
+            they win over rules.
         time_steps: says how long a step takes; None where rules choose without measuring.
+        room_bytes: memory of the device that training may take, by a trial that ran out of it; 0 where none did.
+        planned_bytes: memory of the device that training is expected to take; 0 before the rule, and on a CPU.
+        ran_out_of_memory: whether a trial of the planned step did.
         settled: nested plain values of the plan so far.
         choices: every settled value with its reason, in order.
     """
@@ -52,6 +56,9 @@ class Facts:
     overrides: Mapping[str, Any]
     kept: Mapping[str, Any] = field(default_factory=dict)
     time_steps: StepTimer | None = None
+    room_bytes: int = 0
+    planned_bytes: int = 0
+    ran_out_of_memory: bool = False
     settled: dict[str, Any] = field(default_factory=dict)
     choices: list[Choice] = field(default_factory=list)
 
@@ -70,6 +77,8 @@ class Facts:
             chosen = self.overrides[key]
             reason = "set by you" + ("" if chosen == value else f"; the rule would have taken {_short(value)}")
             value, measured = chosen, None
+        elif key in self.kept:
+            value, reason, measured = self.kept[key], "as the run was begun", None
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(

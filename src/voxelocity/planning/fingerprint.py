@@ -16,6 +16,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header
 from voxelocity.data.prepare import Preparation, PrepareConfig
+from voxelocity.infer import TrainedOn
 
 Triple = tuple[float, float, float]
 
@@ -72,12 +73,26 @@ class Fingerprint:
         plain: dict[str, Any] = _without_tuples(asdict(self))
         return plain
 
+    def trained_on(self) -> TrainedOn:
+        """What a model keeps of it, to notice scans that are unlike these."""
+        return TrainedOn(
+            num_cases=self.num_cases,
+            spacing_mm=_ranges(self.spacing_mm),
+            extent_mm=_ranges(self.extent_mm),
+            intensity=tuple((part.lowest, part.highest) for part in self.intensity),
+            foreground_median=tuple(part.median for part in self.intensity),
+        )
+
     @property
     def is_ct(self) -> bool:
         """Whether intensities mean the same in every case: a channel is called CT, or air lies near -1000."""
-        named = any("ct" in name.lower().split() or name.lower() == "ct" for name in self.channels)
         hounsfield = any(part.lowest <= -900 and part.highest >= 300 for part in self.intensity)
-        return len(self.channels) == 1 and (named or hounsfield)
+        return len(self.channels) == 1 and (self.names_ct or hounsfield)
+
+    @property
+    def names_ct(self) -> bool:
+        """Whether a channel is called CT."""
+        return any("ct" in name.lower().split() for name in self.channels)
 
 
 def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False) -> Fingerprint:
@@ -213,6 +228,11 @@ def _spread(rows: Sequence[Any]) -> Spread:
     values = np.array(rows, dtype=np.float64)
     low, median, high = values.min(0), np.median(values, axis=0), values.max(0)
     return Spread(low=_triple(low), median=_triple(median), high=_triple(high))
+
+
+def _ranges(spread: Spread) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
+    x, y, z = zip(spread.low, spread.high, strict=True)
+    return x, y, z
 
 
 def _triple(values: npt.NDArray[np.float64]) -> Triple:

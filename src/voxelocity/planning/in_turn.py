@@ -55,10 +55,12 @@ class Times:
     Attributes:
         seconds: of one call, by way, one value a round; empty where there was no time for it.
         why_not: why nothing was timed; "" where something was.
+        ran_out_of_memory: whether the first way did not fit into memory.
     """
 
     seconds: Mapping[str, tuple[float, ...]]
     why_not: str = ""
+    ran_out_of_memory: bool = False
 
     def ratio(self, way: str, against: str) -> Ratio | None:
         """How long `way` took of the other's time; None where one of them was not timed."""

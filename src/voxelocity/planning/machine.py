@@ -10,9 +10,10 @@ from typing import Literal, get_args
 import torch
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.cache import shared_room_bytes
+from voxelocity.data.cache import disk_bytes_in, shared_room_bytes
 from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, free_disk_bytes
 from voxelocity.observe.file_systems import is_on_network
+from voxelocity.step import cpu_has_bfloat16
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -31,6 +32,7 @@ class Machine:
         memory_bytes: main memory that is free to use.
         shared_bytes: what of it files can take that processes share (`/dev/shm`); 0 where there is no such place.
         disk_bytes: free space where the cache would lie.
+        cache_bytes: what entries of the tier disk take there already.
         has_lmdb: whether the LMDB tier works here: its package is installed, and the cache's disk is of this machine.
     """
 
@@ -44,6 +46,7 @@ class Machine:
     shared_bytes: int
     disk_bytes: int
     has_lmdb: bool
+    cache_bytes: int = 0
 
     @property
     def torch_device(self) -> torch.device:
@@ -70,23 +73,16 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         device_name="CPU" if properties is None else properties.name,
         device_memory_bytes=0 if properties is None else properties.total_memory,
         device_free_bytes=0 if properties is None else torch.cuda.mem_get_info(0)[0],
-        fast_bfloat16=_cpu_has_bfloat16() if properties is None else properties.major >= 8,
+        fast_bfloat16=cpu_has_bfloat16() if properties is None else properties.major >= 8,
         num_cpus=cpu_budget(),
         memory_bytes=available_memory_bytes(),
         shared_bytes=shared_room_bytes(),
         disk_bytes=free_disk_bytes(cache_folder),
         has_lmdb=_has_lmdb(cache_folder),
+        cache_bytes=disk_bytes_in(cache_folder),
     )
 
 
 def _has_lmdb(cache_folder: Path) -> bool:
     is_local = not is_on_network(file_system_of(cache_folder))
     return is_local and importlib.util.find_spec("lmdb") is not None
-
-
-def _cpu_has_bfloat16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
 from voxelocity.planning.kept_times import FOLDER_NAME, KeptStepTimer
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
+from voxelocity.planning.memory_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
+# A plan whose trial ran out of memory is made again for this share of what it was expected to take.
+_LESS = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +51,12 @@ class Planned:
                 "path": str(self.cases.root.resolve()),
                 "layout": self.cases.layout,
                 "num_cases": len(self.cases),
+                "num_patients": self.cases.num_patients,
                 "num_training": len(split.training),
                 "num_validation": len(split.validation),
                 "fold": self.fold,
                 "held_out": split.held_out,
+                "num_shared_patients": split.num_shared_patients if split.held_out else 0,
                 "classes": list(self.cases.class_names),
                 "channels": list(self.cases.channels),
             },
@@ -119,11 +124,10 @@ def make_plan(
         machine=machine,
         request=request,
         overrides=chosen,
-        kept={} if begun is None else _measured_values(begun),
+        kept={} if begun is None else _values_of_its_machine(begun),
         time_steps=None if measure == "never" else timer,
     )
-    for rule in RULES:
-        rule(facts)
+    facts = _ruled(facts)
     ruled = {choice.key for choice in facts.choices}
     for key, value in chosen.items():
         if key not in ruled:
@@ -136,6 +140,21 @@ def make_plan(
     return Planned(
         plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
     )
+
+
+def _ruled(facts: Facts) -> Facts:
+    """The facts with every rule applied; with less memory of the device again, as long as a trial runs out of it."""
+    last: Facts | None = None
+    while True:
+        for rule in RULES:
+            rule(facts)
+        if not facts.ran_out_of_memory or facts.planned_bytes == 0:
+            return facts
+        if last is not None and facts.planned_bytes >= last.planned_bytes:
+            # As small as rules and your own keys let it be: training says what else can be done.
+            return facts
+        room_bytes = int(_LESS * facts.planned_bytes)
+        last, facts = facts, replace(facts, room_bytes=room_bytes, settled={}, choices=[], ran_out_of_memory=False)
 
 
 def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,9 +171,10 @@ def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _measured_values(begun: Plan) -> dict[str, Any]:
+def _values_of_its_machine(begun: Plan) -> dict[str, Any]:
+    """What the run measured, and what it took from the memory that happened to be free."""
     values = flatten(Plan, begun.to_plain())
-    return {key: values[key] for key in MEASURED_KEYS}
+    return {key: values[key] for key in (*MEASURED_KEYS, *MEMORY_KEYS)}
 
 
 def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:

@@ -44,9 +44,14 @@ def _compute(facts: Facts) -> tuple[str, str]:
     return "float32", "this CPU has no bfloat16 units"
 
 
+def planned_compute(facts: Facts) -> str:
+    """The number format of convolutions, before it is settled."""
+    return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
+
+
 def _planned_way(facts: Facts, compute: str) -> Way:
     """What holds by rules and by the person."""
-    given = {"compute": compute, "channels_last": facts.overrides.get(COMPUTE, compute) != "float32"}
+    given = {"compute": compute, "channels_last": planned_compute(facts) != "float32"}
     return Way(
         precision=PrecisionConfig.parse(given | facts.section("precision"), where="plan: precision"),
         backend=BackendConfig.parse(facts.section("backend"), where="plan: backend"),
@@ -73,7 +78,9 @@ def _times(facts: Facts, planned: Way) -> Times | None:
         ways[TF32] = _changed(planned, backend={"tf32": not planned.backend.tf32})
     budget_s = facts.request.time_budget_s
     limit_s = min(_LIMIT_S, _LIMIT_SHARE * budget_s) if budget_s else _LIMIT_S
-    return facts.time_steps(task, ways, limit_s=limit_s)
+    times = facts.time_steps(task, ways, limit_s=limit_s)
+    facts.ran_out_of_memory = times.ran_out_of_memory
+    return times
 
 
 def _choosable(facts: Facts) -> tuple[str, ...]:
@@ -164,7 +171,7 @@ def _settle_measured(
 ) -> None:
     """The rule's value, or the other one where a step is clearly quicker with it; `why` is the rule's own reason."""
     if key in facts.kept:
-        facts.settle(key, facts.kept[key], "as the run was begun", changes_results=False, changes_roundings=True)
+        facts.settle(key, rule, why, changes_results=False, changes_roundings=True)
         return
     value, measured = rule, None
     ratio = None if times is None else times.ratio(key, _PLANNED)

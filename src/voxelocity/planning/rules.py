@@ -12,16 +12,16 @@ import numpy.typing as npt
 
 from voxelocity.planning.cache_rule import settle_cache
 from voxelocity.planning.facts import Facts
-from voxelocity.planning.patch_rule import fit_patch, strides_for
+from voxelocity.planning.flip_rule import settle_flips
+from voxelocity.planning.memory_rule import GPU_PATCH_VOXELS, GPU_WIDTHS, fit_device, network_name, settle_device_batch
+from voxelocity.planning.patch_rule import PatchFit, fit_patch, strides_for
 from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.prepared_size import prepared_bytes, prepared_spacing_mm
 
 Vector = npt.NDArray[np.float64]
 
-# Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores, and that fill a GPU
-# of ten GiB with the planned batch (nnU-Net's 128 x 128 x 128).
+# Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores.
 _CPU_PATCH_VOXELS = 64_000
-_GPU_PATCH_VOXELS = 128**3
 _LONG_BUDGET_S = 600.0
 # nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
 # CPU we let it see at least this share, or training would not visit most of the volume.
@@ -31,7 +31,11 @@ _GPU_MAX_PATCHES = 64
 
 def settle_orientation_and_spacing(facts: Facts) -> None:
     """Median spacing as in nnU-Net (Isensee et al. 2021, 10.1038/s41592-020-01008-z), coarser where the device asks."""
-    facts.settle("data.prepare.orientation", "RAS", "one orientation for all cases, so that left stays left")
+    facts.settle(
+        "data.prepare.orientation",
+        "RAS",
+        "one orientation for all cases: x runs to the right, y to the front, z to the head",
+    )
     low, median, high = (
         np.array(s) for s in (facts.data.spacing_mm.low, facts.data.spacing_mm.median, facts.data.spacing_mm.high)
     )
@@ -43,7 +47,7 @@ def settle_orientation_and_spacing(facts: Facts) -> None:
     shape = np.array(facts.data.extent_mm.median) / spacing
     on_cpu = facts.machine.device == "cpu"
     max_patches = _CPU_MAX_PATCHES if on_cpu else _GPU_MAX_PATCHES
-    wanted = max_patches * (_CPU_PATCH_VOXELS if on_cpu else _GPU_PATCH_VOXELS)
+    wanted = max_patches * (_CPU_PATCH_VOXELS if on_cpu else GPU_PATCH_VOXELS)
     if shape.prod() > wanted:
         spacing = coarsen(spacing, shape, wanted)
         reason += (
@@ -73,8 +77,9 @@ def settle_intensity(facts: Facts) -> None:
         mode = facts.settle(
             "data.prepare.intensity.mode",
             "window",
-            f"CT numbers mean the same in every case: clipped to the 0.5 and 99.5 percentiles of the foreground "
-            f"({low:.0f} to {high:.0f}), then mean {first.mean:.0f} and deviation {first.std:.0f} of the foreground",
+            f"{'' if facts.data.names_ct else 'air near -1000: these are '}CT numbers, which mean the same in every "
+            f"case: clipped to the 0.5 and 99.5 percentiles of the foreground ({low:.0f} to {high:.0f}), then mean "
+            f"{first.mean:.0f} and deviation {first.std:.0f} of the foreground",
         )
     else:
         spread = ", ".join(f"{part.lowest:.4g} to {part.highest:.4g}" for part in facts.data.intensity)
@@ -82,7 +87,8 @@ def settle_intensity(facts: Facts) -> None:
             "data.prepare.intensity.mode",
             "zscore",
             f"intensities ({spread}) are not comparable between cases: "
-            "each channel of each case to mean 0, deviation 1",
+            "each channel of each case to mean 0, deviation 1"
+            + ("; if they are CT numbers, name the channel CT (docs/data-sets.md)" if _is_unnamed(facts) else ""),
         )
     if mode == "window":
         low, high = _whole_if_wide(first.percentile_00_5, first.percentile_99_5)
@@ -94,6 +100,11 @@ def settle_intensity(facts: Facts) -> None:
         }
         for name, value in window.items():
             facts.settle(f"data.prepare.intensity.{name}", value, "of the foreground of the sampled cases")
+
+
+def _is_unnamed(facts: Facts) -> bool:
+    """Whether the one channel is called as a table's column is, which says nothing of what it is."""
+    return facts.data.channels == ("image",)
 
 
 def _whole_if_wide(low: float, high: float) -> tuple[float, float]:
@@ -125,55 +136,60 @@ def settle_patch_and_network(facts: Facts) -> None:
     shape = np.array(facts.data.extent_mm.median) / spacing
     if facts.settled["data"]["prepare"]["crop"] == "nonzero":
         shape = np.maximum(shape * facts.data.crop_share ** (1 / 3), 1.0)
-    budget = _CPU_PATCH_VOXELS if on_cpu else _GPU_PATCH_VOXELS
     max_levels = 4 if on_cpu else 6
-    fit = fit_patch(shape, spacing, max_voxels=budget, max_levels=max_levels)
+    fit, widths, most = _on_cpu(facts, shape, spacing) if on_cpu else fit_device(facts, shape, spacing)
+    device = "a step on this device should see at most"
+    if not on_cpu and most < GPU_PATCH_VOXELS:
+        device = (
+            f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
+        )
     median = " x ".join(f"{n:.0f}" for n in shape)
     patch = facts.settle(
         "data.patch.shape_voxel",
         list(fit.shape_voxel),
-        f"the median case has {median} voxels; a step on this device should see at most {budget:,} "
-        f"(whole multiples of {fit.divisor} for the network)",
+        f"the median case has {median} voxels; {device} {most:,} (whole multiples of {fit.divisor} for the network)",
     )
     strides: Sequence[Sequence[int]] = fit.strides
     if list(patch) != list(fit.shape_voxel):
         strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
-    if len(strides) >= 2:
-        name, why = "dynunet", "nnU-Net's network: learnt most per step of those in our comparison"
+    name = network_name(strides)
+    if name == "dynunet":
+        why = "nnU-Net's network: learnt most per step of those in our comparison"
     else:
-        name, why = "unet", "patches are too small for the three levels of DynUNet"
+        why = "patches are too small for the three levels of DynUNet"
     facts.settle("network.name", name, why)
     strides = facts.settle("network.strides", [list(s) for s in strides], "halving the axes of finest spacing first")
-    settle_widths(facts, num_levels=len(strides) + 1)
+    settle_widths(facts, widths, num_levels=len(strides) + 1)
     settle_batch(facts)
 
 
-def settle_widths(facts: Facts, *, num_levels: int) -> None:
-    """Features of each level: nnU-Net's on a GPU, fewer on a CPU, fewest where there are only minutes."""
+def _on_cpu(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
+    """Patch and widths by what a step costs, and the most voxels of a patch."""
+    long = facts.request.time_budget_s >= _LONG_BUDGET_S
+    widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
+    return fit_patch(shape, spacing, max_voxels=_CPU_PATCH_VOXELS, max_levels=len(widths)), widths, _CPU_PATCH_VOXELS
+
+
+def settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> None:
+    """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or where there are minutes."""
     budget_s = facts.request.time_budget_s
     reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
     if facts.machine.device != "cpu":
-        widths = [32, 64, 128, 256, 320, 320]
+        if tuple(widths) != GPU_WIDTHS:
+            reason += f"; narrower than nnU-Net's {GPU_WIDTHS[0]}, which needs more memory than is free here"
     elif budget_s >= _LONG_BUDGET_S:
-        widths = [16, 32, 64, 128]
         reason += f"; {budget_s / 60:.0f} minutes are enough to teach a wider finest level, 1.5 times slower a step"
     else:
-        widths = [8, 32, 64, 128]
         reason += "; a narrow finest level, because a CPU spends most of a step there"
-    facts.settle("network.widths", widths[:num_levels], reason)
+    facts.settle("network.widths", list(widths[:num_levels]), reason)
 
 
 def settle_batch(facts: Facts) -> None:
     """Patches in a batch."""
-    voxels = int(np.prod(facts.settled["data"]["patch"]["shape_voxel"]))
     if facts.machine.device == "cpu":
-        batch = 2
-        reason = "nnU-Net's two: on a CPU a larger batch only makes steps fewer"
+        facts.settle("data.batch_size", 2, "nnU-Net's two: on a CPU a larger batch only makes steps fewer")
     else:
-        # About 5 kB of activations a voxel at width 32 in half precision, measured as peak memory of DynUNet.
-        batch = int(np.clip(0.6 * facts.machine.device_memory_bytes / (voxels * 5_000), 2, 8))
-        reason = f"fits {facts.machine.device_memory_bytes / 2**30:.0f} GiB with room to spare"
-    facts.settle("data.batch_size", batch, reason)
+        settle_device_batch(facts)
     facts.settle(
         "data.patch.foreground_share",
         0.33,
@@ -224,11 +240,7 @@ def settle_optimizer(facts: Facts) -> None:
 
 def settle_augment(facts: Facts) -> None:
     """Flips where anatomy is near symmetric, small rotations and zooms, and changes of intensity."""
-    facts.settle(
-        "data.augment.flip_probability",
-        [0.5, 0.0, 0.0],
-        "left and right are near mirror images; front and back, head and foot are not",
-    )
+    settle_flips(facts)
     facts.settle("data.augment.affine_probability", 0.7, "rotation and zoom of most patches")
     facts.settle("data.augment.rotation_share", 1.0, "all of these are turned")
     facts.settle("data.augment.scale_share", 1.0, "and zoomed")
@@ -255,6 +267,9 @@ def settle_window(facts: Facts) -> None:
     flips = facts.settled["data"]["augment"]["flip_probability"]
     mirrored = [axis for axis, probability in enumerate(flips) if probability > 0.0]
     facts.settle("window.mirror_axes", mirrored, "the axes along which patches are flipped in training, as in nnU-Net")
+    pairs = facts.settled["data"]["augment"].get("swap_pairs", [])
+    if pairs:
+        facts.settle("window.swap_pairs", pairs, "their channels trade places in windows mirrored from left to right")
     most = 300_000 if facts.machine.device == "cpu" else 8_000_000
     at_once = int(np.clip(most // np.prod(shape), 1, 16))
     facts.settle(

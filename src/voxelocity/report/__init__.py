@@ -4,12 +4,12 @@ from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
 from voxelocity.report.folder_kind import FolderKind, folder_kind
-from voxelocity.report.labelled import LabelledRun, label_run, seconds_to_reach
+from voxelocity.report.labelled import LabelledRun, label_run, median_or_none, median_run, seconds_to_reach
 from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, paired_parity, paired_trainings
 from voxelocity.report.progress import render_progress_png
-from voxelocity.report.quantities import bytes_text, duration_text, share_text
+from voxelocity.report.quantities import bytes_text, count_text, duration_text, ml_text, share_text
 from voxelocity.report.records import RunFacts, SliceFigure, StageRecord, StepRecord, ValidationRecord
 from voxelocity.report.summary import verdict
 from voxelocity.report.terminal import (
@@ -20,6 +20,7 @@ from voxelocity.report.terminal import (
     plan_table,
     score_table,
     view_table,
+    volume_table,
 )
 
 __all__ = [
@@ -40,12 +41,16 @@ __all__ = [
     "comparison_summary",
     "comparison_to_json",
     "comparison_verdict",
+    "count_text",
     "dataset_panel",
     "duration_text",
     "factor_table",
     "folder_kind",
     "highest_common_target",
     "label_run",
+    "median_or_none",
+    "median_run",
+    "ml_text",
     "pair_runs",
     "paired_parity",
     "paired_trainings",
@@ -60,4 +65,5 @@ __all__ = [
     "share_text",
     "verdict",
     "view_table",
+    "volume_table",
 ]

@@ -29,6 +29,7 @@ STAND_INS = {
     "chart-ink": "#010102",
     "chart-grid": "#010103",
     "chart-target": "#010104",
+    "ink": "#010101",
     "accent": "#010105",
     "accent-faint": "#010106",
     "baseline": "#010107",

@@ -178,7 +178,7 @@ def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
         if factor is None or factor.value is None or row.key == "best_dice":
             continue
         note = f"{base} {row.texts[0]}, {ours} {row.texts[-1]}"
-        cards.append(Card(name=row.name, value=factor.text, note=note))
+        cards.append(Card(name=row.name, value=factor.text, note=note, is_worse=factor.is_worse))
     return cards
 
 

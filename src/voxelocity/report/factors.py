@@ -36,6 +36,13 @@ class Factor:
     is_at_least: bool = False
 
     @property
+    def is_worse(self) -> bool:
+        """Whether the run falls behind the first, by more than the rounding of what is shown."""
+        if self.value is None:
+            return False
+        return self.value < (-5e-4 if self.kind == "difference" else 0.95)
+
+    @property
     def text(self) -> str:
         """As people read it: "3.2×", "> 3.2×", "+0.004"."""
         if self.kind == "difference":
@@ -154,10 +161,17 @@ def factor_cells(runs: Sequence[LabelledRun], *, target_dice: float | None = Non
 def factor_table_view(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> Table:
     """The factor table for a page."""
     heads = factor_header(runs)
+    rows = compare(runs, target_dice=target_dice)
     return Table(
         caption="Factors",
         heads=["Measure", *heads[1:]],
         rows=factor_cells(runs, target_dice=target_dice),
+        worse_cells=frozenset(
+            (number, 3 + 2 * place)
+            for number, row in enumerate(rows)
+            for place, factor in enumerate(row.factors)
+            if factor.is_worse
+        ),
         marked_columns=frozenset(range(3, len(heads), 2)),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -96,6 +97,29 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         machine={**run.environment, **({"device": run.device} if run.device else {})},
         notes=() if run.dataset.held_out else ("The Dice was measured on cases that were trained on.",),
     )
+
+
+def median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
+    """The first run with the medians of all in place of its figures, and the mean of their final Dice.
+
+    The time to the target is None where fewer than half of the runs got there.
+    """
+    dice = [run.final_dice for run in runs if run.final_dice is not None]
+    names = ("seconds_per_epoch", "images_per_s", "wall_s", "wait_share", "peak_host_bytes", "peak_device_bytes")
+    figures: dict[str, Any] = {name: median_or_none([getattr(run, name) for run in runs]) for name in names}
+    to_target = statistics.median([math.inf if (s := run.seconds_to_target) is None else s for run in runs])
+    return replace(
+        runs[0],
+        seconds_to_target=to_target if math.isfinite(to_target) else None,
+        final_dice=statistics.fmean(dice) if dice else None,
+        **figures,
+    )
+
+
+def median_or_none(values: Sequence[float | None]) -> float | None:
+    """The median; None where one of the values is not known."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known and len(known) == len(values) else None
 
 
 def _step_parts(run: RunFacts) -> tuple[TimeShare, ...]:

@@ -26,12 +26,14 @@ from voxelocity.report.quantities import (
 from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import overlay, png_data_uri
 from voxelocity.report.summary import (
+    absent_text,
     mean_dice,
     mean_hd95_mm,
     part_shares,
     stage_shares,
     throughput,
     verdict,
+    without_surface_text,
     worst_first,
 )
 from voxelocity.report.tables import (
@@ -78,6 +80,7 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None
         "command": run.command,
         "warnings": run.warnings,
         "choice_groups": _choice_groups(run),
+        "num_choices": len(run.choices),
         "how_to_change": HOW_TO_CHANGE,
         "settings": settings_table(run),
         "machine": machine_table(run.environment, device=run.device),
@@ -122,14 +125,16 @@ def _cards(run: RunFacts) -> list[Card]:
     if final is None and best is not None:
         dice = Card(name="Best Dice so far", value=dice_text(best.mean_dice), note="on the way, foreground mean")
     else:
-        note = f"lowest case {dice_text(worst[0].mean_dice)}" if worst and worst[0].dice else "mean over the foreground"
+        lowest = worst[0].mean_dice if worst else None
+        note = "mean over the foreground" if lowest is None else f"lowest case {dice_text(lowest)}"
+        note = "; ".join(filter(None, (note, absent_text(run.scores))))
         dice = Card(name="Mean Dice", value=dice_text(final), note=note)
     return [
         dice,
         Card(
             name="Surface distance",
             value=mm_text(hd95_mm) + (" mm" if hd95_mm is not None else ""),
-            note="HD95, mean over cases and classes",
+            note="; ".join(filter(None, ("HD95, mean over cases and classes", without_surface_text(run.scores)))),
         ),
         Card(
             name="Images per second", value=rate_text(speed.images_per_s), note=f"over {count_text(run.step, 'step')}"
@@ -153,7 +158,7 @@ def _curves(run: RunFacts) -> dict[str, Any]:
             "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
         )
     best = run.best_validation
-    legend = [LegendEntry(name="mean", colour="var(--accent)")]
+    legend = [LegendEntry(name="mean", colour="var(--ink)")]
     if len(series) > 1:
         names = enumerate(run.foreground, start=1)
         legend.extend(LegendEntry(name=name, colour=f"var(--class-{index})") for index, name in names)

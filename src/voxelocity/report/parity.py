@@ -110,7 +110,7 @@ def paired_parity(
         return None
     pairs = [(firsts[case_id], seconds[case_id]) for case_id in common]
     names = list(dict.fromkeys(name for pair in pairs for score in pair for name in score.dice))
-    whole = {case_id: _both(_mean_dice(a), _mean_dice(b)) for case_id, (a, b) in zip(common, pairs, strict=True)}
+    whole = {case_id: _both(a.mean_dice, b.mean_dice) for case_id, (a, b) in zip(common, pairs, strict=True)}
     changes = {case_id: pair[1] - pair[0] for case_id, pair in whole.items() if pair is not None}
     return Parity(
         num_cases=len(common),
@@ -217,10 +217,6 @@ def _both(first: float | None, second: float | None) -> tuple[float, float] | No
     if first is None or second is None or not math.isfinite(first) or not math.isfinite(second):
         return None
     return first, second
-
-
-def _mean_dice(score: CaseScore) -> float | None:
-    return score.mean_dice if score.dice else None
 
 
 def _means(row: PairedDifference | None) -> tuple[float, float] | None:

@@ -15,6 +15,7 @@ _COLOURS = {
     "chart-ink": "#4a5560",
     "chart-grid": "#dfe3e7",
     "chart-target": "#9a5b00",
+    "ink": "#17212b",
     "accent": "#0f6f6a",
     "accent-faint": "#b5d6d4",
     **{f"class-{index}": css_colour(index) for index in range(1, len(CLASS_COLOURS) + 1)},
@@ -73,7 +74,9 @@ def dice_series(run: RunFacts) -> list[Series]:
         )
         for index, name in enumerate(classes, start=1)
     ]
-    mean = Series(points=[(r.time_s, r.mean_dice) for r in run.validations], name="mean", has_markers=True)
+    mean = Series(
+        points=[(r.time_s, r.mean_dice) for r in run.validations], colour="ink", name="mean", has_markers=True
+    )
     return [*lines, mean]
 
 

@@ -78,6 +78,13 @@ def mm_text(length_mm: float | None) -> str:
     return NOT_AVAILABLE if length_mm is None or not math.isfinite(length_mm) else f"{length_mm:.2f}"
 
 
+def ml_text(volume_ml: float | None) -> str:
+    """A volume with three digits, without its unit: "0", "0.012", "12.3", "1,480"."""
+    if volume_ml is None or not math.isfinite(volume_ml):
+        return NOT_AVAILABLE
+    return "0" if volume_ml == 0.0 else _three_digits(volume_ml)
+
+
 def rate_text(per_second: float | None) -> str:
     """A rate with three digits: "0.520", "48.3", "1,250"."""
     return NOT_AVAILABLE if per_second is None or not math.isfinite(per_second) else _three_digits(per_second)

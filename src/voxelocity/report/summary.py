@@ -16,20 +16,24 @@ from voxelocity.report.records import RunFacts, StepRecord
 
 @dataclass(frozen=True, kw_only=True)
 class ClassSummary:
-    """How well one class was segmented over all cases.
+    """How well one class was segmented over the cases where it is in truth or prediction; None where it is in none.
 
     Attributes:
+        worst_case_id: "" where the class is in no case.
         mean_hd95_mm: over the cases that have a surface in truth and prediction; None where none has.
-        num_without_surface: cases left out of it.
+        num_without_surface: cases left out of it although the class is in truth or prediction alone: missed, or found
+            where it is not.
+        num_absent: cases where the class is in neither, which are left out of all means.
     """
 
     name: str
-    mean_dice: float
-    median_dice: float
-    worst_dice: float
+    mean_dice: float | None
+    median_dice: float | None
+    worst_dice: float | None
     worst_case_id: str
     mean_hd95_mm: float | None
     num_without_surface: int
+    num_absent: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +88,37 @@ def verdict(run: RunFacts) -> str:
 def mean_dice(run: RunFacts) -> float | None:
     """Mean foreground Dice of the final validation; None before it."""
     if run.scores:
-        return _mean(score.mean_dice for score in run.scores if score.dice)
+        # Over cases first and then over classes, as nnU-Net; with absent classes the other order is another number.
+        return _mean(summary.mean_dice for summary in summarize_classes(run.scores))
     return run.finish.mean_dice if run.finish and math.isfinite(run.finish.mean_dice) else None
 
 
 def mean_hd95_mm(scores: Sequence[CaseScore]) -> float | None:
     """Mean 95th percentile surface distance over all cases and classes that have one."""
-    return _mean(value for score in scores for value in score.hd95_mm.values() if value is not None)
+    return _mean(value for score in scores for value in score.hd95_mm.values())
+
+
+def without_surface_text(scores: Sequence[CaseScore]) -> str:
+    """What the mean surface distance says nothing about: classes of cases in truth or prediction alone; "" if none."""
+    num_left_out = sum(summary.num_without_surface for summary in summarize_classes(scores))
+    if not num_left_out:
+        return ""
+    num_measured = sum(value is not None for score in scores for value in score.hd95_mm.values())
+    return (
+        f"{num_left_out} of {num_measured + num_left_out} structures left out, which are in the truth or in the "
+        "prediction alone"
+    )
+
+
+def absent_text(scores: Sequence[CaseScore]) -> str:
+    """How many classes are in no case and so in no mean; "" where each is in one."""
+    classes = summarize_classes(scores)
+    num_absent = sum(summary.num_absent == len(scores) for summary in classes)
+    return (
+        f"{num_absent} of {count_text(len(classes), 'class', 'classes')} in no case, counted in no mean"
+        if num_absent
+        else ""
+    )
 
 
 def summarize_classes(scores: Sequence[CaseScore]) -> tuple[ClassSummary, ...]:
@@ -101,7 +129,7 @@ def summarize_classes(scores: Sequence[CaseScore]) -> tuple[ClassSummary, ...]:
 
 def worst_first(scores: Sequence[CaseScore]) -> list[CaseScore]:
     """The scores by mean Dice, lowest first; equal ones by case id."""
-    return sorted(scores, key=lambda score: (score.mean_dice if score.dice else 0.0, score.case_id))
+    return sorted(scores, key=lambda score: (0.0 if score.mean_dice is None else score.mean_dice, score.case_id))
 
 
 def throughput(run: RunFacts) -> Throughput:
@@ -179,17 +207,19 @@ def _signal(run: RunFacts) -> str:
 
 
 def _summarize_class(name: str, scores: Sequence[CaseScore]) -> ClassSummary:
-    dice = [score.dice[name] for score in scores]
-    worst = min(scores, key=lambda score: score.dice[name])
-    distances = [value for score in scores if (value := score.hd95_mm.get(name)) is not None]
+    present = [(dice, score) for score in scores if (dice := score.dice[name]) is not None]
+    values = [dice for dice, _ in present]
+    worst, worst_score = min(present, key=lambda pair: pair[0], default=(None, None))
+    distances = [score.hd95_mm[name] for _, score in present if name in score.hd95_mm]
     return ClassSummary(
         name=name,
-        mean_dice=statistics.fmean(dice),
-        median_dice=statistics.median(dice),
-        worst_dice=worst.dice[name],
-        worst_case_id=worst.case_id,
+        mean_dice=_mean(values),
+        median_dice=statistics.median(values) if values else None,
+        worst_dice=worst,
+        worst_case_id="" if worst_score is None else worst_score.case_id,
         mean_hd95_mm=_mean(distances),
-        num_without_surface=len(scores) - len(distances),
+        num_without_surface=sum(distance is None for distance in distances),
+        num_absent=len(scores) - len(present),
     )
 
 
@@ -205,6 +235,6 @@ def _shares(seconds: dict[str, float], whole_s: float) -> tuple[TimeShare, ...]:
     return tuple(TimeShare(name=name, seconds=part_s, share=part_s / whole_s) for name, part_s in parts.items())
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
+def _mean(values: Iterable[float | None]) -> float | None:
+    finite = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.fmean(finite) if finite else None

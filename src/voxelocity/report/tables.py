@@ -33,7 +33,7 @@ _MACHINE_NAMES = {
 
 
 def class_table(scores: Sequence[CaseScore]) -> Table:
-    """Mean, median and worst Dice and mean HD95 per class."""
+    """Mean, median and worst Dice and mean HD95 per class, with the numbers of cases that these leave out."""
     rows = [
         (
             summary.name,
@@ -43,10 +43,11 @@ def class_table(scores: Sequence[CaseScore]) -> Table:
             summary.worst_case_id,
             mm_text(summary.mean_hd95_mm),
             str(summary.num_without_surface),
+            str(summary.num_absent),
         )
         for summary in summarize_classes(scores)
     ]
-    heads = ("Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95")
+    heads = ("Class", "Mean Dice", "Median", "Worst", "Worst case", "Mean HD95 (mm)", "Without HD95", "Absent")
     return Table(caption="Scores by class", heads=heads, rows=rows, text_columns=frozenset({4}))
 
 
@@ -142,7 +143,7 @@ def settings_table(run: RunFacts) -> Table:
 
 
 def _case(score: CaseScore) -> tuple[str, str]:
-    return score.case_id, dice_text(score.mean_dice if score.dice else None)
+    return score.case_id, dice_text(score.mean_dice)
 
 
 def _hd95(score: CaseScore) -> str:
@@ -150,10 +151,9 @@ def _hd95(score: CaseScore) -> str:
 
 
 def _worst_class(score: CaseScore) -> tuple[str, str]:
-    if not score.dice:
-        return "", dice_text(None)
-    name = min(score.dice, key=lambda name: score.dice[name])
-    return name, dice_text(score.dice[name])
+    present = {name: dice for name, dice in score.dice.items() if dice is not None}
+    name = min(present, key=lambda name: present[name], default="")
+    return name, dice_text(present.get(name))
 
 
 def _is_spread(value: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rich import box
@@ -27,8 +28,8 @@ from voxelocity.report.factors import factor_cells, factor_header
 from voxelocity.report.labelled import LabelledRun
 from voxelocity.report.pair import PairedRuns
 from voxelocity.report.parity import Parity
-from voxelocity.report.quantities import count_text, dice_text, mm_text, value_text
-from voxelocity.report.summary import mean_hd95_mm, summarize_classes, worst_first
+from voxelocity.report.quantities import count_text, dice_text, ml_text, mm_text, value_text
+from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
@@ -59,7 +60,7 @@ def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) ->
 
 
 def score_table(scores: Sequence[CaseScore]) -> RenderableType:
-    """Scores by class, and below them the worst cases."""
+    """Scores by class, what their means leave out, and below them the worst cases."""
     table = _table()
     table.add_column("class", overflow="fold")
     for head in ("mean Dice", "median", "worst", "HD95 mm"):
@@ -67,17 +68,42 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
     for summary in summarize_classes(scores):
         dice = (dice_text(d) for d in (summary.mean_dice, summary.median_dice, summary.worst_dice))
         table.add_row(Text(summary.name), *dice, mm_text(summary.mean_hd95_mm))
+    left_out = without_surface_text(scores)
+    notes = [text for text in (absent_text(scores), left_out and f"HD95: {left_out}") if text]
+    classes = Group(table, *(_Wrapped(note, style="dim") for note in notes))
     shown = worst_first(scores)[:_NUM_WORST_CASES]
     if len(scores) < 2:
-        return table
+        return classes
     worst = _table()
     worst.add_column("worst cases" if len(shown) < len(scores) else "cases", overflow="fold")
     worst.add_column("Dice", justify="right")
     worst.add_column("HD95 mm", justify="right")
     for score in shown:
-        dice_of_case = dice_text(score.mean_dice if score.dice else None)
-        worst.add_row(Text(score.case_id), dice_of_case, mm_text(mean_hd95_mm([score])))
-    return Group(table, "", worst)
+        worst.add_row(Text(score.case_id), dice_text(score.mean_dice), mm_text(mean_hd95_mm([score])))
+    return Group(classes, "", worst)
+
+
+def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:
+    """Voxels and milliliters that were predicted of each class; of several scans the least, median and most.
+
+    Args:
+        volumes: by class name, one pair for each scan.
+    """
+    num_scans = max(map(len, volumes.values()), default=0)
+    table = _table()
+    table.add_column("class", overflow="fold")
+    heads = ("voxels", "ml") if num_scans == 1 else ("scans with it", "least ml", "median ml", "most ml")
+    for head in heads:
+        table.add_column(head, justify="right")
+    for name, found in volumes.items():
+        sizes = [ml for _, ml in found]
+        if num_scans == 1:
+            cells = [f"{found[0][0]:,}", ml_text(sizes[0])]
+        else:
+            count = sum(num > 0 for num, _ in found)
+            cells = [f"{count} of {num_scans}", *map(ml_text, (min(sizes), median(sizes), max(sizes)))]
+        table.add_row(Text(name), *cells)
+    return table
 
 
 def factor_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> RenderableType:
@@ -215,12 +241,17 @@ def _marked(choice: Choice) -> str:
 def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> list[tuple[str, str]]:
     fold = dataset.get("fold")
     judged = f"fold {fold} held out" if dataset.get("held_out", True) else "the same cases, not held out"
+    num_cases, num_shared = int(dataset.get("num_cases", 0)), int(dataset.get("num_shared_patients", 0))
+    num_patients = int(dataset.get("num_patients", num_cases))
+    of_patients = f" of {count_text(num_patients, 'patient')}" if num_patients < num_cases else ""
+    if num_shared:
+        judged += f"; {count_text(num_shared, 'patient')} on both sides, which flatters the score"
     split = (
         f"{dataset.get('num_training', 0):,} to train on, {dataset.get('num_validation', 0):,} to judge by ({judged})"
     )
     spreads = [(key, _spread_text(fingerprint.get(key), key)) for key in ("shape_voxel", "spacing_mm")]
     return [
-        ("cases", f"{count_text(int(dataset.get('num_cases', 0)), 'case')}: {split}"),
+        ("cases", f"{count_text(num_cases, 'case')}{of_patients}: {split}"),
         ("channels", ", ".join(map(str, dataset.get("channels") or ()))),
         ("classes", ", ".join(map(str, dataset.get("classes") or ()))),
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),

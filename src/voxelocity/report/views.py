@@ -32,6 +32,7 @@ class Table:
         rows: one cell per column each.
         text_columns: columns besides the first that hold words, not numbers.
         marked_columns: columns that stand out.
+        worse_cells: (row, column) of cells whose value is worse than what it is compared with.
         shares: of each row, 0 to 1, drawn as a bar beside its head; none if empty.
     """
 
@@ -40,6 +41,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     text_columns: frozenset[int] = frozenset()
     marked_columns: frozenset[int] = frozenset()
+    worse_cells: frozenset[tuple[int, int]] = frozenset()
     shares: Sequence[float] = ()
 
 
@@ -60,6 +62,7 @@ class Card:
     name: str
     value: str
     note: str = ""
+    is_worse: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

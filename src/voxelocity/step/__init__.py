@@ -3,9 +3,10 @@
 from voxelocity.step.backend import BackendConfig, backend_as_found, set_backend
 from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
+from voxelocity.step.memory import is_out_of_memory
 from voxelocity.step.network import NetworkConfig, build_network
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
-from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast
+from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast, cpu_has_bfloat16, precision_on
 from voxelocity.step.schedule import ScheduleConfig, learning_rate_at
 from voxelocity.step.training_step import TrainingStep
 
@@ -24,6 +25,9 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
+    "cpu_has_bfloat16",
+    "is_out_of_memory",
     "learning_rate_at",
+    "precision_on",
     "set_backend",
 ]

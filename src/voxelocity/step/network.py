@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -18,7 +18,7 @@ class NetworkConfig(Config):
 
     name: Literal["unet", "segresnet", "dynunet"]
     """MONAI's class: UNet, SegResNet or DynUNet (the network of nnU-Net)."""
-    widths: tuple[int, ...] = Field(min_length=2)
+    widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
     """Feature channels of each level. SegResNet doubles from the first and only takes the number of levels."""
     strides: tuple[Index3, ...]
     """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""

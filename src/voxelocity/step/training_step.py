@@ -1,25 +1,39 @@
-"""The step itself: forward, loss, backward, optimiser, running average. It reads no tensor: the device never waits."""
+"""The step itself: forward, loss, backward, optimizer, running average. It reads no tensor: the device never waits."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.errors import DeviceMemoryError
+from voxelocity.core.rng import generator
 from voxelocity.observe import span
+from voxelocity.step.average import RunningAverage
 from voxelocity.step.compiled import compiled
 from voxelocity.step.loss import Loss
+from voxelocity.step.memory import is_out_of_memory
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
 from voxelocity.step.precision import PrecisionConfig, autocast
 
 
 class TrainingStep:
-    """A network in training, with everything that must be saved to go on exactly.
+    """A network in training, with everything that must be saved to continue exactly.
+
+    The masks of dropout are a function of (seed, step) alone, so a resumed run draws those of the uninterrupted one.
 
     Attributes:
         network: in training mode, on `device`.
         averaged: the network to validate and predict with: a running average, or `network` itself.
+
+    Args:
+        seed: of the masks of dropout.
+        warn: told once when a batch does not fit into memory and is computed in pieces from then on; without it,
+            torch's error is raised unchanged.
     """
 
     def __init__(
@@ -30,21 +44,29 @@ class TrainingStep:
         optimizer: OptimizerConfig,
         precision: PrecisionConfig,
         device: torch.device,
+        seed: int = 0,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.device = device
         self.network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
-        # Beside the network and not in its place: states and averages must not depend on who makes its code.
+        # Next to the network and not in its place: states and averages must not depend on who makes its code.
         self._forward = compiled(self.network, precision.compile, device)
         self._loss = loss
         self._precision = precision
         self._config = optimizer
         self._optimizer = build_optimizer(optimizer, self.network.parameters())
         self._scaler = torch.amp.GradScaler(device.type, enabled=precision.compute == "float16")
-        self._average = _running_average(self.network, optimizer.average_decay)
+        self._average = RunningAverage(self.network, optimizer.average_decay) if optimizer.average_decay else None
+        self._seed = seed
+        self._warn = warn
+        self._has_dropout = any(
+            isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0.0 for module in network.modules()
+        )
+        self._num_pieces = 1
 
     @property
     def averaged(self) -> torch.nn.Module:
-        return self.network if self._average is None else self._average.module
+        return self.network if self._average is None else self._average.network
 
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
         """One step on `batch`, which lies on the device. Its parts are spans: copy (into the network's memory
@@ -52,29 +74,126 @@ class TrainingStep:
 
         Returns:
             The loss as a scalar tensor on the device; nothing has waited for it.
+
+        Raises:
+            DeviceMemoryError: a step on one patch at a time does not fit into memory either, or cannot be made.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         with span("copy", color="orange"):
             image = batch.image.to(memory_format=self._precision.memory_format)
-        with autocast(self._precision, self.device):
-            with span("forward", color="green"):
-                logits = self._forward(image)
-            with span("loss", color="lightgreen"):
-                # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain ones give (b, k, x, y, z).
-                loss = self._loss(logits, batch.label)
-        with span("backward", color="blue"):
-            self._optimizer.zero_grad(set_to_none=True)
-            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        loss = self._make_gradients(image, batch.label, batch.step)
         with span("optimizer", color="purple"):
+            self._update(image)
+        if self._average is not None:
+            with span("averaging", color="violet"):
+                self._average.update(self.network)
+        return loss.detach()
+
+    def _make_gradients(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+        """Leaves the gradients of the scaled loss in the weights, in as many pieces as memory asks for."""
+        pieces_before = self._num_pieces
+        while True:
+            # What the last step left takes memory that this one can use.
+            self._optimizer.zero_grad(set_to_none=True)
+            try:
+                loss = self._in_pieces(image, label, step) if self._num_pieces > 1 else self._whole(image, label, step)
+                break
+            except (RuntimeError, MemoryError) as error:
+                if self._warn is None or not is_out_of_memory(error):
+                    raise
+                said = str(error).partition("\n")[0]
+            # Outside of the handler, whose traceback holds the tensors of the failed pass.
+            self._halve_pieces(image, said)
+        if self._num_pieces > pieces_before and self._warn is not None:
+            self._warn(
+                f"train: {_described(image)} do not fit into the memory of the device {self.device.type}; from step "
+                f"{step} on each batch is computed in {self._num_pieces} pieces, which trains the same weights up to "
+                "roundings and takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
+                "avoids it"
+            )
+        return loss
+
+    def _whole(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+        with span("forward", color="green"), autocast(self._precision, self.device), self._masks(step):
+            logits = self._forward(image)
+        with span("loss", color="lightgreen"):
+            # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain ones give (b, k, x, y, z).
+            loss = self._loss(logits, label)
+        with span("backward", color="blue"):
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def _in_pieces(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
+        """The same gradients with the activations of one piece at a time.
+
+        A Dice over the batch is not the mean of those of its pieces, so the loss sees the logits of the whole batch,
+        made without activations first; each piece is then computed again and goes back from its part of their slope.
+        """
+        size = math.ceil(len(image) / self._num_pieces)
+        ranges = [slice(start, start + size) for start in range(0, len(image), size)]
+        logits: torch.Tensor | None = None
+        with span("forward", color="green"), autocast(self._precision, self.device), torch.no_grad():
+            for number, part in enumerate(ranges):
+                with self._masks(step, number):
+                    made = self._forward(image[part])
+                if logits is None:
+                    logits = made.new_empty((len(image), *made.shape[1:]))
+                logits[part] = made
+                del made
+        assert logits is not None
+        with span("loss", color="lightgreen"):
+            loss = self._loss(logits.requires_grad_(), label)
+        with span("backward", color="blue"):
+            self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            slope = logits.grad
+            assert slope is not None
+            for number, part in enumerate(ranges):
+                with autocast(self._precision, self.device), self._masks(step, number):
+                    made = self._forward(image[part])
+                made.backward(slope[part])  # type: ignore[no-untyped-call]
+                del made
+        return loss
+
+    def _halve_pieces(self, image: torch.Tensor, said: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        mixing = next((m for m in self.network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)), None)
+        if mixing is not None and len(image) > 1:
+            raise DeviceMemoryError(
+                f"train: {_described(image)} do not fit into the memory of the device {self.device.type} ({said}); in "
+                "pieces the network would be another one, as its batch norms look at the whole batch: set a smaller "
+                f"data.batch_size (now {len(image)}) or network.norm=instance"
+            )
+        if self._num_pieces >= len(image):
+            raise self._too_small(image, said)
+        self._num_pieces = min(2 * self._num_pieces, len(image))
+
+    def _update(self, image: torch.Tensor) -> None:
+        """Weights by their gradients. It cannot be tried again: some may have been changed already."""
+        try:
             self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
             self._scaler.step(self._optimizer)
             self._scaler.update()
-        if self._average is not None:
-            with span("averaging", color="violet"):
-                self._average.update_parameters(self.network)
-        return loss.detach()
+        except (RuntimeError, MemoryError) as error:
+            if self._warn is None or not is_out_of_memory(error):
+                raise
+            raise self._too_small(image, str(error).partition("\n")[0]) from None
+
+    def _too_small(self, image: torch.Tensor, said: str) -> DeviceMemoryError:
+        return DeviceMemoryError(
+            f"train: a step on one patch of {_extent(image)} voxels does not fit into the memory of the device "
+            f"{self.device.type} ({said}); set a smaller data.patch.shape_voxel or narrower network.widths, or free "
+            "memory that other programs hold"
+        )
+
+    def _masks(self, step: int, piece: int = 0) -> AbstractContextManager[None]:
+        """Where dropout draws numbers of this step and piece; torch's own generator is left as it was."""
+        if not self._has_dropout:
+            return nullcontext()
+        seed = generator(self._seed, stage="dropout", draw=step, case=piece).integers(2**63)
+        return _seeded(int(seed), self.device)
 
     def state(self) -> dict[str, Any]:
         """Tensors and plain values only, loadable with `weights_only=True`."""
@@ -82,25 +201,36 @@ class TrainingStep:
             "network": self.network.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
-            "average": None if self._average is None else self._average.state_dict(),
+            "average": None if self._average is None else self._average.state(),
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Goes on exactly from a saved `state`."""
+        """Continues exactly from a saved `state`."""
         self.network.load_state_dict(state["network"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
-            self._average.load_state_dict(state["average"])
+            self._average.load_state(state["average"])
 
 
-def _running_average(network: torch.nn.Module, decay: float) -> torch.optim.swa_utils.AveragedModel | None:
-    if decay == 0.0:
-        return None
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeds the device's generator for a while. Reads and writes of its state are the host's alone, also for CUDA's."""
+    numbers = torch.default_generator
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        numbers = torch.cuda.default_generators[index]
+    found = numbers.get_state()
+    numbers.manual_seed(seed)
+    try:
+        yield
+    finally:
+        numbers.set_state(found)
 
-    def average(averaged: Any, current: Any, num_averaged: Any) -> None:
-        # Early on a plain mean over the steps so far: the first, random weights must not linger.
-        weight = 1.0 - torch.clamp((1.0 + num_averaged) / (10.0 + num_averaged), max=decay)
-        torch._foreach_lerp_(averaged, current, float(weight))
 
-    return torch.optim.swa_utils.AveragedModel(network, multi_avg_fn=average, use_buffers=True)
+def _described(image: torch.Tensor) -> str:
+    return f"{len(image)} patches of {_extent(image)} voxels"
+
+
+def _extent(image: torch.Tensor) -> str:
+    return " x ".join(str(n) for n in image.shape[2:])

@@ -37,6 +37,8 @@ def augment_one(volume: Volume, region: Region, params: AugmentParams, row: int)
         label = _most_voted(volume.label, places)
     else:
         label = map_coordinates(volume.label, np.floor(places + 0.5), order=0, mode="grid-constant", cval=0)
+    if params.is_swapped[row]:
+        label = params.swapped_classes[label]
     channels = [_changed(channel, params, row, number) for number, channel in enumerate(image)]
     return np.stack(channels).astype(np.float32), label
 

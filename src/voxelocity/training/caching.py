@@ -45,6 +45,7 @@ class Caching:
     Attributes:
         planned: of the run.
         label_values: file values in order of class index.
+        class_names: in the same order.
         first_step: that the training does next.
         skipped: ids of cases that earlier sessions left out.
         skip_broken: leave cases out that cannot be used, in place of ending the run.
@@ -52,6 +53,7 @@ class Caching:
 
     planned: Planned
     label_values: Sequence[int]
+    class_names: Sequence[str]
     first_step: int
     skipped: Collection[str]
     skip_broken: bool
@@ -131,6 +133,7 @@ class Caching:
         cases = PreparedCases(
             [*training, *(held if split.held_out else ())],
             label_values=self.label_values,
+            class_names=self.class_names,
             prepare=self.planned.plan.data.prepare,
             cache=self.planned.plan.data.cache,
             warn=self.warn,

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
+from voxelocity.core.console import PlainConsole
 from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
@@ -94,7 +95,7 @@ def train(
         InterruptedRunError: it was asked to stop; the state is saved.
         NonFiniteLossError: the loss became NaN or infinite.
     """
-    console = console or Console()
+    console = console or PlainConsole()
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
     folder.check_length()

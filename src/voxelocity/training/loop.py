@@ -25,7 +25,7 @@ class Progress(Protocol):
 
     def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None: ...
 
-    def validated(self, step: int, mean_dice: float, is_best: bool) -> None: ...
+    def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,10 @@ class LoopState:
     num_images: int = 0
     waited_s: float = 0.0
 
+    def has_reached(self, target_dice: float) -> bool:
+        """Whether a validation on the way reached the target; 0 is none. A resumed run must not train past it."""
+        return 0.0 < target_dice <= self.best_dice
+
     def to_plain(self) -> dict[str, Any]:
         return dict(vars(self))
 
@@ -75,8 +79,8 @@ class Loop:
     """One training, from its current state to the end of its budget.
 
     Attributes:
-        validate: mean foreground Dice and Dice per class of the averaged network, on the way. May raise
-            `StopAskedError`.
+        validate: mean foreground Dice and Dice per class of the averaged network, on the way; NaN for a class in no
+            case, which the mean leaves out. May raise `StopAskedError`.
         should_stop: asked between two steps; once true the state is saved and `run` returns.
         on_validated: told the seconds of each validation on the way, when its facts are written.
         first_validation_s: what the first of them is expected to take.
@@ -114,6 +118,9 @@ class Loop:
                 self._epochs.end()
 
     def _run(self, recorder: SpanRecorder) -> bool:
+        if self.state.has_reached(self.plan.train.target_dice):
+            # Killed between that validation and the end of the run, whose last state is saved.
+            return True
         pending = _Pending()
         window_start = saved_at = self.clock()
         while True:
@@ -261,9 +268,10 @@ class Loop:
         state.validated_at_s = state.trained_s
         state.validated_step = state.step
         self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
-        self.progress.validated(state.step, mean_dice, is_best)
+        num_absent = sum(math.isnan(value) for value in dice.values())
+        self.progress.validated(state.step, mean_dice, is_best, num_absent=num_absent)
         self.on_validated(seconds)
-        return 0.0 < self.plan.train.target_dice <= mean_dice
+        return state.has_reached(self.plan.train.target_dice)
 
     def _save(self) -> None:
         start = self.clock()

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume
 from voxelocity.core.whole_file import whole_file
+from voxelocity.report.quantities import dice_text
 
 Plane = npt.NDArray[np.uint8]
 
@@ -43,8 +44,8 @@ class SlicePictures:
         image = _to_uint8(np.take(scan.image[0], index, axis=axis))
         self._kept.append(
             _Picture(
-                mean_dice=score.mean_dice,
-                title=f"{score.case_id}, Dice {score.mean_dice:.3f}",
+                mean_dice=1.0 if score.mean_dice is None else score.mean_dice,
+                title=f"{score.case_id}, Dice {dice_text(score.mean_dice)}",
                 image=_upright(image, scan, axis),
                 truth=_upright(np.take(scan.label, index, axis=axis), scan, axis),
                 prediction=_upright(np.take(prediction, index, axis=axis), scan, axis),

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from voxelocity.observe import Clock
 from voxelocity.report import duration_text, share_text
+from voxelocity.report.quantities import count_text
 from voxelocity.training.loop import StepWindow
 
 
@@ -60,11 +61,12 @@ class TerminalProgress:
         """What is left to do: with a target nobody knows how long that takes."""
         return f"until Dice {self._target_dice:g}" if self._target_dice else f"{duration_text(remaining_s)} left"
 
-    def validated(self, step: int, mean_dice: float, is_best: bool) -> None:
-        """Shows the result of a validation on the way."""
+    def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None:
+        """Shows the result of a validation on the way, with the number of classes that it says nothing about."""
         self._dice = f"  Dice {mean_dice:.3f} at step {step}"
         if self._bar is None:
             self._console.print(
-                f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}",
+                f"      step {step}  validation Dice {mean_dice:.3f}{' (best so far)' if is_best else ''}"
+                + (f", {count_text(num_absent, 'class', 'classes')} found in none of its cases" if num_absent else ""),
                 highlight=False,
             )

@@ -46,7 +46,8 @@ class RunResult:
 
     Attributes:
         folder: where everything lies.
-        mean_dice: mean foreground Dice of the final validation, on each scan's own grid.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None where no case has any
+            foreground in truth or prediction.
         scores: one per validation case.
         step: optimiser steps done.
         seconds: of the whole run, all sessions.
@@ -54,7 +55,7 @@ class RunResult:
     """
 
     folder: Path
-    mean_dice: float
+    mean_dice: float | None
     scores: tuple[CaseScore, ...]
     step: int
     seconds: float
@@ -93,6 +94,7 @@ class Run:
             window=self.plan.window,
             # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
             precision=self.plan.precision.model_copy(update={"compile": "none"}),
+            trained_on=self.planned.fingerprint.trained_on(),
         )
         self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
         self._report_s = _REPORT_S
@@ -105,6 +107,7 @@ class Run:
             NonFiniteLossError: training broke; the last checkpoint is from before.
             ScanError: a case cannot be used.
             DatasetError: no label holds anything but background.
+            DeviceMemoryError: a step on a single patch does not fit into memory.
         """
         self.checkpoints.remove_abandoned()
         try:
@@ -139,7 +142,8 @@ class Run:
         if not self._train(training, state, budget, caches, final):
             raise self._interrupted(state)
         with self._stage("report"):
-            save_model(self.folder.path, training.averaged, self.spec)
+            trained = self.spec.model_copy(update={"num_steps": state.step})
+            save_model(self.folder.path, training.averaged, trained)
         return self._finish(self._score(training, final), state)
 
     def _final_validation(self, held: PreparedCases, on_the_way: PreparedCases, *, is_full: bool) -> FinalValidation:
@@ -159,6 +163,7 @@ class Run:
         return Caching(
             planned=self.planned,
             label_values=self.spec.label_values,
+            class_names=self.spec.class_names,
             first_step=self.checkpoints.latest_step(),
             skipped=self.skipped,
             skip_broken=self.skip_broken,
@@ -183,6 +188,8 @@ class Run:
             optimizer=self.plan.optimizer,
             precision=self.plan.precision,
             device=self.device,
+            seed=self.plan.seed,
+            warn=self.warn,
         )
         latest = self.checkpoints.load_latest(like={"loop": LoopState().to_plain(), "training": training.state()})
         if latest is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.data.prepare import restore_probabilities
 from voxelocity.infer import ClassIndices, ModelSpec, Predictor, WindowConfig
-from voxelocity.metrics import DiceCounts, case_score
+from voxelocity.metrics import DiceCounts, case_score, summarize
 from voxelocity.observe import Clock
 from voxelocity.training.final_size import ValidationCost
 
@@ -28,9 +29,11 @@ def validate_prepared(
     device: torch.device,
     on_windows: Callable[[], None] | None = None,
 ) -> tuple[float, dict[str, float]]:
-    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, without test-time mirroring.
+    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
-    Quicker than `score_cases` and a little different from it: for curves, targets and "best", not for publication.
+    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean.
+
+    Quicker than that and a little different from it: for curves, targets and "best", not for publication.
 
     Args:
         network: left in the mode that it had.
@@ -41,23 +44,23 @@ def validate_prepared(
     """
     was_training = network.training
     predictor = Predictor(network, spec, device=device, on_windows=on_windows)
-    window = window_on_the_way(spec)
     names = spec.class_names[1:]
-    totals = np.zeros(len(names))
+    scores: list[CaseScore] = []
     volumes = (prepared[index].load() for index in range(len(prepared)))
-    for volume, prediction in predictor.predict_prepared(volumes, window=window):
+    for volume, prediction in predictor.predict_prepared(volumes):
         assert volume.label is not None, "validation cases have labels"
         counts = DiceCounts(num_classes=len(spec.labels))
         counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
-        totals += np.asarray(counts.dice())[1:]
+        dice = dict(zip(names, counts.dice()[1:], strict=True))
+        scores.append(CaseScore(case_id=volume.case_id, dice=dice))
     network.train(was_training)
-    per_class = totals / len(prepared)
-    return float(per_class.mean()), dict(zip(names, per_class.tolist(), strict=True))
+    summary = summarize(scores)
+    return _or_nan(summary.mean_dice), {name: _or_nan(dice) for name, dice in summary.dice.items()}
 
 
 def window_on_the_way(spec: ModelSpec) -> WindowConfig:
     """How `validate_prepared` covers volumes."""
-    return spec.window.model_copy(update={"mirror_axes": ()})
+    return spec.window
 
 
 def score_cases(
@@ -147,3 +150,7 @@ def _around_the_middle(label: Array) -> Array:
         for n, place in zip(label.shape, places, strict=True)
     ]
     return label[tuple(slice(start, start + _SCORED_VOXEL) for start in starts)]
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

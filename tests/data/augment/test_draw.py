@@ -50,7 +50,8 @@ def test_numbers_of_a_sample_do_not_depend_on_the_batch(order, size):
     part = sample([draws(6)[row] for row in chosen], seed=3, num_channels=2, config=config)
     for field in fields(AugmentParams):
         values = getattr(whole, field.name)
-        wanted = values[list(chosen)] if isinstance(values, np.ndarray) else values
+        is_per_sample = isinstance(values, np.ndarray) and field.name != "swapped_classes"
+        wanted = values[list(chosen)] if is_per_sample else values
         np.testing.assert_array_equal(getattr(part, field.name), wanted, err_msg=field.name)
 
 
@@ -80,6 +81,8 @@ def test_dtypes_and_shapes_are_as_stated():
         "matrix": ((4, 3, 3), "float32"),
         "offset_voxel": ((4, 3), "float32"),
         "flips": ((4, 3), "bool"),
+        "is_swapped": ((4,), "bool"),
+        "swapped_classes": ((0,), "uint8"),
         "is_elastic": ((4,), "bool"),
         "elastic": ((4, 3, 4, 5, 6), "float32"),
         "has_bias": ((4,), "bool"),
@@ -191,3 +194,16 @@ def test_about_half_of_the_channels_are_blurred_and_coarse_where_a_sample_is():
     params = sample(draws(400), seed=0, num_channels=2, config=ALWAYS)
     assert (params.blur_sigma_voxel > 0.0).all(axis=2).mean() == pytest.approx(0.5, abs=0.08)
     assert (params.low_resolution < 1.0).mean() == pytest.approx(0.5, abs=0.08)
+
+
+def test_classes_are_swapped_where_the_left_right_axis_of_the_volume_is_flipped():
+    flips = AugmentConfig.only(flip_probability=(0.5, 0.5, 0.5), affine_probability=1.0, rotation_degrees=(15, 15, 15))
+    params = sample(draws(40), seed=1, num_channels=1, config=flips, swapped_classes=(0, 2, 1))
+    np.testing.assert_array_equal(params.is_swapped, params.flips[:, 0])
+    assert params.swapped_classes.tolist() == [0, 2, 1, *range(3, 256)]
+    # A patch turned by quarters has the left-right axis of the body along another of its own axes.
+    turned = flips.model_copy(update={"quarter_turn_probability": (0.0, 0.0, 1.0), "affine_probability": 0.0})
+    params = sample(draws(40), seed=1, num_channels=1, config=turned, swapped_classes=(0, 2, 1))
+    along_x = np.abs(params.matrix[:, 0]).argmax(axis=1)
+    assert set(along_x.tolist()) == {0, 1}
+    np.testing.assert_array_equal(params.is_swapped, params.flips[np.arange(40), along_x])

@@ -103,6 +103,38 @@ def test_other_threads_run_while_one_decodes(monkeypatch):
     assert seen == [True]
 
 
+@pytest.mark.parametrize("version", ["2.18.9", "4.0.0", "of tomorrow"])
+def test_a_version_of_the_library_that_was_not_tried_is_left_alone_and_its_python_package_does_the_work(
+    monkeypatch, tmp_path, version
+):
+    class Settable:
+        def __call__(self):
+            return version.encode()
+
+    class Library:
+        blosc2_get_version_string = Settable()
+
+    array = voxels()
+    known = bytes(encode(array))
+    with monkeypatch.context() as patched:
+        patched.setattr(chunked.ctypes, "CDLL", lambda _: Library())
+        with pytest.warns(UserWarning, match=rf"Blosc2 is {version}, and .*2\.19 .*4\.0.*data\.cache\.format to raw"):
+            assert chunked._library.__wrapped__() is None
+    monkeypatch.setattr(chunked, "_library", lambda: None)
+    content = encode(array)
+    assert bytes(content) == known
+    (tmp_path / "entry").write_bytes(b"head" + content)
+    for box in (
+        decode(content, [0, 3, 60, 1], [1, 69, 65, 33], "int16"),
+        chunked.decode_file(tmp_path / "entry", 4, [0, 3, 60, 1], [1, 69, 65, 33], "int16"),
+    ):
+        np.testing.assert_array_equal(box, array[:, 3:69, 60:65, 1:33])
+    with pytest.raises(UndecodableError, match="do not decode"):
+        decode(content, [0] * 4, [1, 70, 65, 33], "uint8")
+    with pytest.raises(UndecodableError, match="do not decode"):
+        decode(memoryview(bytes(64)), [0] * 4, [1] * 4, "int16")
+
+
 def test_missing_library_is_named_with_its_cure(monkeypatch):
     monkeypatch.setattr(chunked.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(CacheError, match=r"Blosc2 library is not installed; pip install blosc2 .*data\.cache\.format"):

@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.cache import CacheConfig, default_cache_folder
+from voxelocity.data.cache import CacheConfig, config, default_cache_folder
 
 
 @pytest.mark.parametrize("tier", ["disk", "lmdb"])
@@ -83,3 +84,28 @@ def test_a_rotating_cache_goes_neither_on_a_device_nor_in_parts(changes, said):
 def test_memory_of_a_device_and_parts_have_a_least_value(key, value):
     with pytest.raises(ConfigError, match=key):
         CacheConfig.parse({"tier": "none", key: value})
+
+
+@pytest.mark.parametrize(
+    ("kinds", "environ", "chosen"),
+    [
+        ({"home": "ext4"}, {"SLURM_TMPDIR": "job"}, "home/.cache/voxelocity"),
+        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"}, "job/voxelocity-cache-UID"),
+        ({"home": "nfs4", "job": "tmpfs", "other": "xfs"}, {"SLURM_TMPDIR": "job", "TMPDIR": "other"},
+         "other/voxelocity-cache-UID"),
+        ({"home": "nfs4", "job": "lustre"}, {"SLURM_TMPDIR": "job", "TMPDIR": "gone"}, "home/.cache/voxelocity"),
+        ({"home": "nfs4", "job": "xfs"}, {"SLURM_TMPDIR": "job", "XDG_CACHE_HOME": "mine"}, "mine/voxelocity"),
+    ],
+)  # fmt: skip
+def test_the_disk_of_a_job_is_taken_where_the_home_is_on_a_network(tmp_path, monkeypatch, kinds, environ, chosen):
+    for name in ("home", "job", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("XDG_CACHE_HOME", "SLURM_TMPDIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name, value in environ.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setattr(
+        config, "file_system_of", lambda folder: kinds.get(Path(folder).relative_to(tmp_path).parts[0], "ext4")
+    )
+    assert default_cache_folder() == tmp_path / chosen.replace("UID", str(os.getuid()))

@@ -102,3 +102,22 @@ def test_a_dropped_entry_is_gone_and_what_was_handed_out_stays():
     tier.drop("a")
     assert tier.get("a") is None
     np.testing.assert_array_equal(held.load().image, given.image)
+
+
+def test_room_of_a_copy_that_failed_is_used_again(monkeypatch):
+    size = volume().image.nbytes + volume().label.nbytes
+    tier = DeviceTier(2 * size + 64, "cpu")
+
+    def fail(*_):
+        raise RuntimeError("the device does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tier, "_copy", fail)
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="does not answer"):
+                tier.put("a", volume())
+    assert tier.bytes_used() == 0
+    tier.put("a", volume())
+    tier.put("b", volume("b"))
+    np.testing.assert_array_equal(tier.get("a").load().image, volume().image)
+    np.testing.assert_array_equal(tier.get("b").load().label, volume().label)

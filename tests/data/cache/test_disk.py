@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -125,6 +126,26 @@ def test_other_write_errors_are_cache_errors_and_leave_nothing_behind(tmp_path, 
     assert files_in(tmp_path) == []
 
 
+@pytest.mark.parametrize(("number", "is_kept"), [(errno.ENOTSUP, True), (errno.EBADF, True), (errno.EIO, False)])
+def test_a_file_system_that_flushes_no_folders_keeps_entries_and_one_that_lost_something_says_so(
+    tmp_path, monkeypatch, number, is_kept
+):
+    tier, fsync = DiskTier(tmp_path), os.fsync
+
+    def refuse_folders(descriptor):
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(number, os.strerror(number))
+        fsync(descriptor)
+
+    monkeypatch.setattr(entry_files.os, "fsync", refuse_folders)
+    if is_kept:
+        tier.put(KEY, make_volume())
+        assert_same(tier.get(KEY), make_volume())
+    else:
+        with pytest.raises(CacheError, match="cannot be written to"):
+            tier.put(KEY, make_volume())
+
+
 def test_unreadable_entry_is_a_cache_error(tmp_path, monkeypatch):
     tier = DiskTier(tmp_path)
     tier.put(KEY, make_volume())
@@ -178,6 +199,7 @@ def run_python(code, *arguments):
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": source},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -236,7 +258,7 @@ def test_lock_whose_file_cannot_be_made_is_done_without_because_it_only_saves_wo
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="open files can be counted on Linux only")
 def test_many_volumes_in_use_hold_no_file_open(tmp_path):
     tier = DiskTier(tmp_path)
-    tier.put(KEY, make_volume())
+    tier.put(KEY, make_volume())  # which opens the list of the entries that are in use
     num_open = len(os.listdir("/proc/self/fd"))
     volumes = [tier.get(KEY) for _ in range(100)]
     assert len(os.listdir("/proc/self/fd")) == num_open
@@ -255,7 +277,9 @@ def test_file_system_without_locks_is_done_without_them_and_nothing_is_left_that
     with tier.lock(KEY), tier.lock(KEY):
         tier.put(KEY, make_volume())
     assert_same(tier.get(KEY), make_volume())
-    assert all(path.stat().st_size == 0 for path in (tmp_path / "locks").iterdir()), "a marker outlives its process"
+    assert all(path.stat().st_size == 0 for path in (tmp_path / "locks").glob("*.lock")), (
+        "a marker outlives its process"
+    )
 
 
 def test_a_writer_whose_new_file_is_just_being_cleaned_up_opens_another(tmp_path, monkeypatch):
@@ -297,11 +321,12 @@ def test_entries_of_both_formats_stand_in_one_folder_and_either_tier_reads_them(
 def test_blosc2_entry_that_does_not_decode_is_dropped_and_named(tmp_path):
     tier = DiskTier(tmp_path, format="blosc2")
     tier.put(KEY, make_volume().with_(foreground={}))
+    assert tier.get(KEY) is not None, "and so it is checked"
     content = bytearray(entry_file(tmp_path).read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
     content[start : start + 64] = bytes(64)
     entry_file(tmp_path).write_bytes(content)
-    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' is damaged and was dropped .*made anew"):
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' is damaged and was dropped .*made again"):
         tier.get(KEY).load()
     assert tier.get(KEY) is None
 
@@ -312,3 +337,80 @@ def test_volume_of_a_dropped_blosc2_entry_can_still_be_read(tmp_path):
     got = tier.get(KEY)
     tier.drop(KEY)
     assert_same(got.load(), make_volume())
+
+
+def test_folder_and_entries_are_for_the_user_alone_and_for_the_group_where_it_may_write(tmp_path):
+    umask = os.umask(0)
+    try:
+        DiskTier(tmp_path / "own").put(KEY, make_volume())
+        (tmp_path / "shared").mkdir(mode=0o2775)
+        (tmp_path / "shared").chmod(0o2775)
+        DiskTier(tmp_path / "shared").put(KEY, make_volume())
+    finally:
+        os.umask(umask)
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    assert entry_file(tmp_path / "own").stat().st_mode & 0o777 == 0o600
+    assert entry_file(tmp_path / "shared").stat().st_mode & 0o777 == 0o660
+
+
+@pytest.mark.parametrize("format", ["raw", "blosc2"])
+def test_on_a_network_a_file_that_is_cut_or_replaced_under_a_volume_is_an_error_and_no_signal(
+    tmp_path, monkeypatch, format
+):
+    monkeypatch.setattr(entry_files, "file_system_of", lambda _: "nfs4")
+    tier = DiskTier(tmp_path, format=format)
+    tier.put(KEY, make_volume())
+    got = tier.get(KEY)
+    assert_same(got.load(), make_volume())
+    os.truncate(entry_file(tmp_path), 2000)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' .*made again"):
+        got.load()
+    tier.drop(KEY)
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 1' .*made again"):
+        got.load()
+
+
+def limited(folder, told=None, num_entries=3):
+    size = entry_file(folder, "first").stat().st_size
+    return DiskTier(folder, max_bytes=int((num_entries + 0.5) * size), warn=None if told is None else told.append)
+
+
+def test_entries_that_nobody_uses_make_room_at_the_limit_of_the_folder_the_one_used_longest_ago_first(tmp_path):
+    before = DiskTier(tmp_path)
+    for number, key in enumerate(("first", "second", "third")):
+        before.put(key, make_volume(number))
+    del before
+    gc.collect()
+    for age, key in enumerate(("second", "first", "third")):
+        os.utime(entry_file(tmp_path, key), (1000 + age, 1000 + age))
+    told = []
+    tier = limited(tmp_path, told)
+    tier.put("new", make_volume(7))
+    assert tier.keys() == ["first", "new", "third"]
+    assert tier.get("first") is not None
+    tier.put("newer", make_volume(8))
+    assert tier.keys() == ["first", "new", "newer"]
+    (text,) = told
+    assert str(tmp_path) in text
+    assert "data.cache.folder_max_bytes" in text
+
+
+def test_entries_in_use_by_another_process_or_this_one_stay_and_the_limit_is_named(tmp_path):
+    DiskTier(tmp_path).put("first", make_volume())
+    code = (
+        "import sys; from pathlib import Path; from voxelocity.data.cache import DiskTier; "
+        "tier = DiskTier(Path(sys.argv[1])); volume = tier.get('first'); print('in use', flush=True); sys.stdin.read()"
+    )
+    with run_python(code, tmp_path) as user:
+        assert user.stdout.readline() == "in use\n"
+        tier = limited(tmp_path, num_entries=2)
+        tier.put("own", make_volume(1))
+        with pytest.raises(
+            CacheFullError, match=rf"no room for case 'case é 1' .*{tmp_path} may; raise data\.cache\.folder_max_bytes"
+        ):
+            tier.put("more", make_volume(2))
+        assert tier.keys() == ["first", "own"]
+        user.kill()
+    tier.put("more", make_volume(2))
+    assert tier.keys() == ["more", "own"]
+    assert len(list((tmp_path / "locks").glob("*.uses"))) == 1, "the list of a killed process stays"

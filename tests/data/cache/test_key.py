@@ -34,6 +34,34 @@ def test_identity_changes_with_size_time_path_and_order(tmp_path, change):
     assert source_identity(paths) != before
 
 
+@pytest.mark.parametrize("change", ["link", "replaced", "rewritten"])
+def test_other_content_of_the_same_size_and_time_has_another_identity(tmp_path, change):
+    files = [tmp_path / name for name in ("v1.nii", "v2.nii")]
+    for number, file in enumerate(files):
+        file.write_bytes(bytes([number]) * 6)
+        os.utime(file, ns=(1, 1))
+    link = tmp_path / "scan.nii"
+    link.symlink_to(files[0])
+    before = source_identity([link])
+    if change == "link":
+        link.unlink()
+        link.symlink_to(files[1])
+    elif change == "replaced":
+        os.replace(files[1], files[0])
+    else:
+        files[0].write_bytes(bytes(6))
+        os.utime(files[0], ns=(1, 1))
+    assert source_identity([link]) != before
+
+
+def test_inodes_do_not_count_where_a_file_system_numbers_its_files_as_they_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_module, "_inodes_last", {})
+    monkeypatch.setattr(key_module, "file_system_of", lambda folder: "fuse.s3fs" if folder == str(tmp_path) else "")
+    file = tmp_path / "scan.nii"
+    file.write_bytes(b"voxels")
+    assert str(file.stat().st_ino) not in source_identity([file])
+
+
 def test_missing_file_is_named_with_its_cure(tmp_path):
     with pytest.raises(ScanError, match=r"cache\.key: file .*gone\.nii cannot be looked at \(No such file.*restore it"):
         source_identity([tmp_path / "gone.nii"])

@@ -14,7 +14,10 @@ import pytest
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.region import Region
 from voxelocity.data.cache import LmdbTier, lmdb_file
+from voxelocity.data.cache.contents import CacheContents
 from voxelocity.testing.tier_contract import KEY, assert_same, example_volume
+
+SOURCE = {**os.environ, "PYTHONPATH": str(Path(lmdb_file.__file__).parents[3])}
 
 
 @pytest.fixture
@@ -63,8 +66,7 @@ def test_growth_by_another_process_is_followed(tmp_path, small_start):
         "from voxelocity.testing.tier_contract import example_volume; lmdb_file._START_BYTES = 2**16; "
         "[LmdbTier(Path(sys.argv[1])).put(str(n), example_volume(n)) for n in range(8)]"
     )
-    source = str(Path(lmdb_file.__file__).parents[3])
-    subprocess.run([sys.executable, "-c", code, tmp_path], env={**os.environ, "PYTHONPATH": source}, check=True)
+    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
     for number in range(8):
         assert_same(tier.get(str(number)), example_volume(number))
     tier.put("more", example_volume(9))
@@ -87,7 +89,7 @@ def test_removed_entry_in_use_is_a_clear_error(tmp_path):
     tier.drop(KEY)
     with pytest.raises(
         CacheError,
-        match=rf"entry {KEY} of .* was removed while it was in use; it is made anew when the case is taken again",
+        match=rf"entry {KEY} of .* was removed while it was in use; it is made again when the case is taken",
     ):
         got.load()
 
@@ -186,10 +188,69 @@ def test_missing_package_is_named_with_its_cure(tmp_path, monkeypatch):
         LmdbTier(tmp_path)
 
 
-def test_file_that_is_none_of_lmdb_is_named(tmp_path):
-    (tmp_path / "entries.lmdb").write_bytes(b"no" * 5000)
-    with pytest.raises(CacheError, match=r"entries\.lmdb is no LMDB file of this version, or it is damaged"):
-        LmdbTier(tmp_path)
+@pytest.mark.parametrize("damage", ["cut to its first page", "cut", "foreign", "of a few bytes"])
+def test_file_that_is_damaged_as_a_whole_is_removed_and_made_again_and_that_is_said(tmp_path, damage):
+    path = tmp_path / "entries.lmdb"
+    code = (
+        "import sys; from pathlib import Path; from voxelocity.data.cache import LmdbTier; "
+        "from voxelocity.testing.tier_contract import KEY, example_volume; "
+        "LmdbTier(Path(sys.argv[1])).put(KEY, example_volume())"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
+    lmdb_file.check_lmdb_file(path)
+    if damage.startswith("cut"):
+        os.truncate(path, 4096 if damage == "cut to its first page" else path.stat().st_size - 4096)
+    else:
+        path.write_bytes(b"no" * (5000 if damage == "foreign" else 3))
+    (entry,) = CacheContents(tmp_path).entries()
+    assert (entry.state, entry.key) == ("damaged", "entries.lmdb")
+    assert str(path) in entry.problem
+    told = []
+    tier = LmdbTier(tmp_path, warn=told.append)
+    assert tier.keys() == []
+    tier.put(KEY, example_volume())
+    assert_same(tier.get(KEY), example_volume())
+    (text,) = told
+    assert str(path) in text
+    assert "its cases are prepared again" in text
+
+
+def test_file_that_is_damaged_as_a_whole_can_be_cleared(tmp_path):
+    with LmdbTier(tmp_path).lock("a"):
+        pass
+    os.truncate(tmp_path / "entries.lmdb", 5000)
+    contents = CacheContents(tmp_path)
+    contents.remove(list(contents.entries()))
+    assert not list(tmp_path.glob("entries.lmdb*"))
+
+
+def test_file_that_this_user_may_only_read_is_read_and_takes_nothing(tmp_path, monkeypatch):
+    code = (
+        "import sys; from pathlib import Path; from voxelocity.data.cache import LmdbTier; "
+        "from voxelocity.testing.tier_contract import KEY, example_volume; "
+        "LmdbTier(Path(sys.argv[1])).put(KEY, example_volume())"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], env=SOURCE, check=True)
+    access = os.access
+    monkeypatch.setattr(lmdb_file.os, "access", lambda path, how: how != os.W_OK and access(path, how))
+    before = (tmp_path / "entries.lmdb").read_bytes()
+    tier = LmdbTier(tmp_path)
+    assert not tier._file.is_writable
+    assert_same(tier.get(KEY), example_volume())
+    with pytest.raises(CacheError, match=r"entries\.lmdb may only be read; allow writing it"):
+        tier.put("other", example_volume())
+    with pytest.raises(CacheError, match="may only be read"):
+        tier.drop(KEY)
+    assert (tmp_path / "entries.lmdb").read_bytes() == before
+
+
+def test_file_is_for_the_user_alone_also_where_an_older_version_made_it(tmp_path):
+    path = tmp_path / "entries.lmdb"
+    LmdbTier(tmp_path).put(KEY, example_volume())
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    LmdbTier(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_folder_that_cannot_be_made_is_named(tmp_path):
@@ -209,13 +270,14 @@ def test_use_after_a_fork_is_refused_because_lmdb_forbids_it(tmp_path, monkeypat
 def test_blosc2_entry_whose_chunks_do_not_decode_is_dropped_and_named(tmp_path):
     tier = LmdbTier(tmp_path, format="blosc2")
     tier.put(KEY, example_volume().with_(foreground={}))
+    assert tier.get(KEY) is not None, "and so it is checked"
     with tier._file.reading(KEY) as content:
         mangled = bytearray(content)
     start = 8 + int.from_bytes(mangled[:8], "little")
     mangled[start : start + 64] = bytes(64)
     tier._file.write(KEY, [memoryview(mangled)])
     got = tier.get(KEY)
-    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' is damaged and was dropped .*made anew"):
+    with pytest.raises(CacheError, match=r"the entry of case 'case é 0' is damaged and was dropped .*made again"):
         got.read(Region((0, 0, 0), (5, 5, 5)))
     assert tier.get(KEY) is None
 

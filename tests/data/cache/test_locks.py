@@ -1,21 +1,25 @@
 import threading
 
-from voxelocity.data.cache import PassingLocks
+import pytest
+from filelock import FileLock
+
+from voxelocity.data.cache import PassingLocks, SharedMemoryTier, locks
+from voxelocity.data.cache.locks import KeyLocks
 
 
 def test_one_thread_at_a_time_holds_a_key_and_other_keys_do_not_wait(tmp_path):
-    locks, order = PassingLocks(tmp_path), []
+    passing, order = PassingLocks(tmp_path), []
 
     def work(number):
-        with locks.hold("a"):
+        with passing.hold("a"):
             order.append(number)
             order.append(number)
 
-    with locks.hold("a"):
+    with passing.hold("a"):
         threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
         for thread in threads:
             thread.start()
-        with locks.hold("b"):
+        with passing.hold("b"):
             assert order == []
             assert {path.name for path in tmp_path.iterdir()} == {".a.lock", ".b.lock"}
     for thread in threads:
@@ -34,3 +38,38 @@ def test_a_folder_that_is_gone_is_done_without(tmp_path):
     with PassingLocks(tmp_path / "gone").hold("a"):
         pass
     assert not (tmp_path / "gone" / ".a.lock").exists()
+
+
+def test_locks_of_a_key_each_leave_no_file_and_shared_ones_stay(tmp_path):
+    with KeyLocks(tmp_path).hold("a"):
+        assert (tmp_path / "locks" / "a.lock").exists()
+    assert list((tmp_path / "locks").iterdir()) == []
+    with KeyLocks(tmp_path, num_files=4).hold("a"):
+        pass
+    assert len(list((tmp_path / "locks").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", ["key", "passing", "shared memory"])
+def test_a_process_that_holds_a_lock_and_is_stopped_is_not_waited_for_without_end_and_that_is_said_once(
+    tmp_path, memory_place, monkeypatch, kind
+):
+    monkeypatch.setattr(locks, "_MAX_WAIT_S", 0.0)
+    told = []
+    if kind == "key":
+        folder = tmp_path
+        hold, path = KeyLocks(folder, warn=told.append).hold, tmp_path / "locks" / "a.lock"
+    elif kind == "passing":
+        folder = tmp_path
+        hold, path = PassingLocks(folder, warn=told.append).hold, tmp_path / ".a.lock"
+    else:
+        folder = memory_place / "cache"
+        tier = SharedMemoryTier(folder, 2**20, warn=told.append)
+        hold, path = tier.lock, folder / ".a.lock"
+    with FileLock(path):
+        for _ in range(2):
+            with hold("a"):
+                pass
+        assert path.exists(), "the lock of another process was removed"
+    assert len(told) == 1
+    assert str(folder) in told[0]
+    assert "is prepared here too" in told[0]

@@ -102,6 +102,19 @@ def test_evict_drops_as_much_as_asked_oldest_first_and_returns_it(memory_place, 
     assert tier.evict(1) == []
 
 
+def test_an_entry_that_another_tier_uses_goes_when_the_last_of_them_drops_it(memory_place, sized_volume):
+    """As when two runs, or two ranks an epoch apart, rotate over the same cases."""
+    first, second = (SharedMemoryTier(memory_place / "cache", 2**20) for _ in range(2))
+    first.put("a", sized_volume())
+    assert second.get("a") is not None
+    first.drop("a")
+    assert files_in(memory_place / "cache") == ["a.safetensors"]
+    assert second.get("a") is not None
+    second.drop("a")
+    assert files_in(memory_place / "cache") == []
+    assert first.get("a") is None
+
+
 def test_many_small_entries_leave_in_groups_so_that_not_every_put_looks_at_all(memory_place, sized_volume, monkeypatch):
     size = entry_bytes(memory_place, sized_volume())
     tier = SharedMemoryTier(memory_place / "cache", 100 * size)
@@ -163,6 +176,20 @@ def test_interrupted_put_leaves_nothing_behind(memory_place, sized_volume, monke
     with pytest.raises(KeyboardInterrupt):
         tier.put("a", sized_volume())
     assert files_in(memory_place / "cache") == []
+
+
+def test_what_a_killed_writer_had_reserved_is_room_again_while_others_use_the_folder(memory_place, sized_volume):
+    tier = SharedMemoryTier(memory_place / "cache", 2**20)
+    tier.put("a", sized_volume())
+    room = tier.room_bytes()
+    with tier._ledger() as ledger:
+        descriptor, _ = tier._open_temp(tier._path("b"), 500_000)
+        ledger.used_bytes += 500_000
+    assert tier.room_bytes(room) == room - 500_000, "its writer lives"
+    os.close(descriptor)
+    assert tier.room_bytes() == room - 500_000
+    assert tier.room_bytes(room) == room
+    assert held_keys(tier, "ab") == "a"
 
 
 def test_truncated_entry_is_found_and_dropped(memory_place, sized_volume):

@@ -29,6 +29,22 @@ class TestDiskTierBlosc2(_OfFiles):
         return partial(DiskTier, format="blosc2")
 
 
+def on_network(folder, format):
+    tier = DiskTier(folder, format=format)
+    tier._files._is_mapped = False
+    return tier
+
+
+class TestDiskTierRawOnNetwork(TierContract):
+    def maker(self):
+        return partial(on_network, format="raw")
+
+
+class TestDiskTierBlosc2OnNetwork(TierContract):
+    def maker(self):
+        return partial(on_network, format="blosc2")
+
+
 class _OfLmdb(PersistentTierContract):
     def read_bytes(self, folder, key):
         with LmdbTier(folder)._file.reading(key) as content:

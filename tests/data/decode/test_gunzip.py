@@ -176,3 +176,30 @@ def test_gil_is_free_while_a_file_is_unpacked(tmp_path: Path, monkeypatch: pytes
     done.set()
     counter.join()
     assert during > 10, "the other thread did not run although nothing else held the GIL"
+
+
+@pytest.mark.parametrize("is_one_member", [True, False])
+def test_far_more_than_the_header_announces_is_refused(tmp_path: Path, monkeypatch, is_one_member: bool) -> None:
+    monkeypatch.setattr(gunzip, "_MOST_BEHIND_BYTES", 1 << 20)
+    behind = b"\0" * (6 << 20)
+    path = tmp_path / "bomb.gz"
+    parts = [CONTENT + behind] if is_one_member else [CONTENT, behind]
+    path.write_bytes(b"".join(map(gzip.compress, parts)))
+    with pytest.raises(ScanError, match=r"100,000 bytes are expected .* but more than [\d,]+ follow them; .* export"):
+        read_unpacked(path, num_expected=len(CONTENT))
+    path.write_bytes(path.read_bytes() + b"no member")
+    with pytest.raises(ScanError, match="follow them"):
+        read_unpacked(path, num_expected=len(CONTENT))
+
+
+@pytest.mark.parametrize("name", ["packed.gz", "plain"])
+def test_voxels_that_memory_cannot_hold_are_refused_before_they_are_unpacked(
+    packed: Path, tmp_path: Path, monkeypatch, name: str
+) -> None:
+    (tmp_path / "plain").write_bytes(CONTENT)
+    monkeypatch.setattr(gunzip, "_LARGE_BYTES", 1000)
+    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 99_999)
+    with pytest.raises(ScanError, match=r"the voxels take 0\.0 GB of memory, and 0\.0 GB are free; free some"):
+        read_unpacked(packed.with_name(name), num_expected=len(CONTENT))
+    monkeypatch.setattr(gunzip, "available_memory_bytes", lambda: 100_000)
+    assert len(read_unpacked(packed.with_name(name), num_expected=len(CONTENT))) == len(CONTENT)

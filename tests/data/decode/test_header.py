@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import os
 import struct
 from pathlib import Path
 
@@ -114,7 +116,7 @@ def test_flat_image_is_refused(save) -> None:
         (DATATYPE_AT, struct.pack("<h", 777), r"the voxel type is unknown \(NIfTI code 777\)"),
         (DATATYPE_AT, struct.pack("<h", 32), "the voxel type is .*complex64"),
         (SLOPE_AT, struct.pack("<ff", 2.0, float("nan")), "scl_slope is 2.0 but scl_inter is nan"),
-        (VOX_OFFSET_AT, struct.pack("<f", 16.0), "places the voxels at byte 16.0, inside the header of 352 bytes"),
+        (VOX_OFFSET_AT, struct.pack("<f", 16.0), "places the voxels at byte 16, inside the header of 352 bytes"),
         (MAGIC_AT, b"ni1\0", r"this is the header of a \.hdr/\.img pair"),
         (MAGIC_AT, b"\0\0\0\0", "this is not a NIfTI file"),
     ],
@@ -130,7 +132,7 @@ def test_more_than_one_axis_of_channels_is_refused(save) -> None:
         read_header(save("a.nii", np.zeros((2, 2, 2, 3, 2), np.uint8)))
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", b"\x5c\x01\0\0" + b"\0" * 100])
+@pytest.mark.parametrize("content", [b"<html>not found</html>", b"\x5c\x01\0\0" + b"\0" * 100])
 def test_other_files_are_not_nifti(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.nii.gz"
     path.write_bytes(content)
@@ -144,3 +146,58 @@ def test_only_the_start_of_a_file_is_read(real_data: Path, tmp_path: Path) -> No
     start = tmp_path / "start.nii.gz"
     start.write_bytes(whole.read_bytes()[:200_000])
     assert read_header(start).grid == read_header(whole).grid
+
+
+@pytest.mark.parametrize("start", [float("inf"), 1e30, 2.0**31, float("nan"), 100.0])
+def test_voxels_that_start_where_none_can_be_are_refused(save, patch_header, start: float) -> None:
+    path = patch_header(save("a.nii", VOXELS), VOX_OFFSET_AT, struct.pack("<f", start))
+    with pytest.raises(ScanError, match=r"a\.nii: the header places the voxels at byte .*; export the file again"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("step", [1e30, 1e-30, float("inf")])
+def test_absurd_spacing_is_refused(save, patch_header, step: float) -> None:
+    path = patch_header(save("a.nii", VOXELS), PIXDIM_AT + 4, struct.pack("<f", step))
+    with pytest.raises(ScanError, match=r"the spacing on x is .* mm \(pixdim\); set the true spacing"):
+        read_header(path)
+    path = patch_header(save("a.nii", VOXELS), SROW_AT, struct.pack("<f", step))
+    with pytest.raises(ScanError, match=r"the spacing on x is .* mm \(affine\); set the true spacing"):
+        read_header(path)
+
+
+def test_absurd_origin_is_refused(save, patch_header) -> None:
+    path = patch_header(save("a.nii", VOXELS), SROW_AT + 12, struct.pack("<f", 1e30))
+    with pytest.raises(ScanError, match=r"the affine puts the first voxel at .* mm, farther than 1e\+07 mm away"):
+        read_header(path)
+
+
+def test_what_is_no_file_or_holds_nothing_is_refused_in_words(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.nii.gz")
+    (tmp_path / "folder.nii.gz").mkdir()
+    for name, kind in (("pipe.nii.gz", "named pipe"), ("folder.nii.gz", "folder")):
+        with pytest.raises(ScanError, match=rf"{name} is a {kind}, not a file; name a \.nii or \.nii\.gz file"):
+            read_header(tmp_path / name)
+    with pytest.raises(ScanError, match=r"null is a device, not a file"):
+        read_header(Path("/dev/null"))
+    for content in (b"", gzip.compress(b"")):
+        (tmp_path / "empty.nii.gz").write_bytes(content)
+        with pytest.raises(ScanError, match=r"empty\.nii\.gz: the file is empty; copy or download it again"):
+            read_header(tmp_path / "empty.nii.gz")
+
+
+@pytest.mark.parametrize(
+    ("sform", "qform", "form", "apart_mm"),
+    [(1, 0, "sform", 0.0), (0, 2, "qform", 0.0), (0, 0, "none", 0.0), (2, 4, "sform", 5.0)],
+)
+def test_header_says_which_form_places_the_voxels_and_how_far_the_other_is(
+    save, sform: int, qform: int, form: str, apart_mm: float
+) -> None:
+    def edit(header) -> None:
+        header.set_qform(np.eye(4), code=qform)
+        moved = np.eye(4)
+        moved[:3, 3] = (3.0, 0.0, 4.0)
+        header.set_sform(moved, code=sform)
+
+    placement = read_header(save("a.nii.gz", VOXELS, edit=edit)).placement
+    assert placement.form == form
+    assert placement.forms_apart_mm == pytest.approx(apart_mm, abs=1e-5)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nibabel as nib
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from voxelocity.core.errors import OutputError
 from voxelocity.core.volume import Grid
-from voxelocity.data.decode import read_scan, write_scan
+from voxelocity.data.decode import read_header, read_scan, write_scan
 
 ROTATED = np.array([[0.0, -1.5, 0.0, 10.0], [2.0, 0.0, 0.0, -4.0], [0.0, 0.0, 3.0, 7.5], [0, 0, 0, 1.0]])
 SHEARED = ROTATED + np.array([[0, 0, 0.7, 0], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
@@ -79,7 +80,7 @@ def test_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path: Path, monk
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("voxelocity.data.decode.write.os.fsync", full)
+    monkeypatch.setattr("voxelocity.core.whole_file.os.fsync", full)
     with pytest.raises(OutputError, match=r"cannot write .*a\.nii\.gz \(No space left on device\); make space or"):
         write_scan(path, array + 1, Grid.of(array.shape, ROTATED))
     assert path.read_bytes() == before
@@ -94,3 +95,31 @@ def test_wrong_names_shapes_and_folders_are_refused(tmp_path: Path) -> None:
         write_scan(tmp_path / "a.nii", array, Grid.of((3, 4, 6), ROTATED))
     with pytest.raises(OutputError, match=r"cannot write .*\(No such file or directory\)"):
         write_scan(tmp_path / "none" / "a.nii", array, Grid.of(array.shape, ROTATED))
+
+
+@pytest.mark.parametrize("kind", [nib.Nifti1Image, nib.Nifti2Image])
+@pytest.mark.parametrize(("sform", "qform"), [(0, 0), (0, 2), (3, 1), (1, 0)])
+def test_placement_of_another_file_is_repeated_field_by_field(tmp_path: Path, kind, sform: int, qform: int) -> None:
+    image = kind(np.zeros((3, 4, 5, 1), np.int16), None)
+    image.header.set_qform(ROTATED, code=qform)
+    image.header.set_sform(SHEARED, code=sform)
+    image.header.set_xyzt_units("mm", "sec")
+    image.header["pixdim"][4] = 2.5
+    kind(np.zeros((3, 4, 5, 1), np.int16), None, image.header).to_filename(tmp_path / "scan.nii")
+    header = read_header(tmp_path / "scan.nii")
+    write_scan(tmp_path / "p.nii.gz", np.zeros((3, 4, 5), np.uint8), header.grid, placement=header.placement)
+    scan, prediction = nib.load(tmp_path / "scan.nii"), nib.load(tmp_path / "p.nii.gz")
+    for name in ("qform_code", "sform_code", "quatern_b", "qoffset_x", "srow_x", "srow_z", "xyzt_units"):
+        assert np.array_equal(prediction.header[name], scan.header[name].astype(prediction.header[name].dtype)), name
+    assert np.array_equal(prediction.header["pixdim"][:4], scan.header["pixdim"][:4].astype("f4"))
+    assert np.allclose(prediction.affine, scan.affine, rtol=0.0, atol=1e-6)
+    assert read_header(tmp_path / "p.nii.gz").grid.is_close(header.grid)
+
+
+def test_no_link_is_followed_and_no_name_can_be_guessed(tmp_path: Path, monkeypatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / f".a.nii.gz.{os.getpid()}.part").symlink_to(victim)
+    write_scan(tmp_path / "a.nii.gz", np.zeros((3, 4, 5), np.uint8), Grid.of((3, 4, 5), ROTATED))
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "a.nii.gz").is_symlink()

@@ -1,4 +1,5 @@
 import gc
+import threading
 
 import torch
 
@@ -39,4 +40,22 @@ def test_kinds_do_not_mix_and_only_so_many_are_kept():
     held = [ring.take((3,), torch.uint8) for _ in range(3)] + [ring.take((3,), torch.float32)]
     del held
     gc.collect()
+    assert ring.num_free() == 2
+
+
+def test_memory_may_come_back_while_the_same_thread_is_inside_the_ring():
+    """As the garbage collector may do at any call."""
+    ring = BufferRing(max_free=2)
+    held = [ring.take((3,), torch.uint8)]
+
+    class Collecting(dict):
+        def __missing__(self, kind):
+            held.clear()
+            return self.setdefault(kind, [])
+
+    ring._free = Collecting({kind: list(free) for kind, free in ring._free.items()})
+    taking = threading.Thread(target=ring.take, args=((4,), torch.uint8), daemon=True)
+    taking.start()
+    taking.join(30)
+    assert not taking.is_alive(), "the ring waits for itself"
     assert ring.num_free() == 2

@@ -2,6 +2,7 @@ import gc
 import itertools
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import torch
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
 from voxelocity.observe import SpanRecorder
 
 
@@ -53,6 +55,26 @@ def test_batches_have_the_shapes_and_dtypes_they_promise(blob_refs, data_config)
     assert (batch.image.dtype, batch.label.dtype) == (torch.float32, torch.uint8)
     assert set(batch.label.unique().tolist()) <= {0, 1}
     assert all(region.shape == (8, 12, 20) for region in batch.regions)
+
+
+def test_a_feed_swaps_the_classes_that_its_configuration_names(blob_refs, data_config):
+    names = {0: "background", 1: "kidney_left", 2: "kidney_right"}
+    cases = Cases(name="x", root=Path(), layout="csv", channels=("image",), labels=names, refs=blob_refs)
+    augment = {"flip_probability": (1.0, 0.0, 0.0), "swap_pairs": [["kidney_left", "kidney_right"]]}
+    with Feed(cases, data_config(**AugmentConfig.only(**augment).to_plain())) as feed:
+        labels = next(feed).label
+    assert set(labels.unique().tolist()) == {0, 2}, "the balls are of class 1"
+    augment["swap_pairs"] = [["kidney_left", "kidney"]]
+    with pytest.raises(ConfigError, match="swap_pairs names 'kidney', which is not a class of this data set"):
+        Feed(cases, data_config(**AugmentConfig.only(**augment).to_plain()))
+
+
+def test_sides_of_scans_that_keep_their_orientation_are_refused(data_config):
+    values = data_config().to_plain()
+    values["prepare"]["orientation"] = "keep"
+    values["augment"] |= {"swap_pairs": [["a", "b"]], "flip_probability": [0.5, 0.0, 0.0]}
+    with pytest.raises(ConfigError, match=r"swap_pairs needs prepare\.orientation RAS"):
+        DataConfig.parse(values)
 
 
 def test_without_augmentation_a_patch_is_the_voxels_of_its_region(blob_refs, data_config):

@@ -104,3 +104,44 @@ def test_a_constant_channel_is_kept_as_its_offset(make_volume, value: float) -> 
     cast = Cast(dtype="smallest")(make_volume(np.full((3, 4, 5), value, np.float32)))
     assert not cast.image.any()
     assert (cast.intensities() == np.float32(value)).all()
+
+
+def tissue(outlier: float, *, mean: float = 300.0, spread: float = 60.0, background: float = 0.7) -> np.ndarray:
+    """Noise around a mean in a scan that is mostly background, and one voxel far from all of it."""
+    rng = np.random.default_rng(0)
+    image = rng.normal(mean, spread, (40, 40, 40)).astype(np.float32)
+    image[rng.random(image.shape) < background] = 0.0
+    image[1, 2, 3] = outlier
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "dtype"),
+    [
+        (tissue(3000.0), "int16"),
+        (tissue(40_000.0), "float16"),
+        (tissue(1e5), "float32"),
+        (tissue(-1e7), "float32"),
+        (tissue(40_000.0, mean=9000.0, spread=3.0), "float32"),
+        (np.where(tissue(0.0) > 300, np.float32(1000), np.minimum(tissue(0.0), 300)), "int16"),
+        (np.minimum(tissue(1e7), np.where(tissue(1e7) > 1e6, np.float32(1e7), 1)), "float32"),
+    ],
+    ids=["near", "half", "far", "below all", "little contrast", "clipped", "few values"],
+)
+def test_contrast_survives_an_outlier_in_the_smallest_dtype_that_keeps_it(make_volume, image, dtype) -> None:
+    cast = Cast(dtype="smallest")(make_volume(image))
+    assert cast.image.dtype == dtype
+    tissue_voxels = (image > 0) & (image < 20_000)
+    low, high = np.quantile(image[tissue_voxels], (0.25, 0.75))
+    if high > low:
+        moved = np.abs(cast.intensities()[0] - image)[tissue_voxels & (image >= low) & (image <= high)]
+        assert moved.max() <= 0.01 * (high - low)
+    assert Cast(dtype="smallest").fingerprint() != "cast(smallest)"
+
+
+def test_channels_share_the_dtype_of_the_one_with_an_outlier_and_a_scaling_on_the_way_is_applied(make_volume) -> None:
+    image = np.stack([tissue(500.0), tissue(1e6)])
+    volume = make_volume(image).with_(scaling=(Scaling(2.0, 1.0), Scaling(0.5, 0.0)))
+    cast = Cast(dtype="smallest")(volume)
+    assert (cast.image.dtype, cast.scaling) == (np.float32, ())
+    np.testing.assert_array_equal(cast.image, volume.intensities())

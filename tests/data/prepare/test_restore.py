@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -138,3 +140,30 @@ def test_real_label_comes_back_nearly_after_resampling(load) -> None:
     assert restored.shape == scan.grid.shape
     for k in (1, 2):
         assert _dice(restored == k, scan.label == k) > 0.97
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (0.8, 1.7, 2.0)])
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_slabs_and_threads_change_nothing(make_volume, oblique: np.ndarray, monkeypatch, spacing, num_threads) -> None:
+    label = _blobs((24, 20, 11), 3)
+    config = PrepareConfig.parse({"intensity": {"mode": "none"}, "spacing_mm": spacing})
+    prepared = Preparation(config)(make_volume(label.astype(np.int16), oblique, label))
+    scores = np.random.default_rng(0).random((4, *prepared.grid.shape), dtype=np.float32)
+    whole = restore_probabilities(scores, prepared.trace)
+    monkeypatch.setattr("voxelocity.data.prepare.restore._SLAB_VALUES", 500)
+    assert np.array_equal(restore_probabilities(scores, prepared.trace, num_threads=num_threads), whole)
+
+
+def test_the_way_back_takes_no_volume_of_floats(make_volume) -> None:
+    shape = (150, 128, 128)
+    config = PrepareConfig.parse({"intensity": {"mode": "none"}, "spacing_mm": (2.0, 2.0, 2.0)})
+    prepared = Preparation(config)(make_volume(np.ones(shape, np.int16)))
+    scores = np.random.default_rng(0).random((3, *prepared.grid.shape), dtype=np.float32)
+    tracemalloc.start()
+    try:
+        restored = restore_probabilities(scores, prepared.trace)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert restored.shape == shape
+    assert peak_bytes < 3.5 * restored.nbytes

@@ -67,7 +67,7 @@ def test_missing_files_are_counted_and_the_first_is_named(tmp_path, touch):
     )
 
 
-@pytest.mark.parametrize("case_id", ["folder", "dangling", "\0", "\ud800", "below/a_file"])
+@pytest.mark.parametrize("case_id", ["dangling", "\0", "\ud800", "below/a_file"])
 def test_what_is_no_file_is_missing(tmp_path, touch, case_id):
     touch("images/below")
     (tmp_path / "images" / "folder.nii.gz").mkdir()
@@ -75,6 +75,38 @@ def test_what_is_no_file_is_missing(tmp_path, touch, case_id):
     ref = VolumeRef(case_id="x", images=(tmp_path / f"images/{case_id}.nii.gz",))
     with pytest.raises(DatasetError, match="1 of 1 files are missing"):
         check_refs([ref], listing=tmp_path / "dataset.json")
+
+
+@pytest.mark.parametrize(
+    ("inside", "text"),
+    [
+        (["slice_1.dcm"], r"DICOM is not read: convert each series to one file, as with `dcm2niix -z y -o OUT FOLDER`"),
+        (["a.nrrd"], r"save them so in 3D Slicer, or in Python by .*ReadImage\(\"a\.nrrd\"\)"),
+        (["a.nii.gz"], "name one of its files"),
+        ([], "no scan .* was found in it"),
+    ],
+)
+def test_a_folder_in_place_of_a_file_is_called_a_folder(tmp_path, touch, inside, text):
+    folder = tmp_path / "series"
+    folder.mkdir()
+    touch(*(f"series/{name}" for name in inside))
+    ref = VolumeRef(case_id="x", images=(folder,))
+    with pytest.raises(DatasetError, match=rf"series is a folder, not a file; .*{text}.*; see docs/data-sets\.md"):
+        check_refs([ref], listing=tmp_path / "cases.csv")
+
+
+@pytest.mark.parametrize(
+    ("case_ids", "text"),
+    [
+        (["n" * 221], "has 221 bytes, and a file name holds 220 of them beside its ending; shorten it"),
+        (["é" * 111], "has 222 bytes"),
+        (["Case", "case"], "case ids 'Case' and 'case' differ in capitals alone"),
+    ],
+)
+def test_ids_that_some_disks_cannot_hold_are_refused(tmp_path, touch, case_ids, text):
+    touch("a.nii.gz")
+    with pytest.raises(DatasetError, match=text):
+        check_refs([VolumeRef(case_id=name, images=(tmp_path / "a.nii.gz",)) for name in case_ids], listing=tmp_path)
 
 
 def test_a_folder_name_beyond_the_file_system_is_reported(tmp_path):

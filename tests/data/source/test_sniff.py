@@ -71,6 +71,41 @@ def test_a_folder_holding_neither_is_refused(tmp_path):
         open_cases(tmp_path)
 
 
+def test_a_description_without_cases_names_the_channels_and_classes_of_a_table(tmp_path, touch, write_json):
+    touch("a.nii.gz", "a_seg.nii.gz")
+    (tmp_path / "cases.csv").write_text("image,label\na.nii.gz,a_seg.nii.gz\n")
+    write_json({"channel_names": {"0": "CT"}, "labels": {"background": 0, "liver": 3}})
+    for path in (tmp_path, tmp_path / "cases.csv"):
+        cases = open_cases(path)
+        assert (cases.layout, cases.name, cases.channels) == ("csv", "cases", ("CT",))
+        assert cases.labels == {0: "background", 3: "liver"}
+    write_json({"labels": {"0": "background", "3": "liver"}})
+    assert open_cases(tmp_path).labels == {0: "background", 3: "liver"}
+    write_json({"channel_names": {"0": "CT"}})
+    assert open_cases(tmp_path / "cases.csv").channels == ("CT",)
+
+
+def test_a_description_that_lists_other_cases_is_left_alone_by_a_table(tmp_path, msd, write_json):
+    write_json(msd)
+    (tmp_path / "mine.csv").write_text("image,label\nimagesTr/a.nii.gz,labelsTr/a.nii.gz\n")
+    cases = open_cases(tmp_path / "mine.csv")
+    assert (len(cases), cases.labels, cases.channels) == (1, {}, ("image",))
+
+
+def test_names_of_more_channels_than_columns_are_refused(tmp_path, touch, write_json):
+    touch("a.nii.gz", "b.nii.gz")
+    (tmp_path / "cases.csv").write_text("image_0,image_1\na.nii.gz,b.nii.gz\n")
+    write_json({"channel_names": {"0": "CT"}})
+    with pytest.raises(DatasetError, match=r"names 1 channel\(s\), but cases\.csv has 2 image columns"):
+        open_cases(tmp_path)
+
+
+def test_labels_the_wrong_way_round_for_nnunet_are_shown_turned_round(tmp_path, nnunet, write_json):
+    write_json(nnunet | {"labels": {"0": "background", "1": "liver"}})
+    with pytest.raises(DatasetError, match=r'leads from number to name.*turn it into \{"background": 0, "liver": 1\}$'):
+        open_cases(tmp_path)
+
+
 def test_a_data_set_one_folder_below_is_suggested(tmp_path, touch):
     touch("Task09_Spleen/dataset.json")
     with pytest.raises(DatasetError, match=r"did you mean .*/Task09_Spleen\?"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,14 @@ def refs_of(case_ids: list[str]) -> list[VolumeRef]:
 
 @given(st.lists(st.text(min_size=1, max_size=4), unique=True, min_size=1, max_size=40), st.integers(2, 7), st.randoms())
 def test_default_folds_hold_every_case_once_in_even_sizes_whatever_the_order(case_ids, num_folds, random):
-    folds = default_folds(case_ids, num_folds)
+    folds = default_folds(dict(zip(case_ids, case_ids, strict=True)), num_folds)
     assert set(folds) == set(case_ids)
     sizes = [sum(fold == wanted for fold in folds.values()) for wanted in range(num_folds)]
     assert sum(sizes) == len(case_ids)
     assert max(sizes) - min(sizes) <= 1
+    assert [folds[case_id] for case_id in sorted(case_ids)] == [i % num_folds for i in range(len(case_ids))]
     random.shuffle(case_ids)
-    assert default_folds(case_ids, num_folds) == folds
+    assert default_folds(dict(zip(case_ids, case_ids, strict=True)), num_folds) == folds
 
 
 @pytest.mark.parametrize(("num_cases", "num_folds", "made"), [(1, 5, 1), (2, 5, 2), (3, 5, 3), (5, 5, 5), (12, 5, 5)])
@@ -31,6 +33,26 @@ def test_default_folds_are_no_more_than_the_cases(num_cases, num_folds, made):
     refs, num_made = assign_folds(refs_of([f"{i:02d}" for i in range(num_cases)]), num_folds=num_folds)
     assert num_made == made
     assert [ref.fold for ref in refs] == [index % made for index in range(num_cases)]
+
+
+def test_scans_of_one_patient_share_a_fold_and_patients_are_spread_evenly():
+    case_ids = [f"p{number:02d}_{side}" for number in range(12) for side in ("left", "right")]
+    refs, num_folds = assign_folds(refs_of(case_ids), num_folds=5)
+    assert num_folds == 5
+    folds = {ref.case_id: ref.fold for ref in refs}
+    assert all(folds[f"p{number:02d}_left"] == folds[f"p{number:02d}_right"] == number % 5 for number in range(12))
+    assert {ref.patient for ref in refs} == {f"p{number:02d}" for number in range(12)}
+
+
+def test_there_are_no_more_default_folds_than_patients():
+    refs, num_folds = assign_folds(refs_of(["p1_pre", "p1_post", "p2_pre", "p2_post"]), num_folds=5)
+    assert num_folds == 2
+    assert [ref.fold for ref in refs] == [0, 0, 1, 1]
+
+
+def test_declared_patients_win_over_names():
+    refs = [replace(ref, patient=ref.case_id) for ref in refs_of(["p1_pre", "p1_post", "p2_pre", "p2_post"])]
+    assert [ref.fold for ref in assign_folds(refs, num_folds=5)[0]] == [0, 1, 2, 3]
 
 
 def test_every_default_fold_can_be_trained_with_two_cases_or_more():

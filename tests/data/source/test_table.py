@@ -121,3 +121,16 @@ def test_another_encoding_is_refused(tmp_path):
     (tmp_path / "cases.csv").write_bytes("image\n".encode("utf-16"))
     with pytest.raises(DatasetError, match=r"cases\.csv: byte 0 is not UTF-8; save the table as CSV in UTF-8"):
         open_cases(tmp_path)
+
+
+def test_a_patient_column_says_whose_scans_stay_in_one_fold(table):
+    rows = ("a.nii.gz,a_seg.nii.gz,Meyer", "b.nii.gz,b_seg.nii.gz,", "c.nii.gz,c_seg.nii.gz,Meyer")
+    cases = open_cases(table("image,label,patient\n" + "\n".join(rows)))
+    assert [(ref.patient, ref.fold) for ref in cases] == [("Meyer", 0), ("b", 1), ("Meyer", 0)]
+    assert (cases.num_patients, cases.num_folds, cases.split(0).num_shared_patients) == (2, 2, 0)
+
+
+def test_declared_folds_that_part_a_patient_are_counted(table):
+    rows = ("a.nii.gz,a_seg.nii.gz,Meyer,0", "b.nii.gz,b_seg.nii.gz,Meyer,1", "c.nii.gz,c_seg.nii.gz,Roth,1")
+    cases = open_cases(table("image,label,patient,fold\n" + "\n".join(rows)))
+    assert cases.split(0).num_shared_patients == 1

@@ -10,6 +10,7 @@ from voxelocity.diagnosis.accounting.watched import (
     between_s,
     counted_passes,
     data_room_s,
+    load_change,
     resident_s,
     step_s,
     watched_s,
@@ -71,6 +72,27 @@ def test_an_experiment_in_a_slower_moment_does_not_hide_the_wait(clean, make):
     noisy = [ExperimentFacts(name="resident batch", unit="step", seconds=[0.2] * 5)]
     assert resident_s(replace(waiting, experiments=noisy)) == pytest.approx(0.1)
     assert data_room_s(replace(waiting, experiments=noisy)) == pytest.approx(5.0)
+
+
+def test_an_experiment_under_another_load_is_put_on_that_of_the_counted_steps(clean, make):
+    """Unchanged steps among the experiments take a third of what counted ones took: so would the resident ones."""
+    waiting = replace(clean, steps=make.steps({"wait": 0.15, "forward": 0.15}))
+    later = [Step(start_s=40.0 + n, seconds=0.1, parts={}, phase="unchanged") for n in range(3)]
+    resident = [ExperimentFacts(name="resident batch", unit="step", seconds=[0.04] * 5)]
+    quiet = replace(waiting, steps=[*waiting.steps, *later], experiments=resident)
+    assert load_change(quiet) == pytest.approx(1 / 3)
+    assert resident_s(quiet) == pytest.approx(0.12)
+    assert resident_s(replace(waiting, experiments=resident)) == 0.04, "nobody knows of another load"
+    assert load_change(replace(waiting, steps=[*waiting.steps, *later[:2]])) is None
+    same = [replace(one, seconds=0.28) for one in later]
+    assert resident_s(replace(waiting, steps=[*waiting.steps, *same], experiments=resident)) == 0.04
+
+
+def test_the_ceiling_of_batches_made_in_the_own_thread_is_what_their_steps_take_beside_waiting(clean, make):
+    """94 % of waiting is a ceiling of 17 times, whatever the machine did while the experiment ran."""
+    waiting = replace(clean, steps=make.steps({"wait": 0.94, "forward": 0.06}), loaders=[make.loader(num_workers=0)])
+    quick = [ExperimentFacts(name="resident batch", unit="step", seconds=[0.03] * 5)]
+    assert resident_s(replace(waiting, experiments=quick)) == pytest.approx(0.06)
 
 
 def test_data_can_save_what_steps_take_beyond_steps_without_data(clean, make):

@@ -11,10 +11,10 @@ from voxelocity.diagnosis.judging.judge import CAUSE_SHARE, diagnose
 from voxelocity.diagnosis.rules import Found, rule
 
 
-def planted(code, saves_s, *, pool="data", names_work=False, is_cause=True):
+def planted(code, saves_s, *, pool="data", names_work=False, is_cause=True, is_context=False):
     """A rule that always finds the same."""
 
-    @rule(code, f"Cause {code}", pool=pool, names_work=names_work)
+    @rule(code, f"Cause {code}", pool=pool, names_work=names_work, is_context=is_context)
     def always(facts):
         return Found(cause="", evidence=(), saves_s=saves_s, change="", is_cause=is_cause)
 
@@ -60,6 +60,17 @@ def test_the_slow_work_itself_goes_before_a_place_that_could_hide_it(clean, make
     assert [one.code for one in diagnosis.findings] == ["B", "A"]
     diagnosis = diagnose(facts, rules=[planted("A", 9.0), planted("B", 5.0, names_work=True)])
     assert [one.code for one in diagnosis.findings] == ["A", "B"]
+
+
+def test_what_other_programs_do_never_comes_before_the_programs_own_cause(clean, make):
+    facts = replace(clean, steps=make.steps({"wait": 0.1, "forward": 0.1}))
+    rules = [planted("A", 15.0, pool="machine", is_context=True), planted("B", 1.0), planted("C", 9.0, is_cause=False)]
+    diagnosis = diagnose(facts, rules=rules)
+    assert [one.code for one in diagnosis.findings] == ["B", "A", "C"]
+    assert diagnosis.verdict == (
+        "50 % of the training time the network waits for data: cause B; the machine holds it back, too: cause A."
+    )
+    assert diagnose(facts, rules=rules[:1]).verdict.startswith("The machine holds this program back: cause A")
 
 
 def test_a_cause_that_nobody_can_put_a_figure_on_goes_before_trifles(clean, make):
@@ -120,6 +131,17 @@ def test_that_there_was_no_experiment_and_what_the_ceiling_rests_on_is_one_line(
     assert [text for text in diagnose(facts).not_measured if "ceiling" in text] == [
         "the ceiling: no experiment was made, as none was asked for; it is estimated from the steps' parts"
     ]
+
+
+def test_a_change_of_load_among_the_experiments_is_told(clean, make):
+    later = [replace(step, phase="unchanged", seconds=step.seconds * 1.6) for step in clean.steps[:3]]
+    diagnosis = diagnose(replace(clean, steps=[*clean.steps, *later]))
+    (told,) = [text for text in diagnosis.not_measured if text.startswith("one load of the machine")]
+    assert "took 1.6 times as long among the experiments" in told
+    assert diagnosis.verdict.endswith(
+        "; the machine's load changed during the measurement, so take the gains as rough."
+    )
+    assert "load changed" not in diagnose(clean).verdict
 
 
 def test_the_own_cost_is_a_share_and_unknown_where_it_was_not_noted(clean):

@@ -175,3 +175,22 @@ def logging_each_step(folder: Path) -> None:
 def busy_loop(folder: Path) -> None:
     """Does something of its own after each step."""
     _train(after_step=lambda loss: sum(number * number for number in range(60_000)))
+
+
+def sample_by_sample(folder: Path) -> None:
+    """Calls the network with each sample of a batch by itself."""
+
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv3d(1, 2, 3), nn.ReLU(), nn.Conv3d(2, 2, 3))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1, foreach=True)
+    scans = torch.utils.data.TensorDataset(torch.zeros(4 * NUM_STEPS, 1, 8, 8, 8))
+    for (images,) in torch.utils.data.DataLoader(scans, batch_size=4):
+        optimizer.zero_grad()
+        torch.stack([network(image[None]).square().mean() for image in images]).mean().backward()
+        optimizer.step()
+
+
+def growing_memory(folder: Path) -> None:
+    """Keeps the loss of each step with its graph."""
+    losses = []
+    _train(after_step=lambda loss: losses.append(loss))

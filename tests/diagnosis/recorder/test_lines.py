@@ -1,10 +1,12 @@
 """What counts as the person's own code, and how a line of it is told."""
 
 import json
+import os
 import sys
 import sysconfig
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,3 +135,33 @@ def test_a_definition_tells_name_place_and_owner_of_functions_and_callable_objec
     assert (name, is_own) == ("json.loads", False)
     assert where.startswith(json.__file__)
     assert own_code.defined(len) == ("builtins.len", "", False)
+
+
+def test_cells_of_a_notebook_are_named_by_their_number(monkeypatch):
+    kernel_file = f"{os.sep}tmp{os.sep}ipykernel_12{os.sep}345.py"
+    shell = SimpleNamespace(compile=SimpleNamespace(_filename_map={kernel_file: 7}))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert lines.shown_file(kernel_file) == "cell 7"
+    assert OwnCode(script="").at(kernel_file, 3).where == "cell 7:3"
+    assert lines.shown_file(kernel_file.replace("345", "6")) == "notebook cell"
+    assert lines.shown_file("<ipython-input-4-0123abcd>") == "cell 4"
+    assert lines.shown_file("train.py") == "train.py"
+
+
+def test_a_line_that_only_started_a_framework_is_not_the_users_place(tmp_path):
+    """What the framework calls of the user's is; so is what calls the framework for something else."""
+    script = tmp_path / "train.py"
+    script.write_text("def main(trainer, ask):\n    return trainer(ask)\ndef training_step(log):\n    return log()\n")
+    names = {"__name__": "__main__"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    own_code = OwnCode(script=str(script))
+    library = {"__name__": "pytorch_lightning.trainer", "where": own_code.where, "step": names["training_step"]}
+    source = "def fit(ask):\n    return ask()\ndef log():\n    return where()\ndef inner():\n    return step(log)\n"
+    exec(compile(source, "/x/site-packages/pytorch_lightning/trainer.py", "exec"), library)
+    assert names["main"](library["fit"], library["log"]) == ""
+    assert names["main"](library["fit"], library["inner"]) == f"{script}:4"
+
+
+def test_the_command_of_an_installed_package_is_nobodys_own_line():
+    command = os.path.join(sysconfig.get_path("scripts"), "nnUNetv2_train")
+    assert not OwnCode(script=command).holds(code(command), "__main__")

@@ -20,6 +20,30 @@ def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, ma
     assert any(line.startswith("DataLoader(num_workers=0) at train.py:40") for line in found.evidence)
 
 
+def test_the_change_is_the_programs_own_call(waiting, make, find):
+    made = make.loader(num_workers=0, built="train.py:30", call="DataLoader(train_ds, 2)", variable="train_loader")
+    (found,) = find("VX101", waiting(0.06, made, make.fetch(batch_s=0.06, worker=-1)))
+    assert found.change == "train_loader = DataLoader(train_ds, 2, num_workers=1, persistent_workers=True)"
+    assert found.where == "train.py:30"
+
+
+def test_the_queue_takes_the_workers_and_not_its_loader(waiting, make, find):
+    """TorchIO forbids workers in the loader of a queue; those of the queue change the order of the patches."""
+    parts = {"call": "DataLoader(queue, 4)", "variable": "patches", "dataset_variable": "queue"}
+    queue = make.loader(
+        num_workers=0, queue_workers=0, dataset="Queue", dataset_call="tio.Queue(subjects, 99, 3)", **parts
+    )
+    facts = waiting(0.06, queue, make.fetch(batch_s=0.06, worker=-1))
+    (found,) = find("VX101", facts)
+    assert found.change.splitlines() == [
+        "queue = tio.Queue(subjects, 99, 3, num_workers=1)",
+        "patches = DataLoader(queue, 4, num_workers=0)  # stays 0: the queue has the workers",
+    ]
+    assert found.risk == "changes results"
+    assert "With num_workers=0 in the queue" in found.cause
+    assert find("VX101", replace(facts, loaders=[replace(queue, queue_workers=2)])) == ()
+
+
 def test_own_thread_saves_half_where_two_cores_both_compute_and_make(waiting, make, find, clean):
     """Of 0.1 s on two cores and 0.06 s on one, a step cannot take less than (0.2 + 0.06) / 2."""
     facts = waiting(

@@ -68,6 +68,7 @@ TABLE = {
     "VX303": Planted(program="networks.clean", is_cause=False, flags=("avx512_bf16",)),
     "VX304": Planted(program="networks.float64"),
     "VX313": Planted(program="networks.contiguous", is_cause=False),
+    "VX314": Planted(program="networks.sample_by_sample", is_cause=False),
     "VX321": Planted(program="networks.varying_shapes"),
     "VX322": Planted(program="networks.graph_breaks", is_cause=False),
     "VX331": Planted(program="networks.anomaly_detection"),
@@ -90,6 +91,7 @@ TABLE = {
         program="networks.clean", is_cause=False, host={"memory_bytes": 95 * MIB, "memory_limit_bytes": 100 * MIB}
     ),
     "VX503": Planted(program="networks.clean", host={"throttled_share": 0.3}),
+    "VX508": Planted(program="networks.growing_memory"),
 }
 
 # Planted in facts instead, in the tests beside this one.
@@ -98,6 +100,7 @@ FACTS_ONLY = {
     "VX121": "needs slow storage, measured by an experiment",
     **dict.fromkeys(("VX201", "VX202", "VX203", "VX205", "VX206", "VX207", "VX208"), "needs a GPU"),
     **dict.fromkeys(("VX301", "VX302", "VX305", "VX311", "VX312", "VX403"), "needs a GPU"),
+    "VX315": "needs two ranks, in tests/diagnosis/recorder/test_ranks.py",
     "VX504": "needs cores that other programs use, and a thread that waits for one",
     "VX353": "needs threads and workers on the same cores, with nobody else on them",
     **dict.fromkeys(("VX505", "VX506", "VX507"), "needs a GPU"),

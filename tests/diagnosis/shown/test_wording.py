@@ -4,7 +4,7 @@ import math
 import pytest
 
 from voxelocity.diagnosis.result import Finding
-from voxelocity.diagnosis.shown.wording import faster_text, gain_text, pace, percent_text, title_text
+from voxelocity.diagnosis.shown.wording import faster_text, few_steps_text, gain_text, pace, percent_text, title_text
 
 FINDING = Finding(
     code="VX101", title="", cause="", evidence=(), saves_s=6.0, of_s=10.0, basis="measured", risk="safe", change=""
@@ -22,8 +22,17 @@ FINDING = Finding(
         (None, "gain not known from what was seen"),
     ],
 )
-def test_a_gain_is_told_in_words_and_figures(saves_s, words):
-    assert gain_text(dataclasses.replace(FINDING, saves_s=saves_s)) == words
+def test_a_gain_is_told_in_words_and_figures(saves_s, words, example_diagnosis):
+    facts = example_diagnosis("data-bound").facts
+    assert gain_text(dataclasses.replace(FINDING, saves_s=saves_s), facts) == words
+
+
+def test_a_gain_from_few_steps_says_so(example_diagnosis):
+    facts = example_diagnosis("data-bound").facts
+    few = dataclasses.replace(facts, steps=facts.counted[:9])
+    assert gain_text(FINDING, few) == "about 2.5 times faster (measured, from only 9 steps)"
+    assert few_steps_text(dataclasses.replace(facts, steps=facts.counted[:10])) == ""
+    assert few_steps_text(dataclasses.replace(facts, steps=[])) == "", "then nothing is from steps"
 
 
 def test_a_factor_just_below_the_least_reads_as_time_saved():
@@ -61,6 +70,7 @@ def test_images_are_unknown_where_one_step_does_not_tell(example_diagnosis):
     [
         (["python", "/home/a/train.py", "--lr", "1e-3"], "python train.py"),
         (["/usr/bin/python3", "-u", "-m", "pkg.train", "x"], "python3 -u -m pkg.train"),
+        (["python", "-W", "ignore", "a/train.py", "x"], "python -W ignore train.py"),
         (["./run.sh"], "run.sh"),
         (["runs/first/"], "first"),
         ([], "A program"),

@@ -1,5 +1,6 @@
 import functools
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from monai.transforms import (
 )
 
 from voxelocity.core.errors import DatasetError
+from voxelocity.interop.monai.content import FolderFacts
 from voxelocity.interop.monai.fingerprint import fingerprint, item_identity, source_facts
 
 _FACTOR = 3
@@ -203,7 +205,7 @@ def test_the_order_of_a_dictionarys_history_is_no_content(values):
     assert item_identity({**values, "one more": 1}) != item_identity(values)
 
 
-def test_an_items_files_count_by_path_size_and_time(tmp_path):
+def test_an_items_files_count_by_what_their_path_leads_to_size_times_and_inode(tmp_path):
     scan = tmp_path / "scan.nii.gz"
     scan.write_bytes(b"voxels")
     os.utime(scan, ns=(5, 5))
@@ -212,7 +214,25 @@ def test_an_items_files_count_by_path_size_and_time(tmp_path):
     assert item_identity({"image": str(scan), "weight": 1.0}) == before
     os.utime(scan, ns=(6, 6))
     assert item_identity(item) != before
-    assert source_facts(item) == [f"{scan}:6:6"]
+    status = scan.stat()
+    assert source_facts(item) == [f"{scan}:6:6:{status.st_ctime_ns}:{status.st_ino}"]
+
+
+def test_another_file_of_the_same_size_and_time_is_another_file(tmp_path):
+    versions = [tmp_path / "v1.nii", tmp_path / "v2.nii"]
+    for scan, content in zip(versions, (b"one", b"two"), strict=True):
+        scan.write_bytes(content)
+        os.utime(scan, ns=(5, 5))
+    item, link = {"image": str(tmp_path / "scan.nii")}, tmp_path / "scan.nii"
+    link.symlink_to(versions[0])
+    by_link = item_identity(item), source_facts(item)
+    link.unlink()
+    link.symlink_to(versions[1])
+    assert item_identity(item) != by_link[0]
+    assert source_facts(item) != by_link[1]
+    before = source_facts({"image": str(versions[0])})
+    versions[1].replace(versions[0])
+    assert source_facts({"image": str(versions[0])}) != before
 
 
 def test_a_folder_counts_with_every_file_in_it(tmp_path):
@@ -222,6 +242,41 @@ def test_a_folder_counts_with_every_file_in_it(tmp_path):
     (tmp_path / "series" / "2.dcm").write_bytes(b"b")
     assert item_identity(tmp_path / "series") != before[0]
     assert item_identity(str(tmp_path / "series")) != before[1]
+
+
+def series_in(folder, *names):
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"slice")
+    return folder
+
+
+def test_what_readers_of_a_series_pass_over_is_no_content_of_its_folder(tmp_path):
+    series = series_in(tmp_path / "series", "1.dcm", "2.DCM", "3", "1.2.840.4")
+    before = source_facts(series)
+    assert [fact.split(":")[0] for fact in before] == [str(series / n) for n in ("1.2.840.4", "1.dcm", "2.DCM", "3")]
+    for name in (".DS_Store", "notes.txt", "preview.png"):
+        (series / name).write_bytes(b"x")
+    (series / "segmentations").mkdir()
+    assert source_facts(series) == before
+    plain = series_in(tmp_path / "plain", "a.nii")
+    before = source_facts(plain)
+    (plain / ".lock").write_bytes(b"x")
+    assert source_facts(plain) == before
+    (plain / "b.json").write_bytes(b"x")
+    assert source_facts(plain) != before
+
+
+def test_the_slices_of_a_series_are_looked_at_once(tmp_path, monkeypatch):
+    series, folders = series_in(tmp_path / "series", *(f"{n}.dcm" for n in range(20))), FolderFacts()
+    first = item_identity(str(series), folders), source_facts(str(series), folders)
+    looks, stat = [], os.stat
+    monkeypatch.setattr(os, "stat", lambda *args, **options: looks.append(args) or stat(*args, **options))
+    assert (item_identity(str(series), folders), source_facts(str(series), folders)) == first
+    assert len(looks) <= 6
+    (series / "20.dcm").write_bytes(b"slice")
+    assert item_identity(str(series), folders) != first[0]
+    assert source_facts(str(series), pickle.loads(pickle.dumps(folders))) != first[1]
 
 
 def test_arrays_of_an_item_count_by_their_bytes():

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.jit import has_numba
+from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Region
 from voxelocity.data.augment.config import EngineName
 from voxelocity.data.augment.params import AugmentParams
@@ -159,7 +159,8 @@ def _numba_sample(
     image: torch.Tensor,
     label: torch.Tensor,
 ) -> None:
-    from voxelocity.data.augment.numba_engine import augment_sample
+    with kernel_imports:
+        from voxelocity.data.augment.numba_engine import augment_sample
 
     assert isinstance(source, Source), "voxels on a device are not for a CPU"
     augment_sample(source, region, params, row, image.numpy(), label.numpy())

@@ -29,6 +29,9 @@ class AugmentConfig(Config):
     """What computes them: "numba" on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the fastest."""
     flip_probability: tuple[_Probability, _Probability, _Probability] = (0.5, 0.5, 0.5)
     """Probability of a flip along each of (x, y, z)."""
+    swap_pairs: tuple[tuple[str, str], ...] = ()
+    """Names of classes that trade places in a patch whose left and right are flipped, two by two, as in
+    [[left kidney, right kidney]]. The x axis of scans in RAS orientation runs from left to right."""
     quarter_turn_probability: tuple[_Probability, _Probability, _Probability] = (0.0, 0.0, 0.0)
     """Probability of one, two or three quarter turns about each of (x, y, z), voxel onto voxel."""
     affine_probability: _Probability = 0.36

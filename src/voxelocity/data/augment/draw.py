@@ -27,6 +27,7 @@ def sample(
     patch_shape: Index3,
     config: AugmentConfig,
     spacing_mm: Spacing | None = None,
+    swapped_classes: Sequence[int] = (),
 ) -> AugmentParams:
     """Parameters for these draws. Those of one draw depend on (seed, epoch, case, draw) and the arguments alone.
 
@@ -38,6 +39,8 @@ def sample(
         config: how often and how strong; where it is not enabled, the result changes nothing.
         spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimetres; without it voxels count as
             cubes.
+        swapped_classes: for each class index, the one that takes its place where a patch is flipped across the
+            volume's x axis, from left to right (`core.laterality.swapped_classes`); empty for none.
     """
     votes, keeps_moments = config.label_interpolation == "vote", config.gamma_keeps == "moments"
     if not config.enabled:
@@ -48,6 +51,7 @@ def sample(
         elastic_points=elastic_points(patch_shape, config.elastic_spacing_voxel)
         if config.elastic_probability > 0.0
         else (0, 0, 0),
+        swapped_classes=swapped_classes,
         votes=votes,
         gamma_keeps_moments=keeps_moments,
     )
@@ -74,6 +78,9 @@ def _fill_row(
     # Every number is drawn, used or not, so that changing one probability leaves the other changes as they were.
     params.flips[row] = rng.random(3) < config.flip_probability
     matrix = _quarter_turns(rng, config)
+    # Which axis of the patch runs from left to right in the volume; turning a body leaves its sides what they are.
+    sagittal = int(np.abs(matrix[0]).argmax())
+    params.is_swapped[row] = params.flips[row, sagittal] and params.swapped_classes.size > 0
     affine = _affine(rng, config, spacing)
     offset_voxel = rng.uniform(-1.0, 1.0, size=3) * config.translate_voxel
     if rng.random() < config.affine_probability:

@@ -1,8 +1,11 @@
 """Standard normal numbers by position: which one a voxel gets depends on (seed, channel, its index) alone.
 
-Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) gives the bits; twelve of them
-pick one of 4096 equally likely values, the normal quantiles, scaled to a variance of exactly one. All engines compute
-the same integers, so their noise agrees bit for bit.
+Philox-4x32-7 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011; seven rounds pass BigCrush) gives
+a word of 32 bits for each number: a sign, and the probability that lies beyond the number, from 2**-32 to 0.5. The
+inverse of the normal distribution turns it into a number of up to 6.23 standard deviations, one of more than 2**23 on
+each side. The inverse is a table of 64 pieces for each octave of probability, straight between its entries and off by
+less than 2e-5. It is computed in integers but for one product, which all engines round in the same way, so their noise
+agrees bit for bit.
 """
 
 from __future__ import annotations
@@ -13,40 +16,58 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-NUM_LEVELS = 4096
-BITS_PER_LEVEL = 12
 BLOCKS_PER_CHUNK = 256
-"""Philox calls for a chunk of voxels: each gives 4 words, each word 2 numbers."""
-CHUNK_VOXELS = 8 * BLOCKS_PER_CHUNK
-ROUNDS = 10
+"""Philox calls for a chunk of voxels: each gives 4 words, each word a number."""
+CHUNK_VOXELS = 4 * BLOCKS_PER_CHUNK
+ROUNDS = 7
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+FRACTION_BITS = 17
+"""Of the 23 bits of a float32's mantissa: where in its piece of the table a probability lies. The others name it."""
+FIRST_PIECE = 127 << (23 - FRACTION_BITS)
+"""The bits of float32 1.0 without those of the fraction: they name the piece of the smallest probability."""
+FRACTION_STEP = 2.0**-FRACTION_BITS
+STEP = 2.0**-28
+"""Numbers are multiples of it, before they are rounded to float32."""
 _WORD = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-def _quantiles() -> npt.NDArray[np.float32]:
-    levels = ndtri((np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS)
-    table: npt.NDArray[np.float32] = (levels / levels.std()).astype(np.float32)
-    return table
+def _pieces() -> npt.NDArray[np.int32]:
+    """The numbers at the ends of the pieces, in steps: first the largest, last 0."""
+    ends = np.arange(FIRST_PIECE, (158 << (23 - FRACTION_BITS)) + 2, dtype=np.int32) << np.int32(FRACTION_BITS)
+    # The last one is beyond probability 0.5; no number is taken from its piece but at the piece's begin.
+    numbers = -ndtri(np.minimum(ends.view(np.float32).astype(np.float64) * 2.0**-32, 0.5))
+    steps: npt.NDArray[np.int32] = np.rint(numbers / STEP).astype(np.int32)
+    return steps
 
 
-QUANTILES: Final = _quantiles()
-QUANTILES.flags.writeable = False
+PIECES: Final = _pieces()
+PIECES.flags.writeable = False
 
 
 def standard_normal(seed: int, channel: int, num_voxels: int) -> npt.NDArray[np.float32]:
     """The numbers of voxels 0 to `num_voxels - 1` (C order) of a channel. The reference of all engines.
 
-    Number t of a chunk of 2048 takes its bits from word `t % 1024 // 256` of Philox call `chunk * 256 + t % 256`: the
-    lowest twelve for the first 1024 numbers, the next twelve for the others.
+    Number t of a chunk of 1024 is made of word `t // 256` of Philox call `chunk * 256 + t % 256`.
     """
     num_chunks = -(-num_voxels // CHUNK_VOXELS)
     words = philox(seed, channel, np.arange(num_chunks * BLOCKS_PER_CHUNK, dtype=np.uint64))
-    words = words.reshape(4, num_chunks, BLOCKS_PER_CHUNK).transpose(1, 0, 2).reshape(num_chunks, -1)
-    mask = np.uint64(NUM_LEVELS - 1)
-    levels = np.concatenate([words & mask, (words >> np.uint64(BITS_PER_LEVEL)) & mask], axis=1)
-    return QUANTILES[levels.reshape(-1)[:num_voxels].astype(np.int64)]
+    words = words.reshape(4, num_chunks, BLOCKS_PER_CHUNK).transpose(1, 0, 2).reshape(-1)
+    return normal_of(words[:num_voxels].astype(np.uint32))
+
+
+def normal_of(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """The number that each word stands for: the highest bit is the sign, the others the probability beyond it."""
+    # An odd number of 2**-32; rounded to a float32, whose exponent is the octave.
+    beyond = ((words & np.uint32(0x7FFFFFFF)) | np.uint32(1)).astype(np.float32).view(np.int32)
+    piece = (beyond >> FRACTION_BITS) - FIRST_PIECE
+    fraction = (beyond & (2**FRACTION_BITS - 1)).astype(np.float32) * np.float32(FRACTION_STEP)
+    width = (PIECES[piece + 1] - PIECES[piece]).astype(np.float32)
+    steps = PIECES[piece] + (width * fraction).astype(np.int32)
+    sign = words.view(np.int32) >> 31
+    numbers: npt.NDArray[np.float32] = ((steps ^ sign) - sign).astype(np.float32) * np.float32(STEP)
+    return numbers
 
 
 def philox(seed: int, channel: int, blocks: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

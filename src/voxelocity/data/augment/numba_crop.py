@@ -87,3 +87,10 @@ def _copy_line(stored: Any, line: Any, is_flipped: Any) -> None:
     else:
         for k in range(line.size):
             line[k] = stored[k]
+
+
+@kernel
+def swap_classes(label: Any, swapped: Any) -> None:
+    """Replaces each class (n,) uint8 by its entry in `swapped` (256,) uint8."""
+    for k in range(label.size):
+        label[k] = swapped[np.uint64(label[k])]

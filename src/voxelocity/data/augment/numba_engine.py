@@ -42,6 +42,8 @@ def augment_sample(
         _warp(source, region, params, row, scale, out_image, out_label)
     else:
         _crop(source, region, params, row, scale, out_image, out_label)
+    if params.is_swapped[row]:
+        numba_crop.swap_classes(out_label.reshape(-1), params.swapped_classes)
     for number, channel in enumerate(out_image):
         _change_intensities(channel, params, row, number, is_folded=is_folded[number])
 

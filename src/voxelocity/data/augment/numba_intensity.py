@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.jit import inlined, kernel
-from voxelocity.data.augment.noise import CHUNK_VOXELS
 from voxelocity.data.augment.steps.intensity.program import (
     CLIP,
     CURVE,
@@ -20,6 +19,9 @@ from voxelocity.data.augment.steps.intensity.program import (
     LINEAR_BUT_ZERO,
     POWER,
 )
+
+_CHUNK_VOXELS = 2048
+"""Voxels that go through all steps of a program before the next ones do: they stay in the processor's first cache."""
 
 # Minimax-like polynomials (Chebyshev fits of ours) for log2(1 + t) / t on 1 + t in [sqrt(1/2), sqrt(2)], off by at
 # most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorise, which calls of the C library's powf do not.
@@ -334,8 +336,8 @@ def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, ta
     """
     keys = np.array([_MAGNITUDE, ~_MAGNITUDE], np.int32)
     sums = np.zeros(4, np.float64)
-    for start in range(0, flat.size, CHUNK_VOXELS):
-        chunk = flat[start : min(start + CHUNK_VOXELS, flat.size)]
+    for start in range(0, flat.size, _CHUNK_VOXELS):
+        chunk = flat[start : min(start + _CHUNK_VOXELS, flat.size)]
         for o in range(codes.size):
             _make_one(chunk, codes[o], numbers, starts[o])
         if takes != 0:

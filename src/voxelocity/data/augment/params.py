@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,6 +23,7 @@ class AugmentParams:
        offset `o` from the patch's centre takes the value found at offset `matrix @ f + offset_voxel` from it, with
        `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
        `elastic(o)` is a uniform cubic B-spline over the patch (`spline.py`) with the control points `elastic`.
+       Where `is_swapped`, the classes of a pair then trade places: `swapped_classes[label]`.
     2. Bias: times `exp(sum of bias[i] * product i of Legendre polynomials)`, over -1..1 along each axis of the patch.
     3. Noise: plus `noise_std` times standard normal numbers from a counter-based generator (`noise.py`).
     4. Blur: Gaussian along each axis, out to 4 standard deviations, mirrored about the outermost voxels.
@@ -38,6 +40,8 @@ class AugmentParams:
         matrix: (b, 3, 3) float32, on axes (x, y, z).
         offset_voxel: (b, 3) float32.
         flips: (b, 3) bool, along (x, y, z).
+        is_swapped: (b,) bool; where True, the label found is replaced by its entry in `swapped_classes`.
+        swapped_classes: (256,) uint8, the class that takes the place of each; size 0 where no sample ever swaps any.
         is_elastic: (b,) bool.
         elastic: (b, 3, gx, gy, gz) float32 shifts of control points in voxels; size 0 where no sample is elastic.
         votes: whether the label of a warped sample is the class of the largest summed linear weight, the smaller
@@ -60,6 +64,8 @@ class AugmentParams:
     matrix: Floats
     offset_voxel: Floats
     flips: npt.NDArray[np.bool_]
+    is_swapped: npt.NDArray[np.bool_]
+    swapped_classes: npt.NDArray[np.uint8]
     is_elastic: npt.NDArray[np.bool_]
     elastic: Floats
     votes: bool
@@ -91,10 +97,13 @@ class AugmentParams:
         num_channels: int,
         *,
         elastic_points: tuple[int, int, int] = (0, 0, 0),
+        swapped_classes: Sequence[int] = (),
         votes: bool = False,
         gamma_keeps_moments: bool = True,
     ) -> Self:
         """Parameters that change nothing, in arrays that may be written."""
+        swapped = np.arange(256 if len(swapped_classes) > 0 else 0, dtype=np.uint8)
+        swapped[: len(swapped_classes)] = swapped_classes
         per_sample, per_channel = (num_samples,), (num_samples, num_channels)
 
         def filled(shape: tuple[int, ...], value: float) -> Floats:
@@ -105,6 +114,8 @@ class AugmentParams:
             matrix=np.tile(np.eye(3, dtype=np.float32), (num_samples, 1, 1)),
             offset_voxel=filled((num_samples, 3), 0.0),
             flips=np.zeros((num_samples, 3), dtype=np.bool_),
+            is_swapped=np.zeros(per_sample, dtype=np.bool_),
+            swapped_classes=swapped,
             is_elastic=np.zeros(per_sample, dtype=np.bool_),
             elastic=filled((num_samples, 3, *elastic_points), 0.0),
             votes=votes,

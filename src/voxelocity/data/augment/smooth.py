@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from voxelocity.core.jit import has_numba
+from voxelocity.core.jit import has_numba, kernel_imports
 
 Floats = npt.NDArray[np.float32]
 
@@ -22,7 +22,8 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
     if engine == "torch" or not has_numba():
         return _by_torch(fields, kernel)
     # Imported here, as Numba may be missing.
-    from voxelocity.data.augment import numba_smooth
+    with kernel_imports:
+        from voxelocity.data.augment import numba_smooth
 
     made = np.empty(fields.shape, np.float32)
     numba_smooth.smooth(np.ascontiguousarray(fields), kernel, made)

@@ -48,6 +48,8 @@ def augment_sample(
         out_label.copy_(_voted(label, places) if params.votes else _nearest(label, places))
     else:
         _crop(image, label, source, region, params.flips[row].tolist(), out_image, out_label)
+    if params.is_swapped[row]:
+        out_label.copy_(torch.from_numpy(params.swapped_classes).to(device)[out_label.long()])
     for number, one in enumerate(out_image):
         one.copy_(_changed(one, params, row, number))
 

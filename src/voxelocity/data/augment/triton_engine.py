@@ -22,7 +22,7 @@ from voxelocity.data.augment import triton_warp
 from voxelocity.data.augment.bias import coefficient_cube
 from voxelocity.data.augment.blur import blur_weights
 from voxelocity.data.augment.lowres import low_positions
-from voxelocity.data.augment.noise import CHUNK_VOXELS, QUANTILES
+from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
 from voxelocity.data.augment.staging import Piece, Staging
@@ -105,6 +105,8 @@ class _Gather:
         controls = np.einsum("bij,bjxyz->bixyz", params.matrix, params.elastic)[params.is_elastic]
         self._controls = staging.add(np.ascontiguousarray(controls, dtype=np.float32))
         self._votes = params.votes
+        self._swapped_rows = _listed(staging, params.is_swapped)
+        self._swapped_classes = staging.add(params.swapped_classes)
 
     def launch(self, memory: torch.Tensor, image: torch.Tensor, label: torch.Tensor) -> None:
         num_channels, (nx, ny, nz) = image.shape[1], image.shape[2:]
@@ -140,6 +142,14 @@ class _Gather:
                 TILE_Y=tile_y,
                 TILE_Z=tile_z,
                 num_warps=GATHER_WARPS,
+            )
+        if self._swapped_rows.shape[0] > 0:
+            triton_warp.swap_classes[(triton.cdiv(nx * ny * nz, triton_warp.SWAP_BLOCK), self._swapped_rows.shape[0])](
+                label,
+                self._swapped_rows.of(memory),
+                self._swapped_classes.of(memory),
+                nx * ny * nz,
+                BLOCK=triton_warp.SWAP_BLOCK,
             )
 
 
@@ -198,7 +208,7 @@ class _Changes:
         self._values = staging.add(_values(params))
         self._seeds = staging.add(params.noise_seed)
         self._cubes = staging.add(_cubes(params))
-        self._quantiles = staging.add(QUANTILES if self._changed.shape[0] > 0 else QUANTILES[:0])
+        self._pieces = staging.add(PIECES if self._changed.shape[0] > 0 else PIECES[:0])
         taps, radii = _taps(params, shape)
         self._taps, self._radii = staging.add(taps), staging.add(radii)
         below, above, shares = _coarse_tables(params, shape)
@@ -212,7 +222,7 @@ class _Changes:
                 self._values.of(memory),
                 self._cubes.of(memory),
                 self._seeds.of(memory),
-                self._quantiles.of(memory),
+                self._pieces.of(memory),
                 image.shape[1],
                 *self._shape,
             )

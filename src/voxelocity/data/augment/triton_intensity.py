@@ -12,7 +12,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from voxelocity.data.augment.noise import BITS_PER_LEVEL, BLOCKS_PER_CHUNK, NUM_LEVELS
+from voxelocity.data.augment.noise import BLOCKS_PER_CHUNK, FIRST_PIECE, FRACTION_BITS, FRACTION_STEP, ROUNDS, STEP
 
 # What the kernels read of each channel, float32 and in this order.
 VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "gamma_inverted", "gamma", "is_blurred")
@@ -21,15 +21,19 @@ _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 BLOCK: Final = 1024
 """Voxels that a program has in work at once."""
 _LANES = tl.constexpr(BLOCKS_PER_CHUNK)
-_LEVEL_BITS = tl.constexpr(BITS_PER_LEVEL)
-_LEVEL_MASK = tl.constexpr(NUM_LEVELS - 1)
+_ROUNDS = tl.constexpr(ROUNDS)
+_FRACTION_BITS = tl.constexpr(FRACTION_BITS)
+_FRACTION_MASK = tl.constexpr(2**FRACTION_BITS - 1)
+_FRACTION_STEP = tl.constexpr(FRACTION_STEP)
+_FIRST_PIECE = tl.constexpr(FIRST_PIECE)
+_STEP = tl.constexpr(STEP)
 
 
 @triton.jit
-def change_points(image, channels, values, cubes, seeds, quantiles, num_channels, nx, ny, nz):
-    """Bias, noise and, where no blur comes first, brightness. Programs: (chunks of 2048 voxels, channels of the list).
+def change_points(image, channels, values, cubes, seeds, pieces, num_channels, nx, ny, nz):
+    """Bias, noise and, where no blur comes first, brightness. Programs: (chunks of 1024 voxels, channels of the list).
 
-    A program makes one Philox call a lane and has from it the bits of the eight voxels that the lane holds.
+    A program makes one Philox call a lane and has from it the bits of the four voxels that the lane holds.
 
     Args:
         image: (b * c, nx * ny * nz) float32, changed in place.
@@ -37,7 +41,7 @@ def change_points(image, channels, values, cubes, seeds, quantiles, num_channels
         values: (b * c, 8) float32, `VALUE_NAMES`.
         cubes: (b * c, 64) float32, `bias.coefficient_cube`; not read where no channel of the list has a bias.
         seeds: (b,) int64.
-        quantiles: (4096,) float32, `noise.QUANTILES`.
+        pieces: (n,) int32, `noise.PIECES`.
         num_channels: c.
         nx: of the patch.
         ny: of the patch.
@@ -56,23 +60,22 @@ def change_points(image, channels, values, cubes, seeds, quantiles, num_channels
     call = chunk * _LANES + lane
     seed = tl.load(seeds + channel // num_channels)
     number = (channel % num_channels).to(tl.int32)
-    w0, w1, w2, w3 = tl.philox(seed, call, call * 0 + number, call * 0, call * 0)
-    for part in tl.static_range(8):
-        if part % 4 == 0:
+    w0, w1, w2, w3 = tl.philox(seed, call, call * 0 + number, call * 0, call * 0, n_rounds=_ROUNDS)
+    for part in tl.static_range(4):
+        if part == 0:
             word = w0
-        elif part % 4 == 1:
+        elif part == 1:
             word = w1
-        elif part % 4 == 2:
+        elif part == 2:
             word = w2
         else:
             word = w3
-        t = chunk * 8 * _LANES + part * _LANES + lane
+        t = chunk * 4 * _LANES + part * _LANES + lane
         in_patch = t < num_voxels
         v = tl.load(image + t, mask=in_patch, other=0.0)
         if has_bias:
             v *= tl.exp(_field(cubes + channel * 64, t, nx, ny, nz))
-        level = (word >> (part // 4 * _LEVEL_BITS)) & _LEVEL_MASK
-        v += std * tl.load(quantiles + level.to(tl.int32), mask=in_patch, other=0.0)
+        v += std * _normal(word, pieces)
         tl.store(image + t, v * scale + shift, mask=in_patch)
 
 
@@ -130,6 +133,19 @@ def blur_along(
         value = values + channel * _NUM_VALUES
         total = total * tl.load(value + 1) + tl.load(value + 2)
     tl.store(target + (channel if TO_IMAGE else place) * num_voxels + t, total, mask=in_patch)
+
+
+@triton.jit
+def _normal(word, pieces):
+    """`noise.normal_of` of words of 32 bits."""
+    signed = word.to(tl.int32, bitcast=True)
+    bits = ((signed & 0x7FFFFFFF) | 1).to(tl.float32).to(tl.int32, bitcast=True)
+    piece = pieces + ((bits >> _FRACTION_BITS) - _FIRST_PIECE)
+    fraction = (bits & _FRACTION_MASK).to(tl.float32) * _FRACTION_STEP
+    first = tl.load(piece)
+    steps = first + ((tl.load(piece + 1) - first).to(tl.float32) * fraction).to(tl.int32)
+    sign = signed >> 31
+    return ((steps ^ sign) - sign).to(tl.float32) * _STEP
 
 
 @triton.jit

@@ -27,6 +27,7 @@ TILE: Final = (4, 8, 16)
 """Patch voxels of one program. Compact, for turned patches read neighbours of neighbours; 16 along z, so that a line of
 a tile is written in whole sectors."""
 ELASTIC_BLOCK: Final = 256
+SWAP_BLOCK: Final = 1024
 
 
 @triton.jit
@@ -163,6 +164,26 @@ def gather(
             tl.store(out_image + c * num_voxels + target, value, mask=in_patch)
         found = _class(label, ix * label_x + iy * label_y + iz * label_z, in_box)
         tl.store(out_label + target, found.to(tl.uint8), mask=in_patch)
+
+
+@triton.jit
+def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
+    """Replaces each class of some samples by its entry in a table. Programs: (blocks of a patch, samples).
+
+    A pass of its own, as in `gather` it would cost registers in every batch: ptxas then spills some.
+
+    Args:
+        label: (b, x, y, z) uint8.
+        rows: (n,) int32, which rows of the batch these samples are.
+        swapped: (256,) uint8.
+        num_voxels: of a patch.
+        BLOCK: voxels of a program.
+    """
+    t = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    is_used = t < num_voxels
+    label += tl.load(rows + tl.program_id(1)).to(tl.int64) * num_voxels
+    found = tl.load(label + t, mask=is_used, other=0).to(tl.int32)
+    tl.store(label + t, tl.load(swapped + found), mask=is_used)
 
 
 @triton.jit

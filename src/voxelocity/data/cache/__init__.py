@@ -7,6 +7,7 @@ from voxelocity.data.cache.choose import open_tier
 from voxelocity.data.cache.config import CacheConfig, default_cache_folder
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.entry import Format
+from voxelocity.data.cache.entry_files import disk_bytes_in
 from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
 from voxelocity.data.cache.lmdb_file import LmdbFile, open_lmdb_file
 from voxelocity.data.cache.lmdb_tier import LmdbTier
@@ -33,6 +34,7 @@ __all__ = [
     "SharedMemoryTier",
     "TieredCache",
     "default_cache_folder",
+    "disk_bytes_in",
     "entry_key",
     "open_lmdb_file",
     "open_tier",

@@ -15,9 +15,8 @@ from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.overflow import GOES_ON, OverflowingTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder, shared_folder_path
+from voxelocity.data.cache.tell import Warn
 from voxelocity.data.cache.tiered import FrontTier, TieredCache, memory_floor_bytes
-
-Warn = Callable[[str], None]
 
 
 def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
@@ -37,17 +36,23 @@ def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
     if cache.tier == "none":
         return None
     if cache.tier not in ("disk", "lmdb"):
-        behind = partial(DiskTier, Path(cache.folder), format=cache.format) if cache.folder else None
-        return _memory_tier(cache, warn, behind)
+        return _memory_tier(cache, warn, partial(_open_files, cache, warn) if cache.folder else None)
     spare = partial(_memory_tier, cache, warn, None)
     try:
-        files = (DiskTier if cache.tier == "disk" else LmdbTier)(Path(cache.folder), format=cache.format)
+        files = _open_files(cache, warn)
     except CacheFullError as error:
         if cache.max_bytes == 0:
             raise
         warn(f"{error}; {GOES_ON}")
         return spare()
     return files if cache.max_bytes == 0 else OverflowingTier(files, spare, warn=warn)
+
+
+def _open_files(cache: CacheConfig, warn: Warn) -> Tier:
+    folder = Path(cache.folder)
+    if cache.tier == "lmdb":
+        return LmdbTier(folder, format=cache.format, warn=warn)
+    return DiskTier(folder, format=cache.format, max_bytes=cache.folder_max_bytes, warn=warn)
 
 
 def _memory_tier(cache: CacheConfig, warn: Warn, behind: Callable[[], Tier] | None) -> Tier:
@@ -64,7 +69,7 @@ def _open_memory(max_bytes: int, warn: Warn) -> FrontTier:
     place, reason = memory_folder(min_free_bytes=max_bytes)
     if place is not None:
         try:
-            return SharedMemoryTier(shared_folder_path(place), max_bytes)
+            return SharedMemoryTier(shared_folder_path(place), max_bytes, warn=warn)
         except OutputError as error:
             reason = str(error)
     warn(

@@ -2,7 +2,8 @@
 
 The C library is called directly: its Python package holds the GIL while it decodes, so that threads that read patches
 would wait for each other. Each call opens a handle of its own on the bytes, which takes 8 microseconds and makes
-reading safe from any number of threads, as handles are not to be shared.
+reading safe from any number of threads, as handles are not to be shared. A version of the library that was not tried
+is left alone, and its Python package does the same work, slower.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.util
+import re
+import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from voxelocity.core.volume import Array
 _CHUNK_VOXEL = 64
 _BLOCK_VOXEL = 32
 _LEVEL = 5
+# Of the C library, from and below: outside, a function may have other arguments, and a call would corrupt memory.
+_KNOWN_VERSIONS = (2, 19), (4, 0)
 
 _Shape = Sequence[int]
 _int64_p = ctypes.POINTER(ctypes.c_int64)
@@ -46,9 +51,12 @@ def encode(array: Array) -> memoryview:
         CacheError: the Blosc2 library is missing.
     """
     library = _library()
-    template = _empty_frame(array)
     dtype = array.dtype.newbyteorder("=")
-    with _opened(library, np.frombuffer(template, np.uint8), copy=True) as handle:
+    if library is None:
+        return memoryview(_new_array(array, np.ascontiguousarray(array, dtype)).to_cframe())
+    template = _new_array(array, None).to_cframe()
+    frame = np.frombuffer(template, np.uint8)
+    with _opened(library, lambda: _chunks_in(library, frame, copy=True), f"{frame.nbytes} bytes") as handle:
         for start, stop in _slabs(array.shape):
             box = tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
             slab = np.ascontiguousarray(array[box], dtype)
@@ -74,34 +82,77 @@ def decode(content: memoryview, start: _Shape, stop: _Shape, dtype: str) -> Arra
         CacheError: the Blosc2 library is missing.
     """
     library = _library()
+    if library is None:
+        return _decode_plainly(lambda blosc2: blosc2.ndarray_from_cframe(bytes(content)), start, stop, dtype)
+    buffer = np.frombuffer(content, np.uint8)
+
+    def open_bytes() -> int | None:
+        return _chunks_in(library, buffer, copy=False)
+
+    return _box_of(library, open_bytes, f"{buffer.nbytes} bytes", start, stop, dtype)
+
+
+def decode_file(path: Path, offset: int, start: _Shape, stop: _Shape, dtype: str) -> Array:
+    """As `decode`, of bytes that begin at this offset in a file, of which only the chunks that are needed are read."""
+    library = _library()
+    if library is None:
+        return _decode_plainly(lambda blosc2: blosc2.open(str(path), mode="r", offset=offset), start, stop, dtype)
+
+    def open_file() -> int | None:
+        chunks: int | None = library.blosc2_schunk_open_offset(bytes(path), offset)
+        return chunks
+
+    return _box_of(library, open_file, f"{path} from byte {offset}", start, stop, dtype)
+
+
+def _box_of(
+    library: Any, open_chunks: Callable[[], int | None], name: str, start: _Shape, stop: _Shape, dtype: str
+) -> Array:
     box = np.empty([b - a for a, b in zip(start, stop, strict=True)], dtype)
     if box.size == 0:
         return box
-    with _opened(library, np.frombuffer(content, np.uint8), copy=False) as handle:
+    with _opened(library, open_chunks, name) as handle:
         code = library.b2nd_get_slice_cbuffer(
             handle, _numbers(start), _numbers(stop), box.ctypes.data, _numbers(box.shape), box.nbytes
         )
     if code < 0:
-        raise UndecodableError(f"cache.chunked: voxels {tuple(start)} to {tuple(stop)} do not decode (code {code})")
+        raise _undecodable(start, stop, f"code {code}")
     return box
 
 
-def _empty_frame(array: Array) -> bytes:
-    """A frame with this array's shape, dtype and compression, and no voxels in it."""
+def _undecodable(start: _Shape, stop: _Shape, reason: str) -> UndecodableError:
+    return UndecodableError(f"cache.chunked: voxels {tuple(start)} to {tuple(stop)} do not decode ({reason})")
+
+
+def _decode_plainly(open_array: Callable[[Any], Any], start: _Shape, stop: _Shape, dtype: str) -> Array:
+    import blosc2
+
+    try:
+        array = open_array(blosc2)
+        box = np.ascontiguousarray(array[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))])
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:  # as damaged bytes make it raise
+        raise _undecodable(start, stop, str(error)) from error
+    if box.dtype != dtype:
+        raise _undecodable(start, stop, f"they are {box.dtype}, not {dtype}")
+    return box
+
+
+def _new_array(array: Array, voxels: Array | None) -> Any:
+    """A Blosc2 array with this array's shape, dtype and our compression; without voxels where there are none."""
     import blosc2  # costs 0.1 s, and readers do without
 
     *outer, x, y, z = array.shape
-    frame: bytes = blosc2.empty(
-        array.shape,
-        dtype=array.dtype.newbyteorder("="),
-        chunks=(*[1] * len(outer), *(min(_CHUNK_VOXEL, n) for n in (x, y, z))),
-        blocks=(*[1] * len(outer), *(min(_BLOCK_VOXEL, n) for n in (x, y, z))),
-        cparams=blosc2.CParams(
+    settings: dict[str, Any] = {
+        "chunks": (*[1] * len(outer), *(min(_CHUNK_VOXEL, n) for n in (x, y, z))),
+        "blocks": (*[1] * len(outer), *(min(_BLOCK_VOXEL, n) for n in (x, y, z))),
+        "cparams": blosc2.CParams(
             codec=blosc2.Codec.LZ4, clevel=_LEVEL, filters=[blosc2.Filter.SHUFFLE], filters_meta=[0], nthreads=1
         ),
-        dparams=blosc2.DParams(nthreads=1),
-    ).to_cframe()
-    return frame
+        "dparams": blosc2.DParams(nthreads=1),
+    }
+    if voxels is not None:
+        return blosc2.asarray(voxels, **settings)
+    return blosc2.empty(array.shape, dtype=array.dtype.newbyteorder("="), **settings)
 
 
 def _slabs(shape: _Shape) -> Iterator[tuple[list[int], list[int]]]:
@@ -112,16 +163,22 @@ def _slabs(shape: _Shape) -> Iterator[tuple[list[int], list[int]]]:
             yield [*index, start, 0, 0], [*(i + 1 for i in index), min(start + _CHUNK_VOXEL, x), y, z]
 
 
+def _chunks_in(library: Any, content: Array, *, copy: bool) -> int | None:
+    chunks: int | None = library.blosc2_schunk_from_buffer(content.ctypes.data, content.nbytes, copy)
+    if chunks is not None:
+        library.blosc2_schunk_avoid_cframe_free(chunks, not copy)
+    return chunks
+
+
 @contextlib.contextmanager
-def _opened(library: Any, content: Array, *, copy: bool) -> Iterator[ctypes.c_void_p]:
-    chunks = library.blosc2_schunk_from_buffer(content.ctypes.data, content.nbytes, copy)
+def _opened(library: Any, open_chunks: Callable[[], int | None], name: str) -> Iterator[ctypes.c_void_p]:
+    chunks = open_chunks()
     if chunks is None:
-        raise UndecodableError(f"cache.chunked: {content.nbytes} bytes are no Blosc2 array")
-    library.blosc2_schunk_avoid_cframe_free(chunks, not copy)
+        raise UndecodableError(f"cache.chunked: {name} are no Blosc2 array")
     handle = ctypes.c_void_p()
     code = library.b2nd_from_schunk(chunks, ctypes.byref(handle))
     if code < 0:
-        raise UndecodableError(f"cache.chunked: {content.nbytes} bytes are no Blosc2 array (code {code})")
+        raise UndecodableError(f"cache.chunked: {name} are no Blosc2 array (code {code})")
     try:
         yield handle
     finally:
@@ -145,13 +202,27 @@ def _numbers(values: _Shape) -> Any:
 
 
 @functools.cache
-def _library() -> Any:
+def _library() -> Any | None:
+    """The C library with what we call of it declared; None, and a warning, where its version was never tried."""
     library: Any = ctypes.CDLL(_library_path())
+    library.blosc2_get_version_string.restype = ctypes.c_char_p
+    version = library.blosc2_get_version_string().decode()
+    if not _is_known(version):
+        (low, high), text = _KNOWN_VERSIONS, "{}.{}".format
+        warnings.warn(
+            f"cache.chunked: the C library of Blosc2 is {version}, and Voxelocity was tried with {text(*low)} and "
+            f"later, below {text(*high)}; patches are decoded by its Python package, which holds up other threads; "
+            'install "blosc2>=4.0,<5", or set data.cache.format to raw',
+            stacklevel=2,
+        )
+        return None
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     library.blosc2_schunk_from_buffer.argtypes = [pointer, size, ctypes.c_bool]
     library.blosc2_schunk_from_buffer.restype = pointer
     library.blosc2_schunk_avoid_cframe_free.argtypes = [pointer, ctypes.c_bool]
     library.blosc2_schunk_avoid_cframe_free.restype = None
+    library.blosc2_schunk_open_offset.argtypes = [ctypes.c_char_p, size]
+    library.blosc2_schunk_open_offset.restype = pointer
     library.b2nd_from_schunk.argtypes = [pointer, ctypes.POINTER(pointer)]
     library.b2nd_to_cframe.argtypes = [
         pointer,
@@ -167,6 +238,12 @@ def _library() -> Any:
     library.free.restype = None
     library.blosc2_init()
     return library
+
+
+def _is_known(version: str) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    low, high = _KNOWN_VERSIONS
+    return numbers is not None and low <= (int(numbers[1]), int(numbers[2])) < high
 
 
 def _library_path() -> str:

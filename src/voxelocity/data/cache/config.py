@@ -10,12 +10,31 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from voxelocity.core.config import Config
 from voxelocity.data.cache.entry import Format
+from voxelocity.observe import file_system_of
+from voxelocity.observe.file_systems import is_in_memory, is_on_network
 
 
 def default_cache_folder() -> Path:
-    """Where prepared cases are kept between runs: the XDG cache folder of this user."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "voxelocity"
+    """Where prepared cases are kept between runs: the XDG cache folder of this user.
+
+    Where XDG_CACHE_HOME is not set and the home is on a network, as on clusters, where it is slow and has a quota, the
+    job's own disk is taken: SLURM_TMPDIR, or TMPDIR, if that is a folder on a disk of this machine.
+    """
+    given = os.environ.get("XDG_CACHE_HOME")
+    if given:
+        return Path(given).expanduser() / "voxelocity"
+    home = Path("~/.cache").expanduser() / "voxelocity"
+    if is_on_network(file_system_of(home)):
+        for name in ("SLURM_TMPDIR", "TMPDIR"):
+            place = Path(os.environ.get(name) or "/nowhere")
+            if place.is_dir() and os.access(place, os.W_OK | os.X_OK) and _is_local_disk(place):
+                return place / f"voxelocity-cache-{os.getuid()}"
+    return home
+
+
+def _is_local_disk(place: Path) -> bool:
+    kind = file_system_of(place)
+    return not is_on_network(kind) and not is_in_memory(kind)
 
 
 class CacheConfig(Config):
@@ -34,6 +53,9 @@ class CacheConfig(Config):
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
     """Budget of the memory and rotating tiers, for all processes that share it; the tiers disk and lmdb go on in memory
     up to here when the disk gets full, or prepare cases each time where this is 0."""
+    folder_max_bytes: int = Field(default=0, ge=0)
+    """Most that entries of the tier disk may take in `folder`, those of other runs included: beyond it, entries that no
+    run uses are removed, those used longest ago first. 0: no limit. Does not change results."""
     num_cases: int = Field(default=0, ge=0, validate_default=True)
     """Cases that the rotating tier learns from in an epoch; unused by the others."""
     replace_rate: float = Field(default=0.1, gt=0.0, le=1.0)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from voxelocity.core.errors import CacheError, ConfigError, OutputError
-from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, OutdatedEntryError, read_header
+from voxelocity.data.cache.entry import Content, DamagedEntryError, Format, Header, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.lmdb_file import open_lmdb_file
-from voxelocity.data.cache.lmdb_tier import LMDB_NAME
+from voxelocity.data.cache.lmdb_file import DamagedFileError, open_lmdb_file
+from voxelocity.data.cache.lmdb_tier import LMDB_NAME, remove_lmdb_file
 from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
 
 _KEY = re.compile(r"[0-9a-f]{40}")
@@ -64,7 +64,7 @@ class _Store(Protocol):
 
     def keys(self) -> list[str]: ...
 
-    def reading(self, key: str) -> AbstractContextManager[memoryview | None]: ...
+    def reading(self, key: str) -> AbstractContextManager[Content | None]: ...
 
     def drop(self, key: str) -> None: ...
 
@@ -79,7 +79,7 @@ class CacheContents:
 
     Raises:
         ConfigError: there is no such folder, or it is no cache.
-        CacheError: it holds an LMDB file, and the package `lmdb` is missing or the file cannot be read.
+        CacheError: it holds an LMDB file, and the package `lmdb` is missing or the file is of another version.
         OutputError: its LMDB file cannot be opened.
     """
 
@@ -87,17 +87,23 @@ class CacheContents:
         self.folder = Path(folder).absolute()
         _check_is_cache(self.folder)
         self._stores: dict[Literal["disk", "lmdb"], _Store] = {"disk": EntryFiles(self.folder)}
+        self._damaged: KeptEntry | None = None
         lmdb_path = self.folder.resolve() / LMDB_NAME
         if lmdb_path.is_file():
             try:
                 self._stores["lmdb"] = open_lmdb_file(lmdb_path)
+            except DamagedFileError as error:
+                size = lmdb_path.stat().st_size
+                self._damaged = KeptEntry(
+                    tier="lmdb", key=LMDB_NAME, num_bytes=size, state="damaged", problem=str(error)
+                )
             except OSError as error:
                 raise OutputError(
                     f"cache: {lmdb_path} cannot be opened ({error.strerror}); allow writing it"
                 ) from error
 
     def entries(self, *, full: bool = False) -> Iterator[KeptEntry]:
-        """Every entry, found one after the other.
+        """Every entry, found one after the other. An LMDB file that is damaged as a whole counts as one entry.
 
         Args:
             full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
@@ -117,6 +123,8 @@ class CacheContents:
                     ) from error
                 if found is not None:
                     yield found
+        if self._damaged is not None:
+            yield self._damaged
 
     def remove(self, entries: Sequence[KeptEntry]) -> int:
         """Removes these entries; returns the bytes they took. Runs that use one go on, or say how to.
@@ -129,7 +137,10 @@ class CacheContents:
         locks = KeyLocks(self.folder) if entries else None
         for entry in entries:
             try:
-                self._stores[entry.tier].drop(entry.key)
+                if entry.key == LMDB_NAME:
+                    remove_lmdb_file(self.folder.resolve() / LMDB_NAME)
+                else:
+                    self._stores[entry.tier].drop(entry.key)
             except OSError as error:
                 raise OutputError(
                     f"cache: entry {entry.key} in {self.folder} cannot be removed ({error.strerror}); allow writing to "
@@ -156,7 +167,7 @@ def _check_is_cache(folder: Path) -> None:
         raise ConfigError(f"cache: {folder} is no cache of prepared cases; name the one that data.cache.folder names")
 
 
-def _look(tier: Literal["disk", "lmdb"], key: str, content: memoryview, *, full: bool) -> KeptEntry | None:
+def _look(tier: Literal["disk", "lmdb"], key: str, content: Content, *, full: bool) -> KeptEntry | None:
     """The entry in these bytes; None where a file of somebody else's stands in the folder."""
     try:
         header = read_header(key, content)

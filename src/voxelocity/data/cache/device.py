@@ -123,6 +123,8 @@ class DeviceTier:
                 f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.device_max_bytes"
             ) from error
         self._num_bytes = 0
+        self._given_back: list[tuple[int, int]] = []
+        """Start and size of pieces whose volume could not be copied."""
         self._volumes: dict[str, DeviceVolume] = {}
         self._lock = threading.Lock()
         self._builders = ThreadLocks()
@@ -150,6 +152,7 @@ class DeviceTier:
                 f"cache.device: case '{volume.case_id}' is stored as {volume.image.dtype.str}, a device keeps "
                 f"{', '.join(DTYPES)}; set data.prepare.dtype to one of them"
             )
+        assert volume.label is None or volume.label.dtype == np.uint8, f"label of dtype {volume.label.dtype}"
         image_bytes = _aligned(volume.image.nbytes)
         size = image_bytes + (0 if volume.label is None else _aligned(volume.label.nbytes))
         with self._lock:
@@ -166,12 +169,17 @@ class DeviceTier:
             trace=volume.trace,
             foreground=volume.foreground,
         )
-        self._copy(volume.image, kept.image_start_byte)
-        if volume.label is not None:
-            self._copy(volume.label, kept.label_start_byte)
-        if self._memory.is_cuda:
-            # Others read it on streams of their own.
-            torch.cuda.current_stream(self._memory.device).synchronize()
+        try:
+            self._copy(volume.image, kept.image_start_byte)
+            if volume.label is not None:
+                self._copy(volume.label, kept.label_start_byte)
+            if self._memory.is_cuda:
+                # Others read it on streams of their own.
+                torch.cuda.current_stream(self._memory.device).synchronize()
+        except BaseException:
+            with self._lock:
+                self._given_back.append((start, size))
+            raise
         with self._lock:
             self._volumes[key] = kept
 
@@ -187,7 +195,7 @@ class DeviceTier:
     def bytes_used(self) -> int:
         """Bytes of the device's memory that entries take; the tier holds `max_bytes` of it in any case."""
         with self._lock:
-            return self._num_bytes
+            return self._num_bytes - sum(size for _, size in self._given_back)
 
     def _take(self, case_id: str, size: int) -> int:
         if size > self._max_bytes:
@@ -195,6 +203,10 @@ class DeviceTier:
                 f"cache.device: case '{case_id}' takes {size / 1e6:.1f} MB, the whole tier is "
                 f"{self._max_bytes / 1e6:.1f} MB; raise data.cache.device_max_bytes"
             )
+        for number, (start, free) in enumerate(self._given_back):
+            if size <= free:
+                self._given_back[number] = (start + size, free - size)
+                return start
         if self._num_bytes + size > self._max_bytes:
             raise CacheFullError(
                 f"cache.device: no room for case '{case_id}' of {size / 1e6:.1f} MB, "

@@ -3,46 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import shutil
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError
-from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Array, Volume
+from voxelocity.data.cache.entry import (
+    MADE_AGAIN,
+    Content,
+    DamagedEntryError,
+    Format,
+    Header,
+    check_arrays,
+    pack,
+    read_header,
+)
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.folder_error import NO_SPACE, folder_error
+from voxelocity.data.cache.folder import NO_SPACE, folder_error
 from voxelocity.data.cache.key import checked_key
-from voxelocity.data.cache.locks import KeyLocks
-from voxelocity.data.cache.stored import EntryVolume, mapped_volume
+from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
+from voxelocity.data.cache.stored import EntryVolume, mapped_volume, read_box
+from voxelocity.data.cache.tell import TellOnce, Warn
+from voxelocity.data.cache.uses import Uses
+
+_COUNT_EVERY = 256
+"""Entries put between two looks at what the folder holds. A look takes as long as asking for the size of each file."""
 
 
 class DiskTier:
     """Volumes as files in a folder. Safe to use from several threads and processes at once.
 
     An entry appears whole or not at all. Arrays are stored in C order, whatever their order in memory. Of a "raw" entry
-    they come back as read-only views of the mapped file: nothing is read before it is used. Of a "blosc2" entry each
-    read decodes the chunks it touches. No file stays open. Sequences in a trace come back as lists.
+    they come back as read-only views of the mapped file. Of a "blosc2" entry each read decodes the chunks it touches.
+    On a network file system nothing is mapped, and each read takes its lines from the file. No file stays open.
+    Sequences in a trace come back as lists.
 
     Args:
-        folder: made where it is missing. What writers that died left behind in it is removed.
+        folder: made, for this user alone, where it is missing. What writers that died left behind in it is removed.
         format: of the entries that are put; entries of either format are read.
+        max_bytes: of all entries in the folder, also of other runs; before one more is put, those used longest ago go,
+            but none that a living process has asked for. 0: no limit.
+        warn: told, once for each cause, that an entry was damaged, and that another process was not waited for.
 
     Raises:
         OutputError: the folder cannot be made or written.
         CacheFullError: it cannot be made, as the disk is full.
     """
 
-    def __init__(self, folder: Path, *, format: Format = "raw") -> None:
+    def __init__(self, folder: Path, *, format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None) -> None:
         self._folder = Path(folder).absolute()
         self._format = format
-        self._files = EntryFiles(self._folder)
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._num_put = 0
         self._checked: set[str] = set()
+        self._tell = TellOnce(warn)
+        self._room = threading.Lock()
         try:
-            self._locks = KeyLocks(self._folder)
+            self._locks = KeyLocks(self._folder, warn=warn)
+            self._files = EntryFiles(self._folder)
+            self._uses = Uses(self._folder / LOCKS_NAME)
             self._files.remove_abandoned()
         except OSError as error:
             raise folder_error("cache.disk", self._folder, error) from error
@@ -50,31 +77,36 @@ class DiskTier:
     def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
 
-        Finds cut-off and mangled files by their length and header, and changed foreground indices when an entry is
-        first opened; only `verify` reads every voxel.
+        The length and the header are compared each time, every byte when this tier is first asked for the entry.
 
         Raises:
-            CacheError: the file is there and cannot be opened.
+            CacheError: the file is there and cannot be read.
         """
         drop = functools.partial(self._drop_damaged, key)
         try:
             found = self._read(key)
-            if found is not None and key not in self._checked:
-                check_foreground(*found)
+            if found is None:
+                return None
+            header, content = found
+            if self._uses.note(key):
+                self._files.touch(key)
+            if key not in self._checked:
+                check_arrays(header, content, full=True)
                 self._checked.add(key)
-        except DamagedEntryError:
+            if header.format == "raw" and isinstance(content, memoryview):
+                return mapped_volume(header, content)
+            foreground = header.foreground(content)
+        except DamagedEntryError as error:
             drop()
+            self._tell("damaged", f"cache.disk: {self._files.path(key)} is damaged: {error}; {MADE_AGAIN}")
             return None
-        if found is None:
-            return None
-        header, content = found
-        if header.format == "raw":
-            return mapped_volume(header, content)
+        except OSError as error:
+            raise self._unreadable(key, error) from error
         return EntryVolume(
             case_id=header.case_id,
             header=header,
-            foreground=header.foreground(header.tensors(content)),
-            borrow=lambda: nullcontext((header, content)),
+            foreground=foreground,
+            read_box=functools.partial(self._read_box, key, header, content),
             on_damage=drop,
         )
 
@@ -84,15 +116,19 @@ class DiskTier:
         In the format "raw" an array that is not in C order is copied for the time of the call.
 
         Raises:
-            CacheFullError: there is no space, or no quota, for it; nothing is left behind.
+            CacheFullError: there is no space, or no quota, for it, or `max_bytes` are in use; nothing is left behind.
             CacheError: it cannot be written for another reason; nothing is left behind.
         """
         checked_key(key)
         parts = pack(key, volume, format=self._format)
+        num_bytes = sum(len(part) for part in parts)
+        if self._max_bytes > 0:
+            self._make_room(num_bytes, volume.case_id)
         try:
             self._files.write(key, parts)
         except OSError as error:
-            raise self._error_of(error, volume.case_id, sum(len(part) for part in parts)) from error
+            raise self._error_of(error, volume.case_id, num_bytes) from error
+        self._uses.note(key)
 
     def drop(self, key: str) -> None:
         """Removes this entry if there is one, damaged or not. Volumes already handed out stay valid.
@@ -100,6 +136,8 @@ class DiskTier:
         Raises:
             OSError: it is there and cannot be removed.
         """
+        self._checked.discard(key)
+        self._uses.withdraw(key)
         self._files.drop(checked_key(key))
         self._locks.forget(key)
 
@@ -120,10 +158,9 @@ class DiskTier:
         for key in self.keys():
             try:
                 found = self._read(key)
+                if found is not None:
+                    check_arrays(*found, full=full)
             except DamagedEntryError:
-                yield key
-                continue
-            if found is not None and found[0].first_damage(found[1], full=full) is not None:
                 yield key
 
     def lock(self, key: str) -> AbstractContextManager[None]:
@@ -134,19 +171,73 @@ class DiskTier:
         """
         return self._locks.hold(checked_key(key))
 
-    def _read(self, key: str) -> tuple[Header, memoryview] | None:
+    def _make_room(self, num_bytes: int, case_id: str) -> None:
+        with self._room:
+            # Others put entries too, so that what we count ourselves holds for a while.
+            is_due = self._num_put % _COUNT_EVERY == 0
+            self._num_put += 1
+            if is_due or self._num_bytes + num_bytes > self._max_bytes:
+                self._num_bytes = self._evict(num_bytes)
+            if self._num_bytes + num_bytes > self._max_bytes:
+                raise CacheFullError(
+                    f"cache.disk: no room for case '{case_id}' of {num_bytes / 1e6:.1f} MB: entries in use take "
+                    f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB that {self._folder} may; "
+                    "raise data.cache.folder_max_bytes"
+                )
+            self._num_bytes += num_bytes
+
+    def _evict(self, num_bytes: int) -> int:
+        """Removes entries until that much more fits, if it can; returns what the others take."""
+        entries = self._files.oldest_first()
+        total = sum(size for _, size in entries)
+        if total + num_bytes <= self._max_bytes:
+            return total
+        in_use = self._uses.own() | self._uses.of_others()
+        # A few more than needed where there are many, so that not every put has to look at all of them.
+        aim = self._max_bytes - num_bytes - total // 32
+        num_removed = 0
+        for key, size in entries:
+            if total <= aim:
+                break
+            if key not in in_use:
+                with contextlib.suppress(OSError):
+                    self._files.drop(key)
+                    total -= size
+                    num_removed += 1
+        if num_removed:
+            self._tell(
+                "evicted",
+                f"cache.disk: {self._folder} has reached {self._max_bytes / 1e9:.1f} GB (data.cache.folder_max_bytes): "
+                "entries that no run uses now go, those used longest ago first, and are prepared again if needed",
+            )
+        return total
+
+    def _read(self, key: str) -> tuple[Header, Content] | None:
         try:
-            content = self._files.map(checked_key(key))
+            content = self._files.open(checked_key(key))
+            return None if content is None else (read_header(key, content), content)
         except OSError as error:
-            raise CacheError(
-                f"cache.disk: entry {self._files.path(key)} cannot be read ({error.strerror}); allow reading it or "
-                "remove it"
-            ) from error
-        return None if content is None else (read_header(key, content), content)
+            raise self._unreadable(key, error) from error
+
+    def _read_box(self, key: str, header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:
+        try:
+            return read_box(header, content, region)
+        except OSError as error:
+            # The same voxels may have been put again meanwhile.
+            found = self._read(key) if error.errno == errno.ESTALE else None
+            if found is None:
+                raise
+            return read_box(*found, region)
+
+    def _unreadable(self, key: str, error: OSError) -> CacheError:
+        return CacheError(
+            f"cache.disk: entry {self._files.path(key)} cannot be read ({error.strerror}); allow reading it "
+            "or remove it"
+        )
 
     def _drop_damaged(self, key: str) -> None:
-        # Its lock stays, as whoever found it may be about to make it again. Where we may only read, the damaged file
-        # stays; it is never served all the same.
+        # Where we may only read, the damaged file stays; it is never served all the same.
+        self._checked.discard(key)
         with contextlib.suppress(OSError):
             self._files.drop(key)
 

@@ -11,10 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from voxelocity.data.cache.mapping import map_file
+from voxelocity.data.cache.folder import file_mode
+from voxelocity.data.cache.mapping import FileBytes, map_file
+from voxelocity.observe import file_system_of
+from voxelocity.observe.file_systems import is_on_network
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
+_LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""What a flush says when something was not written."""
 _WRITE_BYTES = 16 * 2**20
 _MAX_TEMP_AGE_S = 86400.0
 """When a temporary file counts as abandoned on a file system without locks, where its writer cannot be asked."""
@@ -23,7 +28,8 @@ _MAX_TEMP_AGE_S = 86400.0
 class EntryFiles:
     """Immutable files by key. Safe to use from several threads and processes at once.
 
-    A file is written beside its place, flushed to the disk, then renamed.
+    A file is written next to its place, flushed to the disk, then renamed. It is for the user alone, or for the group
+    of a folder that the group may write into.
 
     Args:
         folder: exists.
@@ -31,6 +37,7 @@ class EntryFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._is_mapped = not is_on_network(file_system_of(folder))
 
     def path(self, key: str) -> Path:
         """Where the entry under this key stands, or would."""
@@ -40,21 +47,23 @@ class EntryFiles:
         """The keys of all entries, sorted."""
         return sorted(path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
 
-    def map(self, key: str) -> memoryview | None:
-        """The bytes under this key, mapped until the last view of them is gone, or None where there are none.
+    def open(self, key: str) -> memoryview | FileBytes | None:
+        """The bytes under this key, or None where there are none; on a network they are read when they are asked for.
+
+        Elsewhere they are mapped until the last view of them is gone.
 
         Raises:
             OSError: the file is there and cannot be opened.
         """
         try:
-            return map_file(self.path(key))
+            return map_file(self.path(key)) if self._is_mapped else FileBytes(self.path(key))
         except FileNotFoundError:
             return None
 
     @contextlib.contextmanager
-    def reading(self, key: str) -> Iterator[memoryview | None]:
-        """As `map`, in the words of `lmdb_file`: the bytes are there within the block, and here after it too."""
-        yield self.map(key)
+    def reading(self, key: str) -> Iterator[memoryview | FileBytes | None]:
+        """As `open`, in the words of `lmdb_file`: the bytes are there within the block, and here after it too."""
+        yield self.open(key)
 
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
         """Puts these bytes under the key; they survive a loss of power once this returns.
@@ -79,11 +88,21 @@ class EntryFiles:
 
     def bytes_used(self) -> int:
         """Bytes of all files of entries."""
-        total = 0
+        return sum(size for _, size in self.oldest_first())
+
+    def touch(self, key: str) -> None:
+        """Marks the entry as used now, where this user may."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path(key))
+
+    def oldest_first(self) -> list[tuple[str, int]]:
+        """Key and bytes of all entries, the one used longest ago first."""
+        found = []
         for key in self.keys():
             with contextlib.suppress(FileNotFoundError):
-                total += self.path(key).stat().st_size
-        return total
+                status = self.path(key).stat()
+                found.append((status.st_mtime_ns, key, status.st_size))
+        return [(key, size) for _, key, size in sorted(found)]
 
     def remove_abandoned(self) -> None:
         """Removes what writers that died left behind."""
@@ -97,9 +116,10 @@ class EntryFiles:
                     os.close(descriptor)
 
     def _open_temp(self, key: str) -> tuple[int, Path]:
+        mode = file_mode(self._folder)
         while True:
             temp = self._folder / f".{key}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
-            descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
             # process id it means the same in every container that shares the folder.
             # Waited for, as a process that cleans up may hold it for a moment, and then the file is gone.
@@ -109,6 +129,11 @@ class EntryFiles:
                 return descriptor, temp
             # Another process cleaned up between our opening and our locking.
             os.close(descriptor)
+
+
+def disk_bytes_in(folder: Path) -> int:
+    """Bytes that entries of the tier disk take in this folder; 0 where there is none."""
+    return EntryFiles(folder).bytes_used()
 
 
 def write_all(descriptor: int, content: memoryview) -> None:
@@ -123,8 +148,8 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems flush names at once and refuse to be asked.
-        if error.errno != errno.EINVAL:
+        # Some file systems refuse to be asked (EINVAL, ENOTSUP, EBADF on FUSE): they flush names at once, or never.
+        if error.errno in _LOST:
             raise
     finally:
         os.close(descriptor)

@@ -10,15 +10,18 @@ import stat
 from collections.abc import Iterable
 
 from voxelocity.core.errors import ScanError
+from voxelocity.observe import file_system_of
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever the meaning or the layout of an entry changes; older entries are then never looked at."""
 
 
 def source_identity(paths: Iterable[os.PathLike[str] | str]) -> str:
-    """A text that changes when one of these files changes: path, size and time of change of each, in the given order.
+    """A text that changes when one of these files changes, in the given order.
 
-    No file is opened, so voxels rewritten in place with size and time of change kept are not noticed.
+    Of each it holds the path, the file that a link leads to, its inode, size, and times of content and of status. No
+    file is opened. The time of status is the system's own: a file that was replaced or rewritten has another one, also
+    where its size and the time of its content were kept. A file that was merely renamed or given other rights has too.
 
     Raises:
         ScanError: a file is missing, cannot be looked at, or is no regular file.
@@ -48,13 +51,22 @@ def checked_key(key: str) -> str:
     return key
 
 
-def _file_identity(path: str) -> tuple[str, int, int]:
+_inodes_last: dict[int, bool] = {}
+"""By device: whether a file there has the same inode whenever the file system is mounted."""
+
+
+def _file_identity(path: str) -> tuple[str, str, int, int, int, int]:
     try:
-        status = os.stat(path)
+        real = os.path.realpath(path)
+        status = os.stat(real)
     except OSError as error:
         raise ScanError(
             f"cache.key: file {path} cannot be looked at ({error.strerror}); restore it or take the case out"
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise ScanError(f"cache.key: {path} is no regular file, so a change inside it would not be noticed; name files")
-    return path, status.st_size, status.st_mtime_ns
+    if status.st_dev not in _inodes_last:
+        # Most file systems in user space number files as they come.
+        _inodes_last[status.st_dev] = not file_system_of(os.path.dirname(real)).startswith("fuse")
+    inode = status.st_ino if _inodes_last[status.st_dev] else 0
+    return path, real, inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns

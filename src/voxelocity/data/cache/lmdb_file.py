@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import struct
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -26,8 +27,18 @@ MAX_VALUE_BYTES = 2**32 - 1
 _PAGE_SHARE = 1.02
 """What a value takes with the pages that lead to it."""
 
+_META = struct.Struct("<16x II 16x I 92x QQ")
+"""What we read of a page that describes the file: magic number, version, page size, last page, number of the change."""
+_MAGIC = 0xBEEFC0DE
+_META_BYTES = 4096
+"""From one of the two such pages to the other, at least: a page of the system that made the file."""
+
 _opened: weakref.WeakValueDictionary[Path, LmdbFile] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
+
+
+class DamagedFileError(CacheError):
+    """The file is none of LMDB's, or was cut short. Mapped, it could end the process with a signal."""
 
 
 def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
@@ -38,7 +49,8 @@ def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
         options: of `lmdb.open`, for the one that opens the file; an object that is there already keeps its own.
 
     Raises:
-        CacheError: the package `lmdb` is missing, or this is no LMDB file.
+        DamagedFileError: this is no LMDB file, or it was cut short.
+        CacheError: the package `lmdb` is missing, or the file is of another version.
         OSError: it cannot be opened or made.
     """
     with _opening:
@@ -55,12 +67,16 @@ def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
 class LmdbFile:
     """Values of one LMDB file. Safe to use from several threads, and from several processes that opened it themselves.
 
+    A file that this user may only read is opened for reading. Where its lock may not be written either, writers do not
+    know of our reads, which are short: what another process drops meanwhile may then be read as other bytes.
+
     Args:
-        path: of the file; beside it LMDB keeps one with `-lock` added to its name.
+        path: of the file; next to it LMDB keeps one with `-lock` added to its name.
         options: of `lmdb.open`, in the place of those that are set here.
 
     Attributes:
         pid: of the process that opened it.
+        is_writable: whether it was opened for writing.
     """
 
     def __init__(self, path: Path, **options: Any) -> None:
@@ -69,6 +85,11 @@ class LmdbFile:
         self.pid = os.getpid()
         self._gate = _Gate()
         settings = {"map_size": _START_BYTES, "max_readers": _MAX_READERS, **options}
+        check_lmdb_file(path)
+        self.is_writable = not path.exists() or os.access(path, os.W_OK)
+        if not self.is_writable:
+            lock = path.with_name(f"{path.name}-lock")
+            settings |= {"readonly": True, "create": False, "lock": os.access(lock, os.W_OK)}
         try:
             self._environment = self._lmdb.open(str(path), subdir=False, **settings)
         except self._lmdb.Error as error:
@@ -78,7 +99,8 @@ class LmdbFile:
                 ) from error
             is_full = isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
             raise OSError(errno.ENOSPC if is_full else errno.EACCES, str(error), str(path)) from error
-        self._environment.reader_check()
+        if settings.get("lock", True):
+            self._environment.reader_check()
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[memoryview | None]:
@@ -93,6 +115,7 @@ class LmdbFile:
             CacheFullError: the disk is full.
             CacheError: they cannot be written for another reason.
         """
+        self._check_writable()
         value = b"".join(parts)
         while True:
             try:
@@ -115,6 +138,7 @@ class LmdbFile:
         Raises:
             CacheError: the file cannot be written.
         """
+        self._check_writable()
         while True:
             try:
                 with self._transaction(write=True) as transaction:
@@ -170,6 +194,13 @@ class LmdbFile:
             # Another process made it larger.
             self._resize(0)
 
+    def _check_writable(self) -> None:
+        if not self.is_writable:
+            raise CacheError(
+                f"cache.lmdb: {self._path} may only be read; allow writing it, or set data.cache.folder to a folder "
+                "you may write to"
+            )
+
     def _grow(self, num_bytes: int) -> None:
         """Makes room in the map for a value of so many bytes, and as much again as there is, so that it is rare."""
         if shutil.disk_usage(self._path.parent).free < num_bytes:
@@ -199,6 +230,44 @@ class LmdbFile:
             f"cache.lmdb: no space in {self._path}: it needs {num_bytes / 1e6:.1f} MB, {free_bytes / 1e6:.1f} MB are "
             "free on the disk; free some space or set data.cache.folder to another disk"
         )
+
+
+def check_lmdb_file(path: Path) -> None:
+    """Passes where there is no such file, or it holds all the pages that it says it has.
+
+    LMDB maps the file and looks at any page: one beyond the end is a signal that ends the process.
+
+    Raises:
+        DamagedFileError: it is no LMDB file, or shorter than it says.
+        OSError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            found = [_meta_at(file.read(_META_BYTES))]
+            if found[0] is not None and found[0][2] > _META_BYTES:
+                file.seek(found[0][2])
+            found.append(_meta_at(file.read(_META_BYTES)))
+            num_bytes = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return
+    if num_bytes == 0:
+        return  # made, and not yet written
+    whole = [meta for meta in found if meta is not None]
+    if len(whole) < 2:
+        raise DamagedFileError(f"cache.lmdb: {path} is no LMDB file, or it is damaged; remove it")
+    _, _, page_bytes, last_page, _ = max(whole, key=lambda meta: meta[-1])
+    if num_bytes < (last_page + 1) * page_bytes:
+        raise DamagedFileError(
+            f"cache.lmdb: {path} was cut short: it has {num_bytes} bytes of {(last_page + 1) * page_bytes}; remove it"
+        )
+
+
+def _meta_at(page: bytes) -> tuple[int, ...] | None:
+    """What the page says of the file; None where it does not describe one."""
+    if len(page) < _META.size:
+        return None
+    meta = _META.unpack_from(page)
+    return meta if meta[0] == _MAGIC else None
 
 
 class _Gate:

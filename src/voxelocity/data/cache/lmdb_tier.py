@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,13 +13,15 @@ import numpy as np
 
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, EntryTooLargeError
-from voxelocity.core.volume import Volume
+from voxelocity.core.region import Region
+from voxelocity.core.volume import Array, Volume
 from voxelocity.data.cache import lmdb_file
-from voxelocity.data.cache.entry import DamagedEntryError, Format, Header, check_foreground, pack, read_header
-from voxelocity.data.cache.folder_error import folder_error
+from voxelocity.data.cache.entry import MADE_AGAIN, DamagedEntryError, Format, Header, check_arrays, pack, read_header
+from voxelocity.data.cache.folder import file_mode, folder_error
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
-from voxelocity.data.cache.stored import EntryVolume
+from voxelocity.data.cache.stored import EntryVolume, read_box
+from voxelocity.data.cache.tell import TellOnce, Warn
 
 LMDB_NAME = "entries.lmdb"
 _NUM_LOCK_FILES = 256
@@ -32,22 +35,26 @@ class LmdbTier:
     file without touching the rest, and copies or decodes it, as the mapping may move when the file grows.
 
     Args:
-        folder: made where it is missing; on a disk of this machine, as LMDB does not work on network file systems.
+        folder: made, for this user alone, where it is missing; on a disk of this machine, as LMDB does not work on
+            network file systems. A file in it that is damaged as a whole is removed; one that may only be read is read.
         format: of the entries that are put; entries of either format are read.
+        warn: told, once for each cause, that an entry or the file was damaged, and that another process was not waited
+            for.
 
     Raises:
         OutputError: the folder or the file cannot be made or written.
         CacheFullError: they cannot be made, as the disk is full.
-        CacheError: the package `lmdb` is missing, or the file is none of LMDB's.
+        CacheError: the package `lmdb` is missing, or the file is of another version of LMDB.
     """
 
-    def __init__(self, folder: Path, *, format: Format = "raw") -> None:
+    def __init__(self, folder: Path, *, format: Format = "raw", warn: Warn | None = None) -> None:
         self._folder = Path(folder).absolute()
         self._format = format
         self._checked: set[str] = set()
+        self._tell = TellOnce(warn)
         try:
-            self._locks = KeyLocks(self._folder, num_files=_NUM_LOCK_FILES)
-            self._file = lmdb_file.open_lmdb_file(self._folder.resolve() / LMDB_NAME)
+            self._locks = KeyLocks(self._folder, num_files=_NUM_LOCK_FILES, warn=warn)
+            self._file = self._opened()
         except OSError as error:
             raise folder_error("cache.lmdb", self._folder, error) from error
 
@@ -64,15 +71,14 @@ class LmdbTier:
                     return None
                 header = read_header(key, content)
                 if key not in self._checked:
-                    check_foreground(header, content)
+                    check_arrays(header, content, full=True)
                     self._checked.add(key)
                 start = bytes(content[: header.num_header_bytes])
                 # Few bytes, and needed for every patch.
-                foreground = {
-                    index: np.array(array) for index, array in header.foreground(header.tensors(content)).items()
-                }
-        except DamagedEntryError:
+                foreground = {index: np.array(array) for index, array in header.foreground(content).items()}
+        except DamagedEntryError as error:
             drop()
+            self._tell("damaged", f"cache.lmdb: entry {key} of {self._folder} is damaged: {error}; {MADE_AGAIN}")
             return None
         for array in foreground.values():
             array.flags.writeable = False
@@ -80,7 +86,7 @@ class LmdbTier:
             case_id=header.case_id,
             header=header,
             foreground=foreground,
-            borrow=functools.partial(self._borrow, key, header, start),
+            read_box=functools.partial(self._read_box, key, header, start),
             on_damage=drop,
         )
 
@@ -104,6 +110,7 @@ class LmdbTier:
 
     def drop(self, key: str) -> None:
         """Removes this entry if there is one, damaged or not. Volumes handed out can then no longer be read."""
+        self._checked.discard(key)
         self._file.drop(checked_key(key))
         self._locks.forget(key)
 
@@ -139,18 +146,45 @@ class LmdbTier:
         except DamagedEntryError:
             return True
 
-    @contextlib.contextmanager
-    def _borrow(self, key: str, header: Header, start: bytes) -> Iterator[tuple[Header, memoryview]]:
+    def _read_box(self, key: str, header: Header, start: bytes, region: Region) -> tuple[Array, Array | None]:
         with self._file.reading(key) as content:
             if content is None:
                 raise CacheError(
-                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is made anew when "
-                    "the case is taken again"
+                    f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is made again when "
+                    "the case is taken"
                 )
             # The same voxels may have been put again meanwhile, in the other format too.
-            yield header if content[: len(start)] == start else read_header(key, content), content
+            now = header if content[: len(start)] == start else read_header(key, content)
+            return read_box(now, content, region)
+
+    def _opened(self) -> lmdb_file.LmdbFile:
+        """The file, in the place of a damaged one too: by one process at a time, so that none removes a new one."""
+        path, mode = self._folder.resolve() / LMDB_NAME, file_mode(self._folder)
+        with self._locks.hold(LMDB_NAME):
+            try:
+                file = lmdb_file.open_lmdb_file(path, mode=mode)
+            except lmdb_file.DamagedFileError as error:
+                remove_lmdb_file(path)
+                self._tell("damaged file", f"{error}: it was removed, and its cases are prepared again")
+                file = lmdb_file.open_lmdb_file(path, mode=mode)
+        status = path.stat()
+        if status.st_uid == os.getuid() and status.st_mode & 0o777 & ~mode:
+            # Made by an older version, which left its rights to the umask.
+            path.chmod(status.st_mode & mode)
+        return file
 
     def _drop_damaged(self, key: str) -> None:
         # Where we may only read, the damaged entry stays; it is never served all the same.
+        self._checked.discard(key)
         with contextlib.suppress(CacheError):
             self._file.drop(key)
+
+
+def remove_lmdb_file(path: Path) -> None:
+    """Removes the file and LMDB's own one next to it. Processes that have it open keep it until they end.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}-lock").unlink(missing_ok=True)

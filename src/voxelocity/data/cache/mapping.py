@@ -1,4 +1,4 @@
-"""A file's bytes as read-only memory, without a file descriptor held open.
+"""A file's bytes, mapped as read-only memory or read piece by piece, without a file descriptor held open.
 
 Python's `mmap` keeps one descriptor per mapping (before 3.13), so a data set of a thousand cached cases would reach
 the usual limit of 1024 open files. The C call itself needs the descriptor only for the moment of mapping.
@@ -7,9 +7,11 @@ the usual limit of 1024 open files. The C call itself needs the descriptor only 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -50,3 +52,53 @@ def map_file(path: Path) -> memoryview:
     # At exit other threads may still read; the kernel unmaps when they are gone.
     unmap.atexit = False
     return memoryview(memory).cast("B").toreadonly()
+
+
+class FileBytes:
+    """A file's bytes, of which each slice is read when it is asked for. Safe to use from several threads.
+
+    For file systems on a network: where the server or another machine takes a file away, a mapped page of it ends the
+    process with a signal, a read ends in an error.
+
+    Args:
+        path: of the file, which must stay the same one.
+
+    Raises:
+        OSError: the file cannot be opened; while slices are read, too, and where it was replaced or cut short.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        status = os.stat(path)
+        self._inode, self._num_bytes = status.st_ino, status.st_size
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def __getitem__(self, place: slice, /) -> memoryview:
+        start, stop, step = place.indices(self._num_bytes)
+        assert step == 1, f"step {step}"
+        return next(self.pieces([(start, stop)]))
+
+    def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
+        """The bytes from start to stop (excluded) of each place, in memory of their own."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if (status.st_ino, status.st_size) != (self._inode, self._num_bytes):
+                raise OSError(errno.ESTALE, "it was replaced while it was in use", str(self.path))
+            for start, stop in places:
+                yield _read(descriptor, start, stop - start, self.path)
+        finally:
+            os.close(descriptor)
+
+
+def _read(descriptor: int, start: int, num_bytes: int, path: Path) -> memoryview:
+    content = memoryview(bytearray(num_bytes))
+    done = 0
+    while done < num_bytes:
+        taken = os.preadv(descriptor, [content[done:]], start + done)
+        if taken == 0:
+            raise OSError(errno.EIO, "it was cut short while it was in use", str(path))
+        done += taken
+    return content.toreadonly()

@@ -78,7 +78,7 @@ class MemoryTier:
                 num_bytes -= volume.num_bytes
         return evicted
 
-    def room_bytes(self) -> int:
+    def room_bytes(self, wanted_bytes: int = 0) -> int:
         """Bytes that can be put before others have to go."""
         with self._lock:
             return self._max_bytes - self._num_bytes

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheFullError, EntryTooLargeError
 from voxelocity.core.volume import Volume
+from voxelocity.data.cache.tell import Warn
 
-Warn = Callable[[str], None]
 GOES_ON = "going on in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"
 
 

@@ -6,12 +6,12 @@ pure function of the epoch, and whoever draws cases asks it which.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import queue
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from types import TracebackType
 from typing import Literal
 
 from voxelocity.core.contracts import StoredVolume
@@ -56,8 +56,9 @@ class RotatingCache:
     """The cases of an epoch and, made by threads while it is in use, those of the next.
 
     A case that is asked for before a thread came to it is prepared by the one who asks, so nobody waits for work that
-    is not begun, and a case outside the windows is served too. An error in preparing a case is raised to everyone who
-    takes this case, with a note that names it. The threads end at `close` or when this object is collected.
+    is not begun, and a case outside the windows is served too. An error in preparing a case ahead is kept by nobody:
+    who takes the case tries again, and gets the error of that, with a note that names the case. The threads end at
+    `close` or when this object is collected.
 
     Volumes are not held here: where they are kept is `prepare`'s business, and a case that had to go from there, as
     when memory runs low, is prepared again when it is taken.
@@ -68,7 +69,7 @@ class RotatingCache:
         window: the cases of an epoch.
         prepare: the volume of a case, from where it is kept, else prepared now; called from several threads, ahead
             and each time the case is taken.
-        drop: told each case that leaves; must not take cases.
+        drop: told each case that leaves; must not take cases. One in work as it leaves is told again at the end.
         name: of a case, for the note on an error.
         num_threads: that prepare ahead, at least 1.
     """
@@ -140,39 +141,47 @@ class RotatingCache:
             thread.join()
 
     def _begun(self, case: int) -> _Work:
-        work = self._works[case] = _Work(self._prepare, case, self._name(case))
+        # Weakly, as the threads hold works and must not keep this object alive.
+        left = weakref.WeakMethod(self._left)
+        work = self._works[case] = _Work(self._prepare, case, self._name(case), left)
         return work
+
+    def _left(self, case: int) -> None:
+        """What a work made after its case had left goes too, unless the case came back."""
+        with self._lock:
+            if case not in self._works:
+                self._drop(case)
 
 
 class _Work:
     """The first preparation of one case: done once, by whoever comes first."""
 
-    def __init__(self, prepare: Prepare, case: int, name: str) -> None:
+    def __init__(
+        self, prepare: Prepare, case: int, name: str, left: Callable[[], Callable[[int], None] | None]
+    ) -> None:
         self._prepare = prepare
         self._case = case
         self._name = name
+        self._left = left
         self._state: Literal["new", "in work", "done"] = "new"
         self._changed = threading.Condition()
         self._is_withdrawn = False
-        self._error: Exception | None = None
-        self._traceback: TracebackType | None = None
 
     def withdraw(self) -> None:
         """Nobody needs it ahead any more: threads pass over it."""
-        self._is_withdrawn = True
+        with self._changed:
+            self._is_withdrawn = True
 
     def run_ahead(self) -> None:
         """Does the work in a thread of the cache, unless it was begun or withdrawn."""
         if not self._is_withdrawn and self._claimed(wait=False):
-            self._run()
+            # Raised, if it lasts, where the case is taken. A disk or a network may be back by then.
+            with contextlib.suppress(Exception):
+                self._run()
 
     def result(self) -> StoredVolume:
-        """The volume, made here and now if nobody has begun it."""
-        volume = self._run() if self._claimed(wait=True) else None
-        if self._error is not None:
-            # As it was raised: each raise would otherwise make the traceback longer.
-            raise self._error.with_traceback(self._traceback)
-        return self._named() if volume is None else volume
+        """The volume, made here and now if nobody has begun it, or if that failed."""
+        return self._run() if self._claimed(wait=True) else self._named()
 
     def _claimed(self, *, wait: bool) -> bool:
         """Whether the work falls to the caller; with `wait`, if not, it is done when this returns."""
@@ -184,22 +193,20 @@ class _Work:
             self._state = "in work"
             return True
 
-    def _run(self) -> StoredVolume | None:
-        """The volume, or None where that failed, which `_error` then tells."""
+    def _run(self) -> StoredVolume:
         state: Literal["new", "done"] = "new"
         try:
             volume = self._named()
             state = "done"
-        except Exception as error:  # raised again where the case is taken, whatever it is
-            self._error, self._traceback = error, error.__traceback__
-            state = "done"
-            return None
+            return volume
         finally:
-            # After a Ctrl-C in the thread that asked it is new again: that is not the case's fault.
             with self._changed:
+                # After an error or a Ctrl-C it is new again.
                 self._state = state
+                has_left = self._is_withdrawn
                 self._changed.notify_all()
-        return volume
+            if has_left and (left := self._left()) is not None:
+                left(self._case)
 
     def _named(self) -> StoredVolume:
         try:

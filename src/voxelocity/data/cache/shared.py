@@ -15,11 +15,14 @@ from pathlib import Path
 
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.entry import DamagedEntryError, check_foreground, pack, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, check_arrays, pack, read_header
 from voxelocity.data.cache.entry_files import write_all
+from voxelocity.data.cache.locks import PassingLocks
 from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
+from voxelocity.data.cache.tell import Warn
+from voxelocity.data.cache.uses import Uses
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
@@ -40,12 +43,13 @@ class SharedMemoryTier:
     Args:
         folder: of this tier, in a file system in main memory (`memory_folder`).
         max_bytes: budget for the bytes of all entries, of all processes together; each counts by its own.
+        warn: told where another process was not waited for any longer.
 
     Raises:
         OutputError: the folder cannot be made or written, or is somebody else's.
     """
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, folder: Path, max_bytes: int, *, warn: Warn | None = None) -> None:
         self._max_bytes = max_bytes
         self._mapped: dict[str, tuple[int, Volume]] = {}
         self._num_removed_seen = 0
@@ -57,6 +61,8 @@ class SharedMemoryTier:
                 f"cache.shared: folder {folder} cannot be used ({error.strerror or error}); remove it, or choose "
                 "the disk tier"
             ) from error
+        self._locks = PassingLocks(self._folder.path, warn=warn)
+        self._uses = Uses(self._folder.path)
 
     def get(self, key: str) -> Volume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
@@ -69,6 +75,7 @@ class SharedMemoryTier:
             inode = _touch(path)
             with self._lock:
                 known, volume = self._mapped.get(key, (None, None))
+            self._uses.note(key)
             if volume is not None and known == inode:
                 return volume
             volume = _volume_of(key, path)
@@ -77,7 +84,8 @@ class SharedMemoryTier:
                 self._mapped.pop(key, None)
             return None
         except DamagedEntryError:
-            self.drop(key)
+            with self._ledger() as ledger:
+                self._remove(ledger, path)
             return None
         except OSError as error:
             raise CacheError(
@@ -106,6 +114,7 @@ class SharedMemoryTier:
             except FileNotFoundError:
                 # Somebody removed the folder meanwhile; it is made again.
                 self._put(path, parts, size, volume.case_id)
+            self._uses.note(key)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM):
                 raise self._full(volume.case_id, size) from error
@@ -115,9 +124,18 @@ class SharedMemoryTier:
             ) from error
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one. Volumes already handed out stay valid."""
+        """Removes this entry if there is one, as soon as no other tier uses it: the last to drop it removes it.
+
+        Volumes already handed out stay valid.
+        """
+        path = self._path(key)
+        self._uses.withdraw(key)
         with self._ledger() as ledger:
-            self._remove(ledger, self._path(key))
+            if key in self._uses.of_others():
+                with self._lock:
+                    self._mapped.pop(key, None)
+            else:
+                self._remove(ledger, path)
             self._forget_dropped(ledger)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
@@ -135,22 +153,29 @@ class SharedMemoryTier:
             self._forget_dropped(ledger)
         return evicted
 
-    def room_bytes(self) -> int:
-        """Bytes that can be put before others have to go."""
+    def room_bytes(self, wanted_bytes: int = 0) -> int:
+        """Bytes that can be put before others have to go.
+
+        Args:
+            wanted_bytes: before less than this is answered, what killed writers had reserved is given back.
+        """
         with self._ledger() as ledger:
+            if self._max_bytes - ledger.used_bytes < wanted_bytes:
+                self._recount(ledger)
             return max(0, min(self._max_bytes - ledger.used_bytes, ledger.free_bytes))
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 
-        It saves double work and guards nothing else; where it cannot be had (no space at all) it is done without.
+        It saves double work and guards nothing else; where it is not available, or held by a process that is stopped,
+        it is done without.
         """
         _checked(key)
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 self._folder.stay()
-                stack.enter_context(self._folder.passing_lock(key))
+                stack.enter_context(self._locks.hold(key))
             yield
 
     def bytes_used(self) -> int:
@@ -211,13 +236,7 @@ class SharedMemoryTier:
     def _make_room(self, ledger: _Ledger, size: int) -> None:
         if ledger.used_bytes + size <= self._max_bytes:
             return
-        # Looking at every entry is also the moment to find out what writers that were killed had reserved.
-        for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"):
-            if _is_abandoned(temp):
-                temp.unlink(missing_ok=True)
-        entries = list(self._oldest_first())
-        writing = sum(_size_of(temp) for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"))
-        ledger.used_bytes = writing + sum(held for _, held in entries)
+        entries = self._recount(ledger)
         # A few more than needed where there are many, so that not every put has to look at all of them.
         spare = len(entries) // 32
         for path, _ in entries:
@@ -226,6 +245,16 @@ class SharedMemoryTier:
                     return
                 spare -= 1
             self._remove(ledger, path)
+
+    def _recount(self, ledger: _Ledger) -> list[tuple[Path, int]]:
+        """Counts every file, without what killed writers had reserved; returns the entries, used longest ago first."""
+        for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"):
+            if _is_abandoned(temp):
+                temp.unlink(missing_ok=True)
+        entries = self._oldest_first()
+        writing = sum(_size_of(temp) for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"))
+        ledger.used_bytes = writing + sum(held for _, held in entries)
+        return entries
 
     def _open_temp(self, path: Path, size: int) -> tuple[int, Path]:
         temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
@@ -325,7 +354,7 @@ class _Ledger:
 def _volume_of(key: str, path: Path) -> Volume:
     content = map_file(path)
     header = read_header(key, content)
-    check_foreground(header, content)
+    check_arrays(header, content, full=False)
     return mapped_volume(header, content)
 
 

@@ -71,16 +71,6 @@ class SharedFolder:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
-    @contextlib.contextmanager
-    def passing_lock(self, name: str) -> Iterator[None]:
-        """As `locked`, and the lock's file is removed after its use, so that many names leave nothing behind."""
-        with self.locked(name):
-            try:
-                yield
-            finally:
-                # Before the lock is let go: who waits for it then sees that the file is gone, and makes another.
-                (self.path / f".{name}{_LOCK_SUFFIX}").unlink(missing_ok=True)
-
     def _enter(self) -> None:
         while True:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -11,9 +11,9 @@ from typing import Protocol
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Volume
+from voxelocity.data.cache.tell import TellOnce, Warn
 from voxelocity.observe import available_memory_bytes, total_memory_bytes
 
-Warn = Callable[[str], None]
 _FLOOR_SHARE = 0.05
 """Of the memory there is: what the cache leaves free. Below it Linux reclaims pages while training waits."""
 _LOOK_EVERY_S = 1.0
@@ -27,8 +27,8 @@ class FrontTier(Tier, Protocol):
         """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
         ...
 
-    def room_bytes(self) -> int:
-        """Bytes that can be put before others have to go."""
+    def room_bytes(self, wanted_bytes: int = 0) -> int:
+        """Bytes that can be put before others have to go; counted again before less than what is wanted is answered."""
         ...
 
 
@@ -75,12 +75,11 @@ class TieredCache:
         self._open_behind = behind
         self._behind: Tier | None = None
         self._behind_name = behind_name
-        self._warn = warn
+        self._tell = TellOnce(warn)
         self._floor_bytes = floor_bytes
         self._free_bytes = free_bytes
         self._clock = clock
         self._next_look_s = clock()
-        self._told: set[str] = set()
         self._lock = threading.Lock()
         self._relieving = threading.Lock()
 
@@ -140,7 +139,7 @@ class TieredCache:
                 )
             self._tell("low", f"{low}; {self._goes_on()}")
             return False
-        if self._open_behind is None or volume.num_bytes <= self._front.room_bytes():
+        if self._open_behind is None or volume.num_bytes <= self._front.room_bytes(volume.num_bytes):
             return True
         size = f"{volume.num_bytes / 1e6:.1f} MB"
         self._tell(
@@ -200,10 +199,3 @@ class TieredCache:
 
     def _low_text(self, free_bytes: int) -> str:
         return f"{free_bytes / 1e6:.0f} MB are free and {self._floor_bytes / 1e6:.0f} MB are left to everything else"
-
-    def _tell(self, cause: str, text: str) -> None:
-        with self._lock:
-            if cause in self._told:
-                return
-            self._told.add(cause)
-        self._warn(text)

@@ -2,8 +2,18 @@
 
 from voxelocity.data.decode.case import read_case
 from voxelocity.data.decode.gunzip import read_unpacked
-from voxelocity.data.decode.header import ScanHeader, read_header
+from voxelocity.data.decode.header import HOW_TO_CONVERT, Placement, ScanHeader, read_header
 from voxelocity.data.decode.nifti import label_values_in, read_scan
 from voxelocity.data.decode.write import write_scan
 
-__all__ = ["ScanHeader", "label_values_in", "read_case", "read_header", "read_scan", "read_unpacked", "write_scan"]
+__all__ = [
+    "HOW_TO_CONVERT",
+    "Placement",
+    "ScanHeader",
+    "label_values_in",
+    "read_case",
+    "read_header",
+    "read_scan",
+    "read_unpacked",
+    "write_scan",
+]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
+from voxelocity.data.decode.header import read_header
 from voxelocity.data.decode.labels import class_indices
 from voxelocity.data.decode.nifti import read_scan
 
+_Found = TypeVar("_Found")
 _SHARED_GRID_VOXEL = 0.25
 """How far apart, in voxels, two affines may put the same voxel and still mean one grid."""
 
@@ -39,26 +42,33 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
 
 def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
     first = ref.images[0]
-    image, grid = _read(ref, first)
+    image, grid = _read(ref, first, read_scan)
     _check_finite(ref, first, image)
     if len(ref.images) == 1:
         return image, grid
-    parts = [image]
-    for path in ref.images[1:]:
-        part, part_grid = _read(ref, path)
-        _check_same_grid(ref, (first, grid), (path, part_grid), what="channels")
-        _check_finite(ref, path, part)
-        parts.append(part)
-    num_channels = sum(part.shape[0] for part in parts)
+    headers = [_read(ref, path, read_header) for path in ref.images]
+    for path, header in zip(ref.images, headers, strict=True):
+        _check_same_grid(ref, (first, grid), (path, header.grid), what="channels")
+    num_channels = sum(header.num_channels for header in headers)
+    dtype = np.result_type(*(np.float32 if header.is_scaled else header.dtype for header in headers))
     x, y, z = grid.shape
     # In the order that the files have in memory, so that each channel is one straight copy.
-    stacked = np.empty((num_channels, z, y, x), dtype=np.result_type(*parts)).transpose(0, 3, 2, 1)
-    np.concatenate(parts, axis=0, out=stacked)
+    stacked = np.empty((num_channels, z, y, x), dtype=dtype).transpose(0, 3, 2, 1)
+    stacked[: len(image)] = image
+    num_filled = len(image)
+    # One file at a time, so that memory holds each voxel once, and those of one file twice.
+    del image
+    for path in ref.images[1:]:
+        part, _ = _read(ref, path, read_scan)
+        _check_finite(ref, path, part)
+        stacked[num_filled : num_filled + len(part)] = part
+        num_filled += len(part)
+        del part
     return stacked, grid
 
 
 def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[int]) -> Array:
-    label, label_grid = _read(ref, path)
+    label, label_grid = _read(ref, path, read_scan)
     _check_same_grid(ref, (ref.images[0], grid), (path, label_grid), what="image and label")
     if label.shape[0] != 1:
         raise ScanError(
@@ -68,9 +78,9 @@ def _read_label(ref: VolumeRef, path: Path, grid: Grid, label_values: Sequence[i
     return class_indices(label[0], label_values, where=f"decode: case '{ref.case_id}': {path}")
 
 
-def _read(ref: VolumeRef, path: Path) -> tuple[Array, Grid]:
+def _read(ref: VolumeRef, path: Path, read: Callable[[Path], _Found]) -> _Found:
     try:
-        return read_scan(path)
+        return read(path)
     except ScanError as error:
         raise ScanError(f"decode: case '{ref.case_id}': {str(error).removeprefix('decode: ')}") from None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from isal import igzip_lib, isal_zlib
 
 from voxelocity.core.errors import ScanError
+from voxelocity.observe import available_memory_bytes
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 31
@@ -30,6 +32,13 @@ _START_BYTES = 1 << 16
 _READ_BYTES = 1 << 22
 # ISA-L counts in 32 bits what it may write.
 _MAX_FILL_BYTES = 1 << 30
+# What deflate makes of one byte at the most.
+_LARGEST_RATIO = 1032
+# Behind the bytes that the header announces, this much, or as much again, is still unpacked for its checksum.
+_MOST_BEHIND_BYTES = 64 << 20
+# Below it, memory is not asked for first: that takes a tenth of a millisecond.
+_LARGE_BYTES = 64 << 20
+_KINDS = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISSOCK, "socket"))
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,9 +47,14 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     """The first `num_bytes` unpacked bytes of a file, or all of them where it has fewer. Reads little of the file.
 
     Raises:
-        ScanError: the file is missing, cannot be opened, or is no valid gzip stream.
+        ScanError: the file is missing, cannot be opened, is no regular file, or is no valid gzip stream.
     """
     try:
+        # Before it is opened, which waits for the other end of a pipe.
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "device")
+            raise ScanError(f"decode: {path} is a {kind}, not a file; name a .nii or .nii.gz file")
         with path.open("rb") as file:
             data = file.read(num_bytes + _START_BYTES)
     except OSError as error:
@@ -74,17 +88,22 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
         num_expected: bytes needed; what follows them is left out, but of a packed file it is verified.
 
     Raises:
-        ScanError: the file is missing, ends too early (bytes expected and found are named) or its checksum is wrong.
+        ScanError: the file is missing, ends too early (bytes expected and found are named), goes on for much longer
+            than expected, does not fit into memory, or its checksum is wrong.
     """
     try:
         with path.open("rb", buffering=0) as file:
             is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
             num_bytes = file.seek(0, os.SEEK_END)
             file.seek(0)
+            num_possible = min(num_expected, num_bytes * (_LARGEST_RATIO if is_packed else 1))
+            _check_memory(path, num_possible)
             if is_packed:
-                unpacked = _unpack_in_one_go(file, num_expected)
+                # A header may ask for any size: how much there is, the file itself must say.
+                can_be_true = num_possible == num_expected
+                unpacked = _unpack_in_one_go(path, file, num_expected) if can_be_true else None
             else:
-                unpacked = np.empty(min(num_bytes, num_expected), dtype=np.uint8)
+                unpacked = np.empty(num_possible, dtype=np.uint8)
                 unpacked = unpacked[: _fill(unpacked, file)]
         if unpacked is None:
             unpacked = np.frombuffer(_unpack(path, path.read_bytes(), num_expected), dtype=np.uint8)[:num_expected]
@@ -99,12 +118,28 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
     return unpacked
 
 
-def _unpack_in_one_go(file: BinaryIO, num_expected: int) -> Bytes | None:
+def _check_memory(path: Path, num_bytes: int) -> None:
+    # The system grants memory that it does not have, and ends the program when it is written to.
+    if num_bytes > _LARGE_BYTES and num_bytes > (free_bytes := available_memory_bytes()):
+        raise ScanError(
+            f"decode: {path}: the voxels take {num_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are "
+            "free; free some, use a machine with more, or crop the scan"
+        )
+
+
+def _check_behind(path: Path, num_behind: int, num_expected: int) -> None:
+    if num_behind > max(num_expected, _MOST_BEHIND_BYTES):
+        raise ScanError(
+            f"decode: {path}: {num_expected:,} bytes are expected by its header, but more than {num_behind:,} follow "
+            "them; the header and the voxels do not belong together: export the file again"
+        )
+
+
+def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | None:
     """The bytes expected, where the whole file is in order and holds as many; else None."""
     try:
         unpacked = np.empty(num_expected, dtype=np.uint8)
     except MemoryError:
-        # A header may ask for any size: how much there is, the file itself must say.
         return None
     # The reader behind `isal.igzip`, which itself would copy all bytes once more. Private by name, public in its stubs.
     members = isal_zlib._GzipReader(file, _READ_BYTES)
@@ -113,8 +148,10 @@ def _unpack_in_one_go(file: BinaryIO, num_expected: int) -> Bytes | None:
             return None
         # To the end of the last member, so that every checksum is compared.
         rest = bytearray(_DRAIN_BYTES)
-        while members.readinto(rest):
-            pass
+        num_behind = 0
+        while num_found := members.readinto(rest):
+            num_behind += num_found
+            _check_behind(path, num_behind, num_expected)
     except (EOFError, gzip.BadGzipFile, _IsalError):
         return None
     return unpacked
@@ -136,7 +173,7 @@ def _fill(target: Bytes, source: Any) -> int:
 def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
     view = memoryview(data)
     parts: list[bytes] = []
-    num_found, start = 0, 0
+    num_found, num_behind, start = 0, 0, 0
     # The first member is fed whole, as most files have but one. What follows a member's end comes back as a copy, so
     # later ones are fed in pieces: a file of many members (bgzip) would otherwise be copied once for each.
     piece_bytes = len(view)
@@ -148,7 +185,8 @@ def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
                 # One byte more than needed, so that the end of the member is reached and its checksum compared.
                 part = member.decompress(piece, max(1, num_expected - num_found + 1))
                 while not member.eof and member.unconsumed_tail:
-                    member.decompress(member.unconsumed_tail, _DRAIN_BYTES)
+                    num_behind += len(member.decompress(member.unconsumed_tail, _DRAIN_BYTES))
+                    _check_behind(path, num_behind, num_expected)
             except _IsalError as error:
                 raise ScanError(_damaged(path, error)) from None
             start += len(piece) - len(member.unused_data)

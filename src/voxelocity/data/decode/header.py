@@ -16,6 +16,9 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid
 from voxelocity.data.decode.gunzip import read_start
 
+HOW_TO_CONVERT = (
+    "convert it to .nii.gz: DICOM with dcm2niix, other formats with 3D Slicer or SimpleITK (docs/data-sets.md)"
+)
 _NIFTI1_BYTES, _NIFTI2_BYTES = 348, 540
 # The four bytes after the header say whether extensions follow; voxels cannot start before their end.
 _EXTENSION_FLAG_BYTES = 4
@@ -23,10 +26,34 @@ _MAX_AXES = 7
 _MAX_VOXELS = 2**48
 _MAX_VALUE_BYTES = 8
 _LEAST_RELATIVE_DETERMINANT = 1e-6
+# From a nanometer, as in electron microscopy, to ten meters: anything else is a broken header.
+_LEAST_SPACING_MM, _MOST_SPACING_MM = 1e-6, 1e4
+_MOST_ORIGIN_MM = 1e7
+# Of header and extensions: voxels that are said to start later are in no file.
+_MOST_DATA_START = 1 << 30
+_PLACEMENT_FIELDS = (
+    *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
+    *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
+)
 
 # nibabel repairs small faults as it loads; the ones that matter are refused above, with the case named.
 _QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
 _NEVER_RAISE = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """How a header says where its voxels lie: qform and sform with their codes, spacing and units, unchanged.
+
+    Attributes:
+        fields: names and values of these fields of the header; `pixdim` up to the third axis.
+        form: which of both places the voxels: "sform", "qform", or "none", where nothing but the spacing is said.
+        forms_apart_mm: how far apart sform and qform put the same corner of the scan; 0 where only one is set.
+    """
+
+    fields: tuple[tuple[str, tuple[float, ...]], ...]
+    form: str
+    forms_apart_mm: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +70,7 @@ class ScanHeader:
         num_bytes: size of the file.
         is_big_endian: byte order of the stored values.
         data_start: where the voxels start among the unpacked bytes.
+        placement: what a file on the same grid repeats.
     """
 
     path: Path
@@ -54,6 +82,7 @@ class ScanHeader:
     num_bytes: int
     is_big_endian: bool
     data_start: int
+    placement: Placement
 
     @property
     def is_scaled(self) -> bool:
@@ -74,16 +103,17 @@ def read_header(path: Path) -> ScanHeader:
     """The checked header of a .nii or .nii.gz file. Reads the first bytes only.
 
     Raises:
-        ScanError: the file is missing or not NIfTI, is 2-D or empty, its voxel type is not a plain number, its spacing
-            is zero, negative or NaN, or its affine is singular.
+        ScanError: the file is missing, a folder or a pipe, or not NIfTI, is 2-D or empty, its voxel type is not a plain
+            number, its spacing is zero, negative, NaN or absurd, or its affine is singular.
     """
     path = Path(path)
     raw = _parse(path, read_start(path, _NIFTI2_BYTES))
     shape = _shape(path, raw)
     slope, inter = _scaling(path, raw)
+    grid = Grid.of(shape[:3], _affine(path, raw))
     return ScanHeader(
         path=path,
-        grid=Grid.of(shape[:3], _affine(path, raw)),
+        grid=grid,
         num_channels=math.prod(shape[3:]),
         dtype=_dtype(path, raw),
         slope=slope,
@@ -91,10 +121,13 @@ def read_header(path: Path) -> ScanHeader:
         num_bytes=path.stat().st_size,
         is_big_endian=raw.endianness == ">",
         data_start=_data_start(path, raw),
+        placement=_placement(raw, grid),
     )
 
 
 def _parse(path: Path, start: bytes) -> Any:
+    if not start:
+        raise ScanError(f"decode: {path}: the file is empty; copy or download it again")
     for kind, num_bytes, magic_at, single in (
         (nib.Nifti1Header, _NIFTI1_BYTES, 344, (b"n+1\0",)),
         (nib.Nifti2Header, _NIFTI2_BYTES, 4, (b"n+2\0\r\n\x1a\n", b"n+2\0")),
@@ -108,7 +141,7 @@ def _parse(path: Path, start: bytes) -> Any:
                 return kind(binaryblock=start[:num_bytes], endianness=endianness, check=False)
     raise ScanError(
         f"decode: {path}: this is not a NIfTI file (it starts with {start[:4]!r} and holds no NIfTI header); "
-        "convert it to .nii.gz"
+        f"{HOW_TO_CONVERT}"
     )
 
 
@@ -165,10 +198,10 @@ def _data_start(path: Path, raw: Any) -> int:
     start = float(raw["vox_offset"])
     if start == 0.0:
         return least
-    if not start >= least or start != int(start):
+    if not least <= start <= _MOST_DATA_START or start != int(start):
+        where = f"inside the header of {least} bytes" if start < least else "where no voxel can be"
         raise ScanError(
-            f"decode: {path}: the header places the voxels at byte {start}, inside the header of {least} bytes; "
-            "export the file again"
+            f"decode: {path}: the header places the voxels at byte {start:.15g}, {where}; export the file again"
         )
     return int(start)
 
@@ -189,6 +222,11 @@ def _affine(path: Path, raw: Any) -> Array:
         raise ScanError(
             f"decode: {path}: the affine has values that are not finite: {affine.tolist()}; set a valid one"
         )
+    if np.abs(affine[:3, 3]).max() > _MOST_ORIGIN_MM:
+        raise ScanError(
+            f"decode: {path}: the affine puts the first voxel at {affine[:3, 3].tolist()} mm, farther than "
+            f"{_MOST_ORIGIN_MM:g} mm away; set a valid one"
+        )
     determinant = float(np.linalg.det(affine[:3, :3] / steps_mm))
     if abs(determinant) < _LEAST_RELATIVE_DETERMINANT:
         raise ScanError(
@@ -199,8 +237,25 @@ def _affine(path: Path, raw: Any) -> Array:
 
 
 def _check_spacing(path: Path, axis: str, step_mm: float, source: str) -> None:
-    if not (math.isfinite(step_mm) and step_mm > 0.0):
+    if not _LEAST_SPACING_MM <= step_mm <= _MOST_SPACING_MM:
         raise ScanError(
             f"decode: {path}: the spacing on {axis} is {step_mm} mm ({source}); "
             "set the true spacing in the header, for example with nibabel, and save the file again"
         )
+
+
+def _placement(raw: Any, grid: Grid) -> Placement:
+    values = [("pixdim", raw["pixdim"][:4]), *((name, raw[name]) for name in _PLACEMENT_FIELDS)]
+    has_sform, has_qform = int(raw["sform_code"]) > 0, int(raw["qform_code"]) > 0
+    apart_mm = 0.0
+    if has_sform and has_qform:
+        try:
+            apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, raw.get_qform()))
+        except (HeaderDataError, ValueError):
+            # A rotation that is none: nobody can follow it.
+            apart_mm = math.inf
+    return Placement(
+        fields=tuple((name, tuple(np.atleast_1d(value).astype(float).tolist())) for name, value in values),
+        form="sform" if has_sform else "qform" if has_qform else "none",
+        forms_apart_mm=apart_mm,
+    )

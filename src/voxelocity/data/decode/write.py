@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +14,8 @@ from nibabel.spatialimages import HeaderDataError
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.errors import OutputError
 from voxelocity.core.volume import Array, Grid
+from voxelocity.core.whole_file import whole_file
+from voxelocity.data.decode.header import Placement
 
 # Level 1 packs a label volume nine times smaller than level 0 in the same time; level 3 takes twenty times as long.
 _GZIP_LEVEL = 1
@@ -25,7 +25,14 @@ _NO_EXTENSIONS = b"\0\0\0\0"
 _RIGHT_ANGLE_TOLERANCE = 1e-5
 
 
-def write_scan(path: Path, array_xyz: Array, like: Grid, dtype: npt.DTypeLike | Auto = AUTO) -> None:
+def write_scan(
+    path: Path,
+    array_xyz: Array,
+    like: Grid,
+    dtype: npt.DTypeLike | Auto = AUTO,
+    *,
+    placement: Placement | None = None,
+) -> None:
     """Writes an array as .nii.gz or .nii (told by the name) on the grid `like`, in millimetres.
 
     The file appears whole or not at all. The affine is stored as sform, to float32; also as qform where it is a
@@ -36,6 +43,8 @@ def write_scan(path: Path, array_xyz: Array, like: Grid, dtype: npt.DTypeLike | 
         array_xyz: (x, y, z), any order in memory.
         like: the grid of the array.
         dtype: of the stored values; "auto" keeps the array's.
+        placement: of the file whose grid this is; qform, sform, their codes and the units are repeated, so that every
+            reader sees both files at one place.
 
     Raises:
         OutputError: the name does not end in .nii or .nii.gz, NIfTI or `dtype` cannot hold the array, or the file
@@ -49,21 +58,14 @@ def write_scan(path: Path, array_xyz: Array, like: Grid, dtype: npt.DTypeLike | 
             f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must agree"
         )
     stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
-    header = _header(path, like, stored.dtype)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    header = _header(path, like, stored.dtype, placement)
     try:
-        with temporary.open("wb") as file:
+        with whole_file(path) as file:
             _write(file, header, stored, is_packed=path.name.lower().endswith(".gz"))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
     except OSError as error:
         raise OutputError(
             f"decode: cannot write {path} ({error.strerror}); make space or choose a folder that can be written"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
@@ -76,7 +78,7 @@ def _as_stored(path: Path, array: Array, dtype: np.dtype[Any]) -> Array:
     return stored
 
 
-def _header(path: Path, grid: Grid, dtype: np.dtype[Any]) -> bytes:
+def _header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement | None) -> bytes:
     header = nib.Nifti1Header()
     try:
         header.set_data_dtype(dtype)
@@ -85,14 +87,23 @@ def _header(path: Path, grid: Grid, dtype: np.dtype[Any]) -> bytes:
         raise OutputError(
             f"decode: {path}: NIfTI cannot store shape {grid.shape} of {dtype} ({error}); choose another dtype"
         ) from None
+    if placement is None:
+        _place(header, grid)
+    else:
+        for name, values in placement.fields:
+            # Another version of NIfTI may hold more digits; what is repeated is the value.
+            header[name] = values[0] if header[name].ndim == 0 else [*values, *header[name][len(values) :]]
+    header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
+    return bytes(header.binaryblock) + _NO_EXTENSIONS
+
+
+def _place(header: nib.Nifti1Header, grid: Grid) -> None:
     affine = grid.matrix
     header.set_zooms(grid.spacing_mm)
     header.set_sform(affine, code=_SCANNER_SPACE)
     if _is_rotation_with_zooms(affine):
         header.set_qform(affine, code=_SCANNER_SPACE)
     header.set_xyzt_units("mm")
-    header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
-    return bytes(header.binaryblock) + _NO_EXTENSIONS
 
 
 def _is_rotation_with_zooms(affine: Array) -> bool:

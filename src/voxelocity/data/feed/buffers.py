@@ -28,7 +28,8 @@ class BufferRing:
         self._max_free = max_free
         self._pinned = pinned
         self._free: dict[_Kind, list[Array]] = defaultdict(list)
-        self._lock = threading.Lock()
+        # Can be taken twice by one thread: garbage may be collected, and a buffer given back, while it is held.
+        self._lock = threading.RLock()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of any content, in C order, on the CPU."""

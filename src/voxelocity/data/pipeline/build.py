@@ -14,6 +14,7 @@ from voxelocity.core.batch import Batch, Draw
 from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Region
 from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.rng import generator
@@ -58,8 +59,8 @@ class Feed:
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
-        ConfigError: the augmentation's engine is not to be had here, there is no such rank, or the batch or the parts
-            of the cache cannot be shared out among the ranks.
+        ConfigError: the augmentation's engine is not to be had here, its `swap_pairs` name an unknown class, there is
+            no such rank, or the batch or the parts of the cache cannot be shared out among the ranks.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -83,11 +84,20 @@ class Feed:
             raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
         self._device = torch.device(device)
         self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
+        swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
         filled_on = filling_device(config.augment.engine, self._device)
         self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
         # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
-            _Assembler(self._supply, config, self._order, seed=seed, device=self._device, filled_on=filled_on),
+            _Assembler(
+                self._supply,
+                config,
+                self._order,
+                swapped_classes=swapped,
+                seed=seed,
+                device=self._device,
+                filled_on=filled_on,
+            ),
             start=start_step,
             stop=None,
             num_threads=config.feed.num_threads,
@@ -154,6 +164,7 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     return PreparedCases(
         [ref for ref in declared if ref.label is not None],
         label_values=declared.label_values,
+        class_names=declared.class_names,
         prepare=config.prepare,
         cache=config.cache,
         warn=lambda text: warnings.warn(text, stacklevel=2),
@@ -173,6 +184,7 @@ class _Assembler:
         config: DataConfig,
         order: RankDraws,
         *,
+        swapped_classes: Sequence[int],
         seed: int,
         device: torch.device,
         filled_on: torch.device,
@@ -180,6 +192,7 @@ class _Assembler:
         self._supply = supply
         self._config = config
         self._order = order
+        self._swapped_classes = swapped_classes
         self._seed = seed
         self._device = device
         self._filled_on = filled_on
@@ -205,6 +218,7 @@ class _Assembler:
             patch_shape=shape,
             config=self._config.augment,
             spacing_mm=self._spacing_mm(),
+            swapped_classes=self._swapped_classes,
         )
         regions = tuple(self._region(volume, draw) for volume, draw in zip(volumes, draws, strict=True))
         with span("read", color="sienna"):

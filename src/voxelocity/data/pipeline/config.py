@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 from voxelocity.data.augment import AugmentConfig
@@ -27,3 +29,13 @@ class DataConfig(Config):
     """How batches are put together beside the training."""
     augment: AugmentConfig = AugmentConfig()
     """Random changes, made to whole batches on the device."""
+
+    @model_validator(mode="after")
+    def _sides_are_known(self) -> Self:
+        augment = self.augment
+        if augment.swap_pairs and any(augment.flip_probability) and self.prepare.orientation == "keep":
+            raise ValueError(
+                "augment.swap_pairs needs prepare.orientation RAS: in scans that keep their orientation no axis is "
+                "known to run from left to right; choose RAS, or augment.flip_probability [0, 0, 0]"
+            )
+        return self

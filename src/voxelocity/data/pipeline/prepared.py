@@ -71,11 +71,13 @@ class PreparedCases:
         refs: Sequence[VolumeRef],
         *,
         label_values: Sequence[int],
+        class_names: Sequence[str] = (),
         prepare: PrepareConfig,
         cache: CacheConfig,
         warn: Warn,
     ) -> None:
         self.refs = tuple(refs)
+        self.class_names = tuple(class_names)
         self.warn = warn
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
@@ -104,7 +106,9 @@ class PreparedCases:
         self._keeper.drop(self._keys[index])
 
     def most_bytes(self, index: int) -> int:
-        """The most that the voxels of a case take once prepared, image and label, as told by its headers alone.
+        """The most that the voxels of a case take once prepared, image and label, as its headers alone tell.
+
+        An image with far outliers may take twice that: see `Cast`.
 
         Raises:
             ScanError: a header cannot be read.

@@ -3,7 +3,7 @@
 from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
-from voxelocity.data.prepare.restore import restore_labels, restore_probabilities
+from voxelocity.data.prepare.restore import is_resampled, restore_labels, restore_probabilities
 
 __all__ = [
     "PREPARATION_VERSION",
@@ -11,6 +11,7 @@ __all__ = [
     "Preparation",
     "PrepareConfig",
     "in_c_order",
+    "is_resampled",
     "restore_labels",
     "restore_probabilities",
 ]

@@ -16,6 +16,10 @@ from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec
 
 _STEPS = 65_000
 """Of an int16 that a channel's range is spread over; the rest is room for rounding its centre."""
+_COARSEST = 0.01
+"""Of the interquartile range: the widest step between kept values. Beyond it, as after one voxel of 1e6 in an image of
+tissue, int16 would leave the tissue a handful of levels."""
+_NUM_SAMPLES = 2**17
 _CACHE_LINE_BYTES = 64
 _CLASHING_BYTES = 4096
 """Lines so far apart, or a multiple of it, have one place in a first-level cache and few in the second."""
@@ -28,7 +32,9 @@ class Cast:
 
     "smallest" keeps uint8, and what int16 can hold, exactly. Anything else becomes int16 with a `Scaling` whose slope
     is a power of two (times that of the volume so far): whole numbers within 65,000 of each other stay exact, other
-    values move by at most 1/65,000 of their channel's range. "float32" and "float16" apply the volume's scaling.
+    values move by at most 1/65,000 of their channel's range. Where that is more than 1 % of the interquartile range of
+    a channel, the image is kept as float16 instead, or as float32 where that too is coarser. "float32" and "float16"
+    apply the volume's scaling.
 
     This is the one place where the order in memory is turned. Arrays that are in this form already are passed on.
     """
@@ -36,12 +42,13 @@ class Cast:
     dtype: Literal["smallest", "float32", "float16"]
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
+        # What all images but those with far outliers become: only their voxels tell.
         dtype = ("uint8" if spec.dtype == "uint8" else "int16") if self.dtype == "smallest" else self.dtype
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype=dtype)
         return StageEffect(spec=new, scratch_bytes=0, holds_gil=False)
 
     def fingerprint(self) -> str:
-        return f"cast({self.dtype})"
+        return f"cast({self.dtype}, step<={_COARSEST:g} iqr)" if self.dtype == "smallest" else f"cast({self.dtype})"
 
     def __call__(self, volume: Volume) -> Volume:
         """The volume in its final form.
@@ -52,10 +59,14 @@ class Cast:
         volume = volume.with_(label=None if volume.label is None else in_c_order(volume.label, "uint8"))
         if self.dtype == "smallest":
             return _with_smallest_image(volume)
-        if volume.scaling:
-            volume = volume.with_(image=volume.intensities(), scaling=())
-        _check_range(volume, self.dtype)
-        return volume.with_(image=in_c_order(volume.image, self.dtype))
+        return _as_float(volume, self.dtype)
+
+
+def _as_float(volume: Volume, dtype: str) -> Volume:
+    if volume.scaling:
+        volume = volume.with_(image=volume.intensities(), scaling=())
+    _check_range(volume, dtype)
+    return volume.with_(image=in_c_order(volume.image, dtype))
 
 
 def in_c_order(array: Array, dtype: npt.DTypeLike) -> Array:
@@ -100,11 +111,19 @@ def _with_smallest_image(volume: Volume) -> Volume:
         return volume.with_(image=in_c_order(image, "uint8"))
     if image.dtype.name in _EXACT_IN_INT16:
         return volume.with_(image=in_c_order(image, "int16"))
+    steps = [_step_and_centre(channel) for channel in image]
+    contrasts = [_contrast(channel) for channel in image]
+    if any(step > contrast.widest_step for (step, _), contrast in zip(steps, contrasts, strict=True)):
+        largest = max(-float(image.min()), float(image.max()))
+        is_fine = not volume.scaling and largest <= float(np.finfo("float16").max)
+        is_fine = is_fine and all(
+            np.spacing(np.float16(contrast.level)) <= contrast.widest_step for contrast in contrasts
+        )
+        return _as_float(volume, "float16" if is_fine else "float32")
     stored = np.empty(image.shape, dtype=np.int16)
     so_far = volume.scaling or (Scaling(),) * len(image)
     scaling: list[Scaling] = []
-    for source, target, outer in zip(image, stored, so_far, strict=True):
-        step, centre = _step_and_centre(source)
+    for source, target, outer, (step, centre) in zip(image, stored, so_far, steps, strict=True):
         for plane, new_plane in _planes(source, target):
             wide = plane.astype(np.float64)
             wide -= centre
@@ -123,6 +142,39 @@ def _step_and_centre(channel: Array) -> tuple[float, float]:
     if width == 0.0:
         return step, low
     return step, round((low + width / 2.0) / step) * step
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contrast:
+    """What a channel's values say of how finely they must be kept.
+
+    Attributes:
+        widest_step: between kept values; infinite where there is nothing to tell apart.
+        level: how far from 0 the values are that must stay apart.
+    """
+
+    widest_step: float
+    level: float
+
+
+def _contrast(channel: Array) -> _Contrast:
+    """Told by voxels at even distances, about `_NUM_SAMPLES` where there are more.
+
+    The quartiles are those of all values but the most frequent one: background may fill nine tenths of a scan. Values
+    that are both quartiles, as those at the end of a window, are left out too.
+    """
+    every = math.ceil(max(1.0, channel.size / _NUM_SAMPLES) ** (1 / 3))
+    sample = channel[::every, ::every, ::every].astype(np.float64).reshape(-1)
+    values, counts = np.unique(sample, return_counts=True)
+    left = sample[sample != values[counts.argmax()]]
+    while left.size > 0:
+        low, high = (float(quartile) for quartile in np.quantile(left, (0.25, 0.75)))
+        if high > low:
+            return _Contrast(widest_step=_COARSEST * (high - low), level=max(abs(low), abs(high)))
+        left = left[left != low]
+    # A few values, as in a map of classes: they must stay apart.
+    gaps = np.diff(values)
+    return _Contrast(widest_step=float(gaps.min()) if gaps.size else math.inf, level=float(np.abs(values).max()))
 
 
 def _check_range(volume: Volume, dtype: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from voxelocity.core.contracts import StageEffect
 from voxelocity.core.errors import ScanError
-from voxelocity.core.jit import has_numba
+from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
 from voxelocity.data.prepare.interpolate import Positions, sample_along, sample_positions
@@ -99,7 +99,8 @@ class _Plan:
 def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: ResampleEngine = "auto") -> Array:
     """The array (..., x, y, z) as float32 at the given positions of its last three axes, order in memory kept."""
     if engine == "auto" and has_numba():
-        from voxelocity.data.prepare.numba_resample import interpolate_compiled
+        with kernel_imports:
+            from voxelocity.data.prepare.numba_resample import interpolate_compiled
 
         return interpolate_compiled(array, positions)
     leading = array.ndim - 3
@@ -112,7 +113,8 @@ def interpolate(array: Array, positions: tuple[Positions, ...], *, engine: Resam
 
 def _resample_label(label_xyz: Array, positions: tuple[Positions, ...], engine: ResampleEngine) -> Array:
     if engine == "auto" and has_numba():
-        from voxelocity.data.prepare.numba_resample import resample_label_compiled
+        with kernel_imports:
+            from voxelocity.data.prepare.numba_resample import resample_label_compiled
 
         return resample_label_compiled(label_xyz, positions)
     return resample_label(label_xyz, positions)

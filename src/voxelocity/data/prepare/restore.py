@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import numpy.typing as npt
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
 from voxelocity.data.prepare.cast import in_c_order
+from voxelocity.data.prepare.interpolate import Positions
 
 _MAX_CLASSES = 256
+# Voxels of the scan that are chosen at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
+_SLAB_VALUES = 1 << 18
 
 Trace = Sequence[Mapping[str, Any]]
 
@@ -28,40 +32,66 @@ def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     return in_c_order(labels_xyz, labels_xyz.dtype)
 
 
-def restore_probabilities(probabilities_kxyz: Array, trace: Trace) -> npt.NDArray[np.uint8]:
+def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_threads: int = 1) -> npt.NDArray[np.uint8]:
     """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
-    Where the scan was resampled, the probabilities of one class after the other are interpolated linearly, and each
-    voxel takes the class of the largest (the lowest index of equals). Beside the argument this needs about two float32
-    volumes of the scan's size, however many the classes. Voxels that were cropped away become 0. C-contiguous.
+    Where the scan was resampled, the probabilities of one class after the other are interpolated linearly, slab by slab
+    of the scan, and each voxel takes the class of the largest (the lowest index of equals). Next to the argument and
+    the result this needs a few MiB a thread, however many the classes. Voxels that were cropped away become 0.
+    C-contiguous. The GIL is free most of the time.
 
     Args:
-        probabilities_kxyz: of any float type; any scores will do whose largest marks the class. At most 256 classes.
+        probabilities_kxyz: of any float type, finite; any scores will do whose largest marks the class. At most 256
+            classes.
         trace: of the prepared volume.
+        num_threads: slabs made at once.
     """
     num_classes = len(probabilities_kxyz)
     assert 1 <= num_classes <= _MAX_CLASSES, f"{num_classes} classes do not fit uint8"
     steps = list(trace)
-    if steps and steps[-1]["step"] == resample.STEP:
+    positions = None
+    if is_resampled(steps):
         positions = resample.positions_back(steps.pop())
-        labels = _argmax(probabilities_kxyz, lambda scores: resample.interpolate(scores, positions))
+    shape = probabilities_kxyz.shape[1:] if positions is None else tuple(len(axis) for axis in positions)
+    labels = np.zeros(shape, dtype=np.uint8)
+
+    def fill(start: int) -> None:
+        _fill_argmax(probabilities_kxyz, positions, slice(start, start + thickness), labels)
+
+    thickness = max(1, _SLAB_VALUES // (shape[1] * shape[2]))
+    starts = range(0, shape[0], thickness)
+    if num_threads > 1 and len(starts) > 1:
+        with ThreadPoolExecutor(max_workers=num_threads) as pool:
+            list(pool.map(fill, starts))
     else:
-        labels = _argmax(probabilities_kxyz, lambda scores: scores)
+        for start in starts:
+            fill(start)
     restored: npt.NDArray[np.uint8] = restore_labels(labels, steps)
     return restored
 
 
-def _argmax(scores_kxyz: Array, change: Callable[[Array], Array]) -> npt.NDArray[np.uint8]:
-    best = change(scores_kxyz[0])
-    if np.may_share_memory(best, scores_kxyz):
+def is_resampled(trace: Trace) -> bool:
+    """Whether the way back interpolates, which takes probabilities. Without, the class of each voxel is enough."""
+    return len(trace) > 0 and trace[-1]["step"] == resample.STEP
+
+
+def _fill_argmax(
+    scores_kxyz: Array, positions: tuple[Positions, ...] | None, slab: slice, labels: npt.NDArray[np.uint8]
+) -> None:
+    def scores_of(index: int) -> Array:
+        if positions is None:
+            return scores_kxyz[index, slab]
+        return resample.interpolate(scores_kxyz[index], (positions[0][slab], *positions[1:]))
+
+    target = labels[slab]
+    best = scores_of(0)
+    if positions is None:
         best = best.copy()
-    labels = np.zeros_like(best, dtype=np.uint8)
     for index in range(1, len(scores_kxyz)):
-        scores = change(scores_kxyz[index])
+        scores = scores_of(index)
         wins = scores > best
-        labels[wins] = index
+        target[wins] = index
         np.copyto(best, scores, where=wins)
-    return labels
 
 
 def _undo(labels: Array, record: Mapping[str, Any]) -> Array:

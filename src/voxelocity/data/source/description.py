@@ -87,6 +87,55 @@ class Description:
                 raise self.error(f'"{key}" calls channel {index} {reprlib.repr(name)}; write its name as a text')
         return ordered
 
+    @property
+    def lists_cases(self) -> bool:
+        """Whether the description says which cases there are; one that does not describes a table beside it."""
+        return bool({"training", "dataset", "numTraining", "file_ending"} & self.values.keys())
+
+    @property
+    def names_are_values(self) -> bool:
+        """Whether "labels" leads from number to name (MSD); False where it leads from name to number (nnU-Net v2).
+
+        Raises:
+            DatasetError: it mixes both.
+        """
+        labels = self.require("labels", dict)
+        texts = [key for key, value in labels.items() if isinstance(value, str)]
+        if texts and len(texts) < len(labels):
+            other = next(key for key in labels if key not in texts)
+            raise self.error(
+                f'"labels" mixes two directions: "{texts[0]}" leads to a text and "{other}" to '
+                f'{kind_of(labels[other])}; write all of them as {{"0": "background"}} (MSD) or as '
+                '{"background": 0} (nnU-Net)'
+            )
+        return bool(texts) or not labels
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """Class names by file value, in ascending order of value, from either direction.
+
+        Raises:
+            DatasetError: a value is no whole number, or as `check_labels`.
+        """
+        listed = self.require("labels", dict)
+        if self.names_are_values:
+            return self.check_labels(self._label_pair(key, name) for key, name in listed.items())
+        for name, value in listed.items():
+            if isinstance(value, list):
+                raise self.error(
+                    f'"labels" makes "{name}" a region of the values {reprlib.repr(value)}; regions are not supported '
+                    'yet, give each value a class of its own, as in {"background": 0, "edema": 1, "core": 2}'
+                )
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise self.error(f'"labels" gives "{name}" the value {reprlib.repr(value)}; write a whole number')
+        return self.check_labels((value, name) for name, value in listed.items())
+
+    def _label_pair(self, key: str, name: str) -> tuple[int, str]:
+        value = whole_number(key)
+        if value is None:
+            raise self.error(f'"labels" has the key "{key}"; write the voxel value, as in "1": "{name}"')
+        return value, name
+
     def require(self, key: str, expected: type[T]) -> T:
         """The value of a field.
 
@@ -123,8 +172,9 @@ class Description:
                 raise self.error(f'"labels" has two classes called "{name}"; rename one, results are told by name')
             if name == "ignore":
                 raise self.error(
-                    f'"labels" has an "ignore" label (value {value}), which is not supported yet; '
-                    "set these voxels to 0 or to a class of their own, and name it otherwise"
+                    f'"labels" has an "ignore" label (value {value}), which is not supported yet: there is no class '
+                    "that would not teach the network something false there; leave out the cases that hold it, or "
+                    "complete their labels, then remove it here"
                 )
             labels[value] = name
         if 0 not in labels:

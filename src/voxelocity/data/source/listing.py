@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import reprlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
+from voxelocity.data.source.layout import conversion_of
 
 _FIRST_CHANNEL = "_0000"
+# File systems hold 255 bytes; predictions have an ending, and a process number while they are written.
+_MAX_ID_BYTES = 220
 
 
 def case_id_of(images: tuple[Path, ...], label: Path | None) -> str:
@@ -32,7 +36,8 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
     Costs one listing of each folder that holds a file.
 
     Raises:
-        DatasetError: two cases have one id, an id cannot be part of a file name, or a file does not exist.
+        DatasetError: two cases have one id, or ids that differ in capitals alone, an id cannot be part of a file name,
+            or a file does not exist.
     """
     ordered = tuple(sorted(refs, key=lambda ref: ref.case_id))
     for before, ref in zip((None, *ordered), ordered, strict=False):
@@ -47,8 +52,27 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
                 f"source: {listing}: two cases are called {ref.case_id!r} ({before.images[0]} and {ref.images[0]}); "
                 "rename one of the files, or name the cases in a 'case' column of a .csv table"
             )
+    _check_names(ordered, listing)
     _check_files(ordered, listing)
     return ordered
+
+
+def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:
+    """Refuses ids whose predictions could not be written on every disk."""
+    known: dict[str, str] = {}
+    for ref in refs:
+        if len(ref.case_id.encode()) > _MAX_ID_BYTES:
+            raise DatasetError(
+                f"source: {listing}: case id {reprlib.repr(ref.case_id)} has {len(ref.case_id.encode())} bytes, and a "
+                f"file name holds {_MAX_ID_BYTES} of them beside its ending; shorten it, or name the case in a 'case' "
+                "column of a .csv table"
+            )
+        other = known.setdefault(ref.case_id.casefold(), ref.case_id)
+        if other != ref.case_id:
+            raise DatasetError(
+                f"source: {listing}: case ids {other!r} and {ref.case_id!r} differ in capitals alone, so their "
+                "predictions would be one file on disks that ignore capitals; rename one of them"
+            )
 
 
 def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
@@ -64,6 +88,10 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
                 files_by_folder[folder] = _files_in(folder)
             if name not in files_by_folder[folder]:
                 missing.append(str(path))
+    if missing and os.path.isdir(missing[0]):
+        raise DatasetError(
+            f"source: {listing}: {missing[0]} is a folder, not a file; {conversion_of(Path(missing[0]))}"
+        )
     if missing:
         raise DatasetError(
             f"source: {listing}: {len(missing)} of {num_files} files are missing, the first is {missing[0]}; "

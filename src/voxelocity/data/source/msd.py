@@ -12,7 +12,7 @@ from typing import Any
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import Description, kind_of, whole_number
+from voxelocity.data.source.description import Description, kind_of
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import SPLITS_NAME, assign_folds
 
@@ -29,7 +29,7 @@ def read_msd(description: Description, *, root: Path, num_folds: int) -> Cases:
         DatasetError: the description is malformed, contradicts itself, or lists files that do not exist.
     """
     channels = description.channels
-    labels = _labels(description)
+    labels = description.labels
     entries = description.require("training", list)
     if not entries:
         raise description.error('"training" lists no cases; add an {"image": ..., "label": ...} for each')
@@ -46,16 +46,6 @@ def read_msd(description: Description, *, root: Path, num_folds: int) -> Cases:
         refs=refs,
         num_folds=num_folds,
     )
-
-
-def _labels(description: Description) -> dict[int, str]:
-    pairs = []
-    for key, name in description.require("labels", dict).items():
-        value = whole_number(key)
-        if value is None:
-            raise description.error(f'"labels" has the key "{key}"; write the voxel value, as in "1": "{name}"')
-        pairs.append((value, name))
-    return description.check_labels(pairs)
 
 
 def _ref(description: Description, index: int, entry: Any, num_channels: int) -> VolumeRef:

@@ -28,7 +28,7 @@ def read_nnunet(description: Description, *, root: Path, num_folds: int) -> Case
             "ignore" label, or lists files that do not exist.
     """
     channels = description.channels
-    labels = _labels(description)
+    labels = description.labels
     listed = _listed(description, len(channels)) if "dataset" in description.values else _scanned(description, channels)
     refs, num_folds = assign_folds(
         check_refs(listed, listing=description.path), num_folds=num_folds, splits_file=description.folder / SPLITS_NAME
@@ -42,20 +42,6 @@ def read_nnunet(description: Description, *, root: Path, num_folds: int) -> Case
         refs=refs,
         num_folds=num_folds,
     )
-
-
-def _labels(description: Description) -> dict[int, str]:
-    pairs = []
-    for name, value in description.require("labels", dict).items():
-        if isinstance(value, list):
-            raise description.error(
-                f'"labels" makes "{name}" a region of the values {reprlib.repr(value)}; regions are not supported yet, '
-                'give each value a class of its own, as in {"background": 0, "edema": 1, "core": 2}'
-            )
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise description.error(f'"labels" gives "{name}" the value {reprlib.repr(value)}; write a whole number')
-        pairs.append((value, name))
-    return description.check_labels(pairs)
 
 
 def _listed(description: Description, num_channels: int) -> list[VolumeRef]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
-from voxelocity.data.source.description import Description, kind_of
+from voxelocity.data.source.description import Description
+from voxelocity.data.source.layout import what_it_holds
 from voxelocity.data.source.msd import read_msd
 from voxelocity.data.source.nnunet import read_nnunet
 from voxelocity.data.source.table import read_table
@@ -22,11 +23,14 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     `path` is a folder with a `dataset.json`, a folder with one table (.csv or .tsv) and no `dataset.json`, or one such
     file by any name. The direction of "labels" in the JSON file tells its layout: {"0": "background"} is the Medical
     Segmentation Decathlon's ("msd"), {"background": 0} is nnU-Net v2's ("nnunet"). Tables are "csv"; they declare no
-    classes, so `labels` stays empty, and name no channels.
+    classes, so `labels` stays empty, and name no channels, unless a `dataset.json` beside the table that lists no cases
+    gives "labels" and "channel_names".
 
     Folds come from the first of these that exists: a fold per case in the list itself, `splits_final.json` beside the
-    `dataset.json`, or the default: labelled case ids sorted as text, fold = index % num_folds, with `num_folds` lowered
-    to the number of labelled cases where there are fewer. A case without a declared fold is never held out.
+    `dataset.json`, or the default: patients in the order of their labelled case ids, sorted as text, and fold = index %
+    num_folds, with `num_folds` lowered to the number of patients where there are fewer. Every case is a patient of its
+    own, unless a `patient` column of a table says otherwise, or names do (p07_left, p07_right; sub-01_ses-1). A case
+    without a declared fold is never held out.
 
     Costs one listing of each folder that holds scans, not a look at each file. No voxel and no header is read.
     The result depends on names and lists alone, not on the order in which the file system names them.
@@ -44,10 +48,18 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     root = Path(os.path.expanduser(path)).absolute()
     listing = _find_listing(root)
     if listing.suffix.lower() in TABLE_SUFFIXES:
-        return read_table(listing, root=root, num_folds=num_folds)
+        beside = listing.parent / DESCRIPTION_NAME
+        described = Description.read(beside) if os.path.isfile(beside) else None
+        names = None if described is None or described.lists_cases else described
+        return read_table(listing, root=root, num_folds=num_folds, description=names)
     description = Description.read(listing)
-    read = read_msd if _names_are_values(description) else read_nnunet
-    return read(description, root=root, num_folds=num_folds)
+    if not description.lists_cases and len(tables := _tables_in(description.folder)) == 1:
+        table = description.folder / tables[0]
+        return read_table(table, root=root, num_folds=num_folds, description=description)
+    if not description.names_are_values:
+        return read_nnunet(description, root=root, num_folds=num_folds)
+    _check_direction(description)
+    return read_msd(description, root=root, num_folds=num_folds)
 
 
 def _find_listing(root: Path) -> Path:
@@ -66,11 +78,7 @@ def _find_listing(root: Path) -> Path:
 def _find_listing_in_folder(folder: Path) -> Path:
     if os.path.isfile(folder / DESCRIPTION_NAME):
         return folder / DESCRIPTION_NAME
-    try:
-        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
-    except OSError as error:
-        raise DatasetError(f"source: {folder} cannot be read ({error.strerror}); check its permissions") from None
-    tables = [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+    tables = _tables_in(folder)
     if len(tables) == 1:
         return folder / tables[0]
     if tables:
@@ -78,19 +86,30 @@ def _find_listing_in_folder(folder: Path) -> Path:
         raise DatasetError(
             f"source: {folder} holds {len(tables)} tables ({shown}) and no {DESCRIPTION_NAME}; give the path of one"
         )
-    inner = next((name for name in names if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
-    cure = f"did you mean {folder / inner}?" if inner else "add one, or give another folder"
+    inner = next((name for name in _names_in(folder) if os.path.isfile(folder / name / DESCRIPTION_NAME)), None)
+    cure = f"did you mean {folder / inner}?" if inner else what_it_holds(folder)
     raise DatasetError(f"source: {folder} holds neither a {DESCRIPTION_NAME} nor a .csv or .tsv table of cases; {cure}")
 
 
-def _names_are_values(description: Description) -> bool:
-    """Whether "labels" leads from number to name (MSD); False where it leads from name to number (nnU-Net v2)."""
-    labels = description.require("labels", dict)
-    texts = [key for key, value in labels.items() if isinstance(value, str)]
-    if texts and len(texts) < len(labels):
-        other = next(key for key in labels if key not in texts)
-        raise description.error(
-            f'"labels" mixes two directions: "{texts[0]}" leads to a text and "{other}" to {kind_of(labels[other])}; '
-            'write all of them as {"0": "background"} (MSD) or as {"background": 0} (nnU-Net)'
-        )
-    return bool(texts) or not labels
+def _tables_in(folder: Path) -> list[str]:
+    names = _names_in(folder)
+    return [name for name in names if name.lower().endswith(TABLE_SUFFIXES) and os.path.isfile(folder / name)]
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError as error:
+        raise DatasetError(f"source: {folder} cannot be read ({error.strerror}); check its permissions") from None
+
+
+def _check_direction(description: Description) -> None:
+    """Refuses labels written as MSD does in a description that is nnU-Net's otherwise."""
+    if "training" in description.values or "file_ending" not in description.values:
+        return
+    labels = description.labels
+    turned = ", ".join(f'"{name}": {value}' for value, name in list(labels.items())[:3])
+    raise description.error(
+        '"labels" leads from number to name, as MSD writes it with a "training" list of cases; nnU-Net v2 writes it '
+        f"the other way round: turn it into {{{turned}{', ...' if len(labels) > 3 else ''}}}"
+    )

@@ -1,4 +1,4 @@
-"""Which fold holds a case out: as the list says, as `splits_final.json` says, or by position."""
+"""Which fold holds a case out: as the list says, as `splits_final.json` says, or by the position of its patient."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.source.description import kind_of, read_json
+from voxelocity.data.source.patients import patients_of
 
 SPLITS_NAME = "splits_final.json"
 
@@ -18,9 +19,10 @@ SPLITS_NAME = "splits_final.json"
 def assign_folds(
     refs: Sequence[VolumeRef], *, num_folds: int, splits_file: Path | None = None
 ) -> tuple[tuple[VolumeRef, ...], int]:
-    """The cases with their folds, and the number of folds.
+    """The cases with their folds and patients, and the number of folds.
 
-    The first that exists decides: folds that any labelled case already has, `splits_file`, `default_folds`.
+    A patient that is not declared is taken from the names (`patients_of`). For folds, the first that exists decides:
+    folds that any labelled case already has, `splits_file`, `default_folds`.
 
     Args:
         refs: cases sorted by case id.
@@ -30,6 +32,9 @@ def assign_folds(
     Raises:
         DatasetError: `splits_file` is malformed or contradicts the cases.
     """
+    if all(ref.patient is None for ref in refs):
+        patients = patients_of([ref.case_id for ref in refs])
+        refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
     labelled = [ref for ref in refs if ref.label is not None]
     declared = [ref.fold for ref in labelled if ref.fold is not None]
     if declared:
@@ -38,14 +43,24 @@ def assign_folds(
     if splits_file is not None and splits_file.exists():
         folds, num_folds = read_splits(splits_file, case_ids)
     else:
-        num_folds = max(1, min(num_folds, len(case_ids)))
-        folds = default_folds(case_ids, num_folds)
+        by_case = {ref.case_id: ref.patient or ref.case_id for ref in labelled}
+        num_folds = max(1, min(num_folds, len(set(by_case.values()))))
+        folds = default_folds(by_case, num_folds)
     return tuple(replace(ref, fold=folds.get(ref.case_id)) for ref in refs), num_folds
 
 
-def default_folds(case_ids: Sequence[str], num_folds: int) -> dict[str, int]:
-    """Fold by case id: position among the ids sorted as text, modulo `num_folds`. Deterministic, sizes differ by 1."""
-    return {case_id: index % num_folds for index, case_id in enumerate(sorted(case_ids))}
+def default_folds(patients: Mapping[str, str], num_folds: int) -> dict[str, int]:
+    """Fold by case id: position of its patient, modulo `num_folds`, in the order of the case ids sorted as text.
+
+    Deterministic; the numbers of patients in two folds differ by at most 1.
+
+    Args:
+        patients: patient by case id.
+        num_folds: at most as many as patients.
+    """
+    ordered = dict.fromkeys(patients[case_id] for case_id in sorted(patients))
+    fold_of = {patient: index % num_folds for index, patient in enumerate(ordered)}
+    return {case_id: fold_of[patient] for case_id, patient in patients.items()}
 
 
 def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], int]:

@@ -1,4 +1,4 @@
-"""A table of cases: one row each, in columns `image` (or `image_0`, `image_1`, ...), `label`, `case`, `fold`."""
+"""A table of cases, in columns `image` (or `image_0`, `image_1`, ...), `label`, `case`, `patient` and `fold`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import whole_number
+from voxelocity.data.source.description import Description, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import assign_folds
 
 DELIMITERS = (",", ";", "\t")
-OPTIONAL_COLUMNS = ("label", "case", "fold")
+OPTIONAL_COLUMNS = ("label", "case", "patient", "fold")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +28,24 @@ class _Row:
     cells: Mapping[str, str]
 
 
-def read_table(path: Path, *, root: Path, num_folds: int) -> Cases:
+def read_table(path: Path, *, root: Path, num_folds: int, description: Description | None = None) -> Cases:
     """The cases of a table; an empty `label` makes a case to predict, an empty `fold` one that is never held out.
 
     The delimiter is comma, semicolon or tab, whichever makes an image column of the header; case and order of the
     columns do not matter, and further columns are left alone. Relative paths start at the table's folder; they and
     absolute ones may lead anywhere, because a table is written by hand for files that already have a place.
-    Without a `case` column a case is called by its first image file. Classes are not declared: `labels` is empty.
+    Without a `case` column a case is called by its first image file, and without a `patient` column names tell which
+    cases are of one patient.
+
+    Args:
+        path: of the table.
+        root: what the user opened.
+        num_folds: folds to make where none are declared.
+        description: names of channels and classes, from a `dataset.json` that lists no cases; without it channels are
+            called by their columns, and `labels` is empty.
 
     Raises:
-        DatasetError: the table is malformed, contradicts itself, or lists files that do not exist.
+        DatasetError: the table is malformed, contradicts itself or the description, or lists files that do not exist.
     """
     rows, columns = _read_rows(path)
     image_columns = _image_columns(path, columns)
@@ -47,14 +55,27 @@ def read_table(path: Path, *, root: Path, num_folds: int) -> Cases:
     refs = check_refs([_ref(path, row, image_columns) for row in rows], listing=path)
     refs, num_folds = assign_folds(refs, num_folds=num_folds)
     return Cases(
-        name=path.stem,
+        name=path.stem if description is None or "name" not in description.values else description.name,
         root=root,
         layout="csv",
-        channels=image_columns,
-        labels={},
+        channels=_channels(description, path, image_columns),
+        labels=description.labels if description is not None and "labels" in description.values else {},
         refs=refs,
         num_folds=num_folds,
     )
+
+
+def _channels(description: Description | None, path: Path, image_columns: tuple[str, ...]) -> tuple[str, ...]:
+    if description is None or not {"channel_names", "modality"} & description.values.keys():
+        return image_columns
+    channels = description.channels
+    # One column may hold files of several channels; that is seen when the first is opened.
+    if len(image_columns) > 1 and len(channels) != len(image_columns):
+        raise description.error(
+            f"it names {len(channels)} channel(s), but {path.name} has {len(image_columns)} image columns; "
+            "name one channel for each column"
+        )
+    return channels
 
 
 def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
@@ -163,7 +184,9 @@ def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:
     case_id = row.cells["case"] if "case" in row.cells else case_id_of(images, label)
     if not case_id:
         raise _error(path, f"line {row.line} has an empty 'case'; name the case, or leave the whole column out")
-    return VolumeRef(case_id=case_id, images=images, label=label, fold=_fold(path, row))
+    # Without a name in it, the row is a patient of its own.
+    patient = (row.cells["patient"] or case_id) if "patient" in row.cells else None
+    return VolumeRef(case_id=case_id, images=images, label=label, fold=_fold(path, row), patient=patient)
 
 
 def _fold(path: Path, row: _Row) -> int | None:

@@ -9,6 +9,12 @@ from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
 from voxelocity.diagnosis.facts import Facts, Pass, Step
 
 RESIDENT = "resident batch"
+# With fewer steps one slow batch more or less makes another verdict, and another gain.
+FEW_STEPS = 10
+# Steps of one program under the same load differ by less than the first; beyond the second every figure is in doubt.
+_SAME_LOAD = 1.25
+CHANGED_LOAD = 1.5
+_MIN_UNCHANGED_STEPS = 3
 # Loaders that, without workers, make a batch when it is asked for and not before.
 _IN_OWN_THREAD = ("DataLoader",)
 
@@ -79,11 +85,31 @@ def experiment_s(facts: Facts, name: str) -> float | None:
     return None
 
 
+def load_change(facts: Facts) -> float | None:
+    """How many times as long an unchanged step took among the experiments as when steps were counted.
+
+    Not 1 where the machine had more or less other work by then. None where no such steps were made: the epoch ended.
+    Medians on both sides, as a late batch is rare in both.
+    """
+    later = [step.seconds for step in facts.steps if step.phase == "unchanged"]
+    before_s = step_s(facts)
+    if len(later) < _MIN_UNCHANGED_STEPS or not before_s:
+        return None
+    return statistics.median(later) / before_s
+
+
+def at_counted_load(facts: Facts, seconds: float) -> float:
+    """What an experiment's seconds would have been under the load of the counted steps."""
+    change = load_change(facts) or 1.0
+    return seconds if 1.0 / _SAME_LOAD <= change <= _SAME_LOAD else seconds / change
+
+
 def resident_s(facts: Facts) -> float | None:
     """Median seconds of a step on a batch that was there already; None where that was not tried.
 
-    Never more than the counted steps took beside waiting and copying: the experiment comes later, and on a machine
-    with other work it may have been the slower moment.
+    Under the load of the counted steps, as far as unchanged steps among the experiments tell it, and never more than
+    these took beside waiting and copying. Where the training's own thread makes the batches nothing runs beside the
+    network, so that it is what they took beside waiting.
     """
     alone_s = experiment_s(facts, RESIDENT)
     if alone_s is None:
@@ -92,7 +118,9 @@ def resident_s(facts: Facts) -> float | None:
             return None
         alone_s = statistics.median(seconds)
     beside_s = without_data_s(facts)
-    return alone_s if beside_s is None else min(alone_s, beside_s)
+    if beside_s is None:
+        return alone_s
+    return beside_s if makes_alone(facts) else min(at_counted_load(facts, alone_s), beside_s)
 
 
 def without_data_s(facts: Facts) -> float | None:
@@ -121,7 +149,9 @@ def data_room_s(facts: Facts) -> float:
 def makes_alone(facts: Facts) -> bool:
     """Whether the training's own thread makes its batches, in torch's loader without workers."""
     loaders = [one for one in facts.loaders if one.is_for_training]
-    return bool(loaders) and all(one.num_workers == 0 and one.kind in _IN_OWN_THREAD for one in loaders)
+    return bool(loaders) and all(
+        one.num_workers == 0 and not one.queue_workers and one.kind in _IN_OWN_THREAD for one in loaders
+    )
 
 
 def _loop_share(facts: Facts, *, unseen: float) -> float:

@@ -40,9 +40,10 @@ def render_diagnosis_comparison(a: Diagnosis, b: Diagnosis, path: str | Path) ->
             caption="What a step costs by part", heads=("Part", BEFORE.capitalize(), AFTER.capitalize()), rows=parts
         ),
         "gone": _gone_table(found),
-        "new": [finding_view(finding, number) for number, finding in enumerate(found.new, start=1)],
+        "new": [finding_view(finding, number, b.facts) for number, finding in enumerate(found.new, start=1)],
         "still": [
-            finding_view(finding, number) for number, finding in enumerate(found.still, start=len(found.new) + 1)
+            finding_view(finding, number, b.facts)
+            for number, finding in enumerate(found.still, start=len(found.new) + 1)
         ],
         "settings": Table(
             caption="Settings that differ",

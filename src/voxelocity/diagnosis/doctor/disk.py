@@ -62,7 +62,7 @@ def _measured(disk: Disk, place: Path, file_bytes: int) -> Disk:
         written = _moved(lambda offset: os.pwrite(descriptor, block, offset), file_bytes, started)
         os.fsync(descriptor)
         write_s = time.perf_counter() - started
-        if not is_direct:
+        if not is_direct and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         started = time.perf_counter()
         read = _moved(lambda offset: os.preadv(descriptor, [block], offset), written, started)
@@ -93,7 +93,9 @@ def _nameless_file(place: Path) -> Iterator[tuple[int, bool]]:
     path = place / f".voxelocity-doctor-{secrets.token_hex(6)}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        descriptor, is_direct = os.open(path, flags | os.O_DIRECT, 0o600), True
+        # macOS has no such flag.
+        direct: int = getattr(os, "O_DIRECT", 0)
+        descriptor, is_direct = os.open(path, flags | direct, 0o600), direct != 0
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

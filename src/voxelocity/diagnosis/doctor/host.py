@@ -10,7 +10,13 @@ from pathlib import Path
 import psutil
 
 from voxelocity.diagnosis.doctor.seen import Limits, Memory, Processor
-from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, total_memory_bytes
+from voxelocity.observe import (
+    allowed_cpus,
+    available_memory_bytes,
+    cpu_budget,
+    file_system_of,
+    total_memory_bytes,
+)
 from voxelocity.observe.file_systems import is_in_memory
 from voxelocity.observe.kernel_files import file_text
 
@@ -25,7 +31,7 @@ def see_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
         environ: where SLURM's grant is looked up.
         root: of the file system with `proc` and `sys`, for tests.
     """
-    affine = os.sched_getaffinity(0)
+    affine = allowed_cpus()
     info = file_text(root / "proc/cpuinfo")
     load = file_text(root / "proc/loadavg").split()
     return Processor(

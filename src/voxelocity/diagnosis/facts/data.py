@@ -20,7 +20,10 @@ class LoaderFacts:
         collate: qualified name of the function that puts batches together; `collate_where` is its "file:line".
         num_batches: of an epoch; None if unknown.
         is_for_training: whether a step followed one of its batches.
-        where: "file:line" of the loop that iterates it.
+        where: "file:line" of the loop that iterates it; "" where that is a framework's.
+        built: "file:line" of the user's line that made it, `call` its source, `variable` the name it was given there;
+            `dataset_call` and `dataset_variable` of its data set, where that is MONAI's or TorchIO's.
+        queue_workers: workers of the TorchIO queue that is its data set; None where that is something else.
     """
 
     key: int
@@ -39,6 +42,17 @@ class LoaderFacts:
     num_epochs: int = 0
     is_for_training: bool = False
     where: str = ""
+    built: str = ""
+    call: str = ""
+    variable: str = ""
+    dataset_call: str = ""
+    dataset_variable: str = ""
+    queue_workers: int | None = None
+
+    @property
+    def place(self) -> str:
+        """The user's line to change: where the loader is made, else where it is iterated."""
+        return self.built or self.where
 
 
 @dataclass(frozen=True, kw_only=True)

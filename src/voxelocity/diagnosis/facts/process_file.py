@@ -14,6 +14,8 @@ from voxelocity.diagnosis.facts.fitting import fits
 from voxelocity.diagnosis.facts.program import (
     CallFacts,
     CompileFacts,
+    HeldFacts,
+    MemoryFacts,
     NetworkFacts,
     OptimizerFacts,
     SettingFacts,
@@ -46,6 +48,8 @@ RECORDS: Mapping[str, Any] = {
     "network": NetworkFacts,
     "optimizer": OptimizerFacts,
     "compile": CompileFacts,
+    "memory": MemoryFacts,
+    "held": HeldFacts,
     "call": CallFacts,
     "experiment": ExperimentFacts,
     "cost": OwnCost,

@@ -66,14 +66,25 @@ class OptimizerFacts:
     Attributes:
         implementation: "for-loop", "foreach" or "fused".
         sets_to_none: whether gradients are dropped rather than filled with zeros.
-        forwards_per_step: more than 1 where gradients are accumulated.
+        forwards_per_step: more than 1 where gradients are accumulated; `backwards_per_step` and `batches_per_step`
+            likewise, the latter 0 where no loader is known.
+        synced_per_step: forwards whose backward sums gradients over all ranks; `sync_s` are the seconds of one of them
+            in which nothing else was done, 0 where that is not known.
+        where: "file:line" of the user's line that made it, else of the one that steps it; `call` is the source of the
+            former and `variable` the name it was given there.
     """
 
     name: str
     implementation: str = ""
     sets_to_none: bool = True
     forwards_per_step: float = 1.0
+    backwards_per_step: float = 1.0
+    batches_per_step: float = 0.0
+    synced_per_step: float = 0.0
+    sync_s: float = 0.0
     where: str = ""
+    call: str = ""
+    variable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +155,34 @@ class CallFacts:
     count: int
     num_steps: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFacts:
+    """Event `memory`: what the process held after counted steps; the last one counts.
+
+    Attributes:
+        samples: (number of the counted step, bytes in main memory, bytes of tensors on the CUDA device), in order.
+    """
+
+    samples: Sequence[tuple[int, int, int]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldFacts:
+    """Event `held`: a variable of the program that got longer with the steps; the last one of a (name, where) counts.
+
+    Attributes:
+        where: "file:line" of the line that adds to it; `line` its source text.
+        count: things that were added in `num_steps` steps.
+        item_bytes: of the tensor or array that was added last.
+        holds_graph: whether it has a graph, which keeps what its backward needs.
+    """
+
+    name: str
+    where: str
+    line: str
+    count: int
+    num_steps: int
+    item_bytes: int
+    holds_graph: bool

@@ -116,6 +116,8 @@ def _merged(
         network=main.last("network"),
         optimizer=main.last("optimizer"),
         compiled=main.last("compile"),
+        memory=main.last("memory"),
+        held=tuple(last_of_each(main.all("held"), "name", "where")),
         experiments=tuple(last_of_each(main.all("experiment"), "name")),
         cost=main.last("cost"),
         workers_cost_s=sum(worker.last("cost").seconds for worker in workers if worker.last("cost")),

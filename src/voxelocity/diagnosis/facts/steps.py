@@ -9,8 +9,9 @@ from typing import Literal
 Part = Literal["wait", "copy", "forward", "backward", "optimizer", "other"]
 PARTS: tuple[Part, ...] = ("wait", "copy", "forward", "backward", "optimizer", "other")
 
-Phase = Literal["warm-up", "watched", "profiled", "resident"]
-"""Of a step: not counted, counted, slowed down by the profiler, or run on a batch that was there already."""
+Phase = Literal["warm-up", "watched", "profiled", "resident", "refilled", "unchanged"]
+"""Of a step: not counted, counted, slowed down by the profiler, or one of the experiments' rounds: run on a batch that
+was there already, on one that was made ahead meanwhile, or as the program makes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,8 @@ class Pass:
         has_gradients: whether a network in it recorded gradients.
         batch_shapes: shapes that the network was given, each with its count, largest count first.
         where: "file:line" of the person's code that ran it.
+        overlap: share of a window's length that the next one covers again, 0 where it is not known; `windows_where` and
+            `windows_line` are the person's line that asked for these windows.
     """
 
     kind: Literal["validation", "saving", "epoch start"]
@@ -56,3 +59,6 @@ class Pass:
     has_gradients: bool = False
     batch_shapes: Sequence[tuple[Sequence[int], int]] = ()
     where: str = ""
+    overlap: float = 0.0
+    windows_where: str = ""
+    windows_line: str = ""

@@ -12,6 +12,8 @@ from voxelocity.diagnosis.facts.profile import ProfileFacts
 from voxelocity.diagnosis.facts.program import (
     CallFacts,
     CompileFacts,
+    HeldFacts,
+    MemoryFacts,
     NetworkFacts,
     OptimizerFacts,
     SettingFacts,
@@ -53,6 +55,8 @@ class Facts:
     network: NetworkFacts | None = None
     optimizer: OptimizerFacts | None = None
     compiled: CompileFacts | None = None
+    memory: MemoryFacts | None = None
+    held: Sequence[HeldFacts] = ()
     experiments: Sequence[ExperimentFacts] = ()
     profile: ProfileFacts | None = None
     host: HostFacts | None = None

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from voxelocity.diagnosis.accounting.split import ceiling, split
 from voxelocity.diagnosis.accounting.watched import (
+    CHANGED_LOAD,
     RESIDENT,
     data_room_s,
     experiment_s,
+    load_change,
     part_s,
     passes_s,
     resident_s,
@@ -32,7 +34,7 @@ _ESTIMATED = "it is estimated from the steps' parts"
 _NAMED_WORK_FACTOR = 1.5
 # Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
 _UNKNOWN_SHARE = 0.5
-_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine")
+_UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")
 
 
 def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
@@ -44,7 +46,7 @@ def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
     found = [(rule, finding) for rule in rules for finding in rule(facts)]
     findings = _ranked(facts, found)
     return Diagnosis(
-        verdict=verdict(facts, findings, {rule.code: rule.pool for rule in rules}),
+        verdict=verdict(facts, findings, rules),
         split=split(facts),
         ceiling=ceiling(facts),
         findings=findings,
@@ -73,11 +75,13 @@ def _pools(facts: Facts) -> dict[Pool, float]:
         "validation": passes_s(facts, "validation"),
         "saving": passes_s(facts, "saving"),
         "machine": watched_s(facts),
+        # A program that runs out of memory loses all of its time.
+        "memory": watched_s(facts),
     }
 
 
 def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Finding]:
-    """Causes first, the one that saves most first; among the rest too."""
+    """Causes first, the program's own before what other programs do, the one that saves most first; then the rest."""
     left = _pools(facts)
     least_s = CAUSE_SHARE * watched_s(facts)
     ranked = []
@@ -94,11 +98,13 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
     return (*(one for one in ranked if one.is_cause), *notes)
 
 
-def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, float]:
-    """Causes before notes, and what saves most before what saves less."""
+def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, bool, float]:
+    """Causes before notes, the program's own before context, and what saves most before what saves less."""
     if finding.saves_s is None:
-        return finding.is_cause, _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
-    return finding.is_cause, finding.saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
+        seconds = _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
+    else:
+        seconds = finding.saves_s * (_NAMED_WORK_FACTOR if rule.names_work else 1.0)
+    return finding.is_cause, not rule.is_context, seconds
 
 
 def _settled(finding: Finding, saves_s: float, least_s: float) -> Finding:
@@ -125,6 +131,12 @@ def _not_measured(facts: Facts) -> Sequence[str]:
         is_told = any(notes[0] in text for text in missing) if notes else False
         why = f" ({notes[0]})" if notes and not is_told else ""
         missing.append(f"the ceiling{why}: {_ESTIMATED}")
+    change = load_change(facts)
+    if change is not None and not 1.0 / CHANGED_LOAD <= change <= CHANGED_LOAD:
+        missing.append(
+            f"one load of the machine: an unchanged step took {change:.1f} times as long among the experiments as "
+            "before; the ceiling and the gains are put on the load of the counted steps, and are rough"
+        )
     if facts.counted and facts.host is None:
         missing.append("the machine while the program ran: cores, memory, other programs")
     if facts.counted and not facts.stacks:

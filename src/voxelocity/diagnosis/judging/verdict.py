@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
-from voxelocity.diagnosis.accounting.watched import counted_passes, part_s, passes_s, step_s, watched_s
+from voxelocity.diagnosis.accounting.watched import (
+    CHANGED_LOAD,
+    FEW_STEPS,
+    counted_passes,
+    load_change,
+    part_s,
+    passes_s,
+    step_s,
+    watched_s,
+)
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Finding
-from voxelocity.diagnosis.rules import Pool
+from voxelocity.diagnosis.rules import Pool, Rule
 from voxelocity.diagnosis.rules.seen import COMPUTING, compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
 from voxelocity.observe.command import signal_name, signal_number
 from voxelocity.report.quantities import count_text, duration_text
 
-# With fewer steps one slow batch more or less makes another verdict.
-FEW_STEPS = 10
 # A share of waiting that no rule explains is told from here on, and not called the network's ceiling.
 _UNEXPLAINED_SHARE = 0.1
 _PASS_SHARE = 0.01
@@ -24,18 +31,22 @@ _STAND_STILL = 10.0
 _STAND_STILL_SHARE = 0.2
 
 
-def verdict(facts: Facts, findings: Sequence[Finding], pools: Mapping[str, Pool]) -> str:
-    """The sentence for these facts and their findings, causes first; `pools` by code."""
+def verdict(facts: Facts, findings: Sequence[Finding], rules: Sequence[Rule]) -> str:
+    """The sentence for these facts and their findings by these rules, causes first."""
+    pools: dict[str, Pool] = {rule.code: rule.pool for rule in rules}
+    context = {rule.code for rule in rules if rule.is_context}
     causes = [finding for finding in findings if finding.is_cause]
     if not facts.counted:
         return _without_steps(facts, causes, pools)
     if not causes:
         return f"{_no_cause(facts)}{_doubts(facts)}."
-    if all(pools[one.code] == "compute" and _is_small(facts, one) for one in causes):
-        return f"{_no_cause(facts)}; a little is left to gain: {clause(causes[0].title)}{_doubts(facts)}."
-    first = _named(facts, causes, pools)
-    beside = [one for one in causes[:1] if one is not first]
+    # What other programs do is told beside the program's own cause, and alone where it has none.
+    own = [one for one in causes if one.code not in context] or causes
+    first = _named(facts, own, pools)
+    beside = [one for one in causes if one is not first and (one is causes[0] or one.code in context)]
     machine = f"; the machine holds it back, too: {clause(beside[0].title)}" if beside else ""
+    if all(pools[one.code] == "compute" and _is_small(facts, one) for one in own):
+        return f"{_no_cause(facts)}; a little is left to gain: {clause(own[0].title)}{machine}{_doubts(facts)}."
     return f"{_beginning(facts, first, pools)}{machine}{_doubts(facts)}."
 
 
@@ -60,6 +71,8 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
         "loop": (part_s(facts, "other"), f"of {time} is neither data nor network"),
     }
     pool, told = pools[cause.code], clause(cause.title)
+    if pool == "memory":
+        return f"This program runs out of memory if it trains for long enough: {told}"
     if pool == "data":
         return _of_data(facts, cause, told)
     if pool == "compute":
@@ -114,6 +127,9 @@ def _doubts(facts: Facts) -> str:
     if len(facts.counted) < FEW_STEPS:
         doubts += f"; only {count_text(len(facts.counted), 'step')} could be counted, so look again with more"
     doubts += _stand_still(facts)
+    change = load_change(facts)
+    if change is not None and not 1.0 / CHANGED_LOAD <= change <= CHANGED_LOAD:
+        doubts += "; the machine's load changed during the measurement, so take the gains as rough"
     ending = _ending(facts)
     return f"{doubts}; {ending}" if ending else doubts
 

@@ -16,11 +16,32 @@ _MIN_AHEAD = 5
 
 
 class Plan(NamedTuple):
-    """Numbers of steps: each phase goes on until its own."""
+    """How many steps each phase has.
+
+    Attributes:
+        watched, profiled: number of the step with which the phase ends.
+        rounds: of the experiments on steps that follow; each has the three kinds of steps below, one after the other.
+        resident: steps of a round on resident batches.
+        refilled: steps of a round that use up what was made ahead meanwhile, and count for nothing.
+        unchanged: steps of a round that are made as the program makes them.
+    """
 
     watched: int
     profiled: int
-    resident: int
+    rounds: int = 0
+    resident: int = 0
+    refilled: int = 0
+    unchanged: int = 0
+
+    def phase_after(self, num_steps: int) -> str:
+        """Phase of the next step, this many after the profiled ones; "" where the rounds are over."""
+        round_steps = self.resident + self.refilled + self.unchanged
+        if num_steps >= self.rounds * round_steps:
+            return ""
+        within = num_steps % round_steps
+        if within < self.resident:
+            return "resident"
+        return "refilled" if within < self.resident + self.refilled else "unchanged"
 
 
 def ahead(step_s: float) -> int:

@@ -2,7 +2,8 @@
 
 Called after each step, in the training thread. Enough was seen when at least `min_steps` steps and `min_seconds` were
 counted and with them a validation and an epoch's start, if the program had any before; or after `seconds` in any case.
-Then three steps are profiled, the experiments are made, and the program is ended by `Enough`.
+Then three steps are profiled, steps on resident batches and steps as they are follow each other in rounds, so that both
+are of the same mood of the machine, the other experiments are made, and the program is ended by `Enough`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from .writer import note_failure
 _PROFILED_STEPS = 3
 _MAX_COLLECTING_STEPS = 10
 _MIN_RESIDENT_STEPS = 5
-_NEVER = 1 << 62
+_ROUNDS = 3
+_MIN_UNCHANGED_STEPS = 3
+# Of the time of one experiment, what all steps as they are may take: they are the slow ones.
+_UNCHANGED_FACTOR = 10.0
+_ROUND_PHASES = ("resident", "refilled", "unchanged")
 
 
 class Enough(SystemExit):
@@ -63,9 +68,11 @@ class Conductor:
         self._has_begun = False
         self._plan: Plan | None = None
         self._profiler: Profiler | CaptureRange | None = None
-        self._resident_since = (0, 0.0)
+        self._rounds_since = 0
+        self._is_epoch_over = False
         loaders.keep = self._keep
         loaders.replay = self.resident.replay
+        loaders.replay_at_end = self._at_epoch_end
 
     def after_step(self, seconds: float, parts: dict[str, float]) -> None:
         """Goes over to the next phase where this step was the last one of its own."""
@@ -75,11 +82,11 @@ class Conductor:
                 self._has_begun = True
                 self._begin_counting()
             elif self._has_seen_enough(seconds, parts):
-                self._profile()
+                self._profile(seconds, parts)
         elif steps.phase == "profiled":
             self._after_profiled()
-        elif steps.phase == "resident":
-            self._after_resident()
+        elif steps.phase in _ROUND_PHASES:
+            self._after_step_of_round()
 
     def _has_seen_enough(self, seconds: float, parts: dict[str, float]) -> bool:
         steps, settings = self._steps, self._settings
@@ -95,7 +102,8 @@ class Conductor:
             if rank > 0:
                 self._plan = announced(settings.folder)
             elif is_enough:
-                self._plan = self._agree(seconds, parts)
+                self._plan = self._planned(self._steps.num_steps + ahead(self._mean_s()), seconds, parts)
+                announce(settings.folder, self._plan)
         return self._plan is not None and steps.num_steps >= self._plan.watched
 
     def _is_enough(self) -> bool:
@@ -106,19 +114,25 @@ class Conductor:
             return False
         return {"validation", "epoch start"} <= steps.kinds_counted
 
-    def _agree(self, seconds: float, parts: dict[str, float]) -> Plan:
-        mean_s = self._steps.counted_s / self._steps.num_counted
-        computing_s = max(seconds - parts.get("wait", 0.0), 1e-6)
-        watched = self._steps.num_steps + ahead(mean_s)
-        num_resident = max(_MIN_RESIDENT_STEPS, min(2000, int(self._settings.experiment_seconds / computing_s)))
-        profiled = watched + _PROFILED_STEPS
-        plan = Plan(watched, profiled, profiled + (num_resident if self._settings.experiments else 0))
-        announce(self._settings.folder, plan)
-        return plan
+    def _mean_s(self) -> float:
+        return max(self._steps.counted_s / max(1, self._steps.num_counted), 1e-6)
 
-    def _profile(self) -> None:
+    def _planned(self, watched: int, seconds: float, parts: dict[str, float]) -> Plan:
+        """The phases from here on: as many rounds as their slow steps leave time for."""
+        for_s, mean_s = self._settings.experiment_seconds, self._mean_s()
+        computing_s = max(seconds - parts.get("wait", 0.0), 1e-6)
+        num_resident = max(_MIN_RESIDENT_STEPS, min(2000, int(for_s / computing_s)))
+        refilled = max((entry.num_ahead for entry in self._training_entries()), default=0)
+        unchanged = max(_MIN_UNCHANGED_STEPS, min(num_resident, int(for_s / mean_s)) // _ROUNDS)
+        rounds = min(_ROUNDS, int(_UNCHANGED_FACTOR * for_s / ((refilled + unchanged) * mean_s)))
+        profiled = watched + _PROFILED_STEPS
+        if rounds == 0:
+            return Plan(watched, profiled, rounds=1, resident=num_resident)
+        return Plan(watched, profiled, rounds, -(-num_resident // rounds), refilled, unchanged)
+
+    def _profile(self, seconds: float, parts: dict[str, float]) -> None:
+        self._plan = self._plan or self._planned(self._steps.num_steps, seconds, parts)
         self._steps.phase = "profiled"
-        self._plan = self._plan or Plan(0, self._steps.num_steps + _PROFILED_STEPS, _NEVER)
         self.resident.is_keeping = self._settings.experiments
         if self._settings.profile:
             self._start_profiler()
@@ -147,31 +161,40 @@ class Conductor:
         self._tell_profiler("stop")
         self._profiler = None
         reason = self._why_not_resident()
-        is_collecting = (
-            self._plan.resident == _NEVER and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS
-        )
+        is_collecting = self._ranks()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS
         if reason and self._training_entries() and self._settings.experiments and is_collecting:
             return
         if reason:
             self._conclude(reason)
             return
         self.resident.is_keeping = False
+        self._rounds_since = self._steps.num_steps
+        self._go_over_to("resident")
+
+    def _after_step_of_round(self) -> None:
+        assert self._plan is not None
+        phase = self._plan.phase_after(self._steps.num_steps - self._rounds_since)
+        if not phase:
+            self._conclude("")
+        elif phase != self._steps.phase and not self._is_epoch_over:
+            self._go_over_to(phase)
+
+    def _go_over_to(self, phase: str) -> None:
+        """Between two steps. Steps on resident batches begin when workers have made all they may."""
+        self._steps.phase = phase
+        self.resident.is_replaying = phase == "resident"
+        if phase == "resident":
+            wait_until_idle(_pids_of_workers(self._training_entries()))
+            self._steps.restart()
+
+    def _at_epoch_end(self, entry: Entry) -> tuple[Any] | None:
+        """While steps are experiments no epoch ends, as the program would validate and save: resident batches go on."""
+        if self._steps.phase not in _ROUND_PHASES or entry.key not in self._steps.training_keys:
+            return None
+        self._is_epoch_over = True
         self._steps.phase = "resident"
         self.resident.is_replaying = True
-        wait_until_idle(_pids_of_workers(self._training_entries()))
-        self._steps.restart()
-        self._resident_since = (self._steps.num_steps, self._steps.ledger.clock())
-
-    def _after_resident(self) -> None:
-        assert self._plan is not None
-        first, since_s = self._resident_since
-        if self._plan.resident != _NEVER:
-            is_done = self._steps.num_steps >= self._plan.resident
-        else:
-            is_long = self._steps.ledger.clock() - since_s >= self._settings.experiment_seconds
-            is_done = is_long and self._steps.num_steps - first >= _MIN_RESIDENT_STEPS
-        if is_done:
-            self._conclude("")
+        return self.resident.replay(entry)
 
     def _why_not_resident(self) -> str:
         if not self._settings.experiments:

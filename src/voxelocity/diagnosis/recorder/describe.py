@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .lines import OWN_CODE
+from .lines import OWN_CODE, shown_file
+from .sites import Site
 
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -84,19 +85,37 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
         "kernel_dimensions": max((weight.dim() - 2 for weight in weights), default=0),
         "memory_format": _memory_format(weights),
         "input_dtype": input_dtype,
-        "where": f"{code.co_filename}:{code.co_firstlineno}" if code is not None and is_own else "",
+        "where": f"{shown_file(code.co_filename)}:{code.co_firstlineno}" if code is not None and is_own else "",
     }
 
 
-def describe_optimizer(optimizer: Any, *, sets_to_none: bool, forwards_per_step: float, where: str) -> dict[str, Any]:
+def describe_optimizer(
+    optimizer: Any, *, sets_to_none: bool, per_step: Mapping[str, float], sync_s: float, where: str, site: Site
+) -> dict[str, Any]:
     """Fields of the event `optimizer`."""
     return {
         "name": type(optimizer).__name__,
         "implementation": _implementation(optimizer),
         "sets_to_none": sets_to_none,
-        "forwards_per_step": round(forwards_per_step, 3),
-        "where": where,
+        **{f"{name}_per_step": round(count, 3) for name, count in per_step.items()},
+        "sync_s": round(sync_s, 7),
+        "where": site.where or where,
+        "call": site.call,
+        "variable": site.variable,
     }
+
+
+def shown_sync_s(network: Any) -> float:
+    """Seconds of one backward in which ranks sum gradients and no gradient is computed; 0 where nobody counted them.
+
+    A mean over some of the steps, by DistributedDataParallel's own clock; waiting for slower ranks is in it.
+    """
+    ask = getattr(network, "_get_ddp_logging_data", None)
+    if ask is None:
+        return 0.0
+    found = ask()
+    summed_ns = float(found.get("avg_backward_comm_time", 0))
+    return max(0.0, summed_ns - float(found.get("avg_backward_compute_comm_overlap_time", 0))) / 1e9
 
 
 def compile_counts() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from .loaders import Entry
 
 _MIN_ITEMS = 3
 _MAX_REPEATS = 50
+_ROUNDS = 3
 _BLOCK_BYTES = 1 << 22
 _MAX_STORAGE_BYTES = 1 << 30
 
@@ -32,7 +33,7 @@ def all_experiments(
     folder: str,
     seconds: float,
 ) -> Iterator[Fields]:
-    """All of them, one after the other.
+    """All of them; those on batches in turns, as the machine may have other work in one moment and none in the next.
 
     Args:
         torch: the module.
@@ -52,15 +53,26 @@ def all_experiments(
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
             yield not_done(name, unit, why_not_resident)
     else:
-        yield loader_alone(entry, seconds)
-        yield from items_and_collate(entry, seconds)
-        yield copy_alone(torch, batch, device)
+        yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
 
 
 def not_done(name: str, unit: str, note: str) -> Fields:
     """An experiment that could not be made, with the reason."""
     return {"name": name, "unit": unit, "seconds": [], "note": note}
+
+
+def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float) -> Iterator[Fields]:
+    """Each of them for a part of its time, then all again: what the machine does meanwhile meets all alike."""
+    rounds = []
+    for _ in range(_ROUNDS):
+        part_s = seconds / _ROUNDS
+        rounds.append(
+            [loader_alone(entry, part_s), *items_and_collate(entry, part_s), copy_alone(torch, batch, device)]
+        )
+    for repeated in zip(*rounds):
+        done = [fields for fields in repeated if fields["seconds"]]
+        yield {**done[0], "seconds": [s for fields in done for s in fields["seconds"]]} if done else repeated[0]
 
 
 def loader_alone(entry: Entry, seconds: float) -> Fields:
@@ -72,11 +84,10 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
         return not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
     produce = _endless(entry)
     workers = int(entry.described.get("num_workers") or 0)
-    ahead = workers * int(entry.described.get("prefetch_factor") or 2) if workers else 2 * entry.works_ahead
     deadline_s = time.perf_counter() + seconds
     repeats: list[float] = []
     try:
-        for _ in range(ahead):
+        for _ in range(entry.num_ahead):
             produce()
             if time.perf_counter() > deadline_s:
                 break
@@ -171,6 +182,55 @@ def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
         torch.cuda.synchronize(device)
         repeats.append(time.perf_counter() - started_s)
     return {"name": "copy", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+
+
+def network_alone(
+    torch: Any, network: Any, shape: tuple[int, ...], batch_size: int, dtype: Any, device: Any, seconds: float
+) -> list[Fields]:
+    """Forward and backward of the network, for a sample alone and for a sample in a batch, in turns.
+
+    In evaluation mode and with gradients that go nowhere, so that nothing of the network changes. Draws no random
+    numbers of the program's.
+
+    Args:
+        torch: the module.
+        network: that learns, without a wrapper that sums its gradients.
+        shape: of one sample, (1, c, x, y, z).
+        batch_size: samples of the batch.
+        dtype: of the images.
+        device: the `torch.device` that holds the network.
+        seconds: for all of it, about.
+    """
+    names = ("network, one sample", "network, a batch")
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand((batch_size, *shape[1:]), generator=generator).to(device=device, dtype=dtype)
+    modes = [(module, module.training) for module in network.modules()]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    deadline_s = time.perf_counter() + seconds
+    try:
+        network.eval()
+        while len(found[names[1]]) < 2 or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+            for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
+                found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
+    except Exception as error:
+        return [not_done(name, "sample", f"the network raised {type(error).__name__}: {error}"[:300]) for name in names]
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    # The first of each is slower than those that follow.
+    return [{"name": name, "unit": "sample", "seconds": _rounded(found[name][1:]), "note": ""} for name in names]
+
+
+def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:
+    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    started_s = time.perf_counter()
+    with torch.enable_grad():
+        for image in inputs:
+            outputs = [one for one in _tensors(torch, network(image)) if one.requires_grad]
+            torch.autograd.grad(sum(one.sum() for one in outputs), parameters, allow_unused=True)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started_s
 
 
 def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:

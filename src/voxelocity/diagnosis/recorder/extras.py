@@ -99,9 +99,9 @@ class Extras:
             self._report()
 
     def _report(self) -> None:
-        if not self._is_worker and not steps.counted_steps():
-            return
-        for extra in self._all:
+        # A program that only predicts has no steps, and only its stacks tell of it.
+        counts = self._is_worker or steps.counted_steps()
+        for extra in self._all if counts else [one for one in self._all if one is self.stacks]:
             extra.report(self._writer)
 
     def _call(self, extra: Any, what: str) -> None:

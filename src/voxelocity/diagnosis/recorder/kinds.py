@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from .instruction import call_text, resolved
-from .lines import OwnCode, module_of
+from .lines import OwnCode, module_of, takes_over
 
 # (kind, module or its beginning, function or its beginning); innermost frame first, then the first row that fits.
 # "" as a module fits a method of an object of which only the name is known.
@@ -192,6 +192,7 @@ class StackReader:
         makes_items = part in DATA_PARTS
         kind, function, private, around = "", "", "", ""
         own: FrameType | None = None
+        inner: FrameType | None = None
         is_innermost = True
         while frame is not None and not (own is not None and (around or kind not in _WITHIN_LOGGING)):
             known = self._known.get(id(frame.f_code)) or self._learn(frame)
@@ -210,6 +211,9 @@ class StackReader:
                             kind = kind or _kind(*call, makes_items)
                         function = _public(*call)
                 if known.is_own:
+                    if inner is not None and takes_over(inner):
+                        # What runs is the framework's; the user's line only started it.
+                        break
                     own = frame
                 else:
                     kind = kind or (known.kind_in_data if makes_items else known.kind_in_step)
@@ -217,7 +221,7 @@ class StackReader:
                     private = private or known.full
             around = around or (self._around_fetch(frame) if known.module == _FETCH else known.around)
             is_innermost = False
-            frame = frame.f_back
+            inner, frame = frame, frame.f_back
         if around == "log" and kind in _WITHIN_LOGGING:
             kind = "log"
         return Look(own, kind or around or "other", function or (private if own is None else ""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from types import CodeType, FrameType
@@ -17,6 +18,13 @@ _LONGEST_LINE = 160
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 # Typed by a person, with no file: an interactive session and cells of a notebook.
 _TYPED = ("<stdin>", "<ipython-input", "<python-input")
+_TYPED_CELL = re.compile(r"<ipython-input-(\d+)-")
+_KERNEL_FILE = f"{os.sep}ipykernel_"
+# Where a framework takes the loop over: the user's line that calls one of these started everything, and made nothing.
+_FRAMEWORKS = frozenset(
+    ["pytorch_lightning", "lightning", "ignite", "monai", "transformers", "fastai", "nnunetv2", "composer"]
+)
+_TAKES_OVER = frozenset(["fit", "run", "train", "validate", "test", "predict", "evaluate", "run_training"])
 # Libraries that people often install from a checkout, outside of site-packages.
 _LIBRARIES = frozenset(
     [
@@ -73,7 +81,11 @@ class OwnCode:
 
     def holds(self, code: CodeType, module_name: str) -> bool:
         """Whether this code is the person's own; `module_name` is the `__name__` that it runs under."""
-        key = (code.co_filename, module_name)
+        return self.holds_file(code.co_filename, module_name)
+
+    def holds_file(self, filename: str, module_name: str) -> bool:
+        """Whether a module of this file and name is the user's own."""
+        key = (filename, module_name)
         found = self._is_own.get(key)
         if found is None:
             found = self._is_own[key] = self._judge(*key)
@@ -89,7 +101,7 @@ class OwnCode:
         About 3 µs of CPU with own code ten frames away.
         """
         own = self.innermost(sys._getframe(1))
-        return "" if own is None else f"{own.f_code.co_filename}:{line_of(own)}"
+        return "" if own is None else f"{shown_file(own.f_code.co_filename)}:{line_of(own)}"
 
     def defined(self, function: Any) -> Definition:
         """What a function or a callable object is, and where its code begins."""
@@ -101,14 +113,16 @@ class OwnCode:
         code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
         if not isinstance(code, CodeType):
             return Definition(name, "", False)
-        return Definition(name, f"{code.co_filename}:{code.co_firstlineno}", self.holds(code, module_name))
+        where = f"{shown_file(code.co_filename)}:{code.co_firstlineno}"
+        return Definition(name, where, self.holds(code, module_name))
 
     def _judge(self, filename: str, module_name: str) -> bool:
         if filename.startswith("<"):
             return filename.startswith(_TYPED) or (filename == "<string>" and module_name == "__main__")
         path = _real(filename)
         if path == _real(_main_file() if self._script is None else self._script):
-            return True
+            # The command of an installed package is a script that somebody's installer wrote.
+            return os.path.dirname(path) != _real(sysconfig.get_path("scripts"))
         if not self._foreign:
             self._foreign = (*standard_folders(), os.path.join(os.path.dirname(os.path.realpath(__file__)), ""))
         if path.startswith(self._foreign) or is_installed(path):
@@ -117,8 +131,9 @@ class OwnCode:
         return module_name.partition(".")[0] not in _LIBRARIES and "torchinductor_" not in path
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
-        """The first own frame from `frame` outwards, or None."""
+        """The first own frame from `frame` outwards, or None, also where all that it did was to start a framework."""
         known = self._is_own
+        inner: FrameType | None = None
         while frame is not None:
             code = frame.f_code
             # Hooks come here in every step: what was judged before is looked up without two calls a frame.
@@ -128,8 +143,8 @@ class OwnCode:
                 # A program may call its module what it likes, a list as well.
                 is_own = None
             if is_own or (is_own is None and self.holds(code, module_of(frame))):
-                return frame
-            frame = frame.f_back
+                return None if inner is not None and takes_over(inner) else frame
+            inner, frame = frame, frame.f_back
         return None
 
     def place(self, frame: FrameType | None) -> Place:
@@ -142,7 +157,29 @@ class OwnCode:
         text = linecache.getline(filename, number, module_globals).strip()
         if len(text) > _LONGEST_LINE:
             text = text[: _LONGEST_LINE - 3] + "..."
-        return Place(f"{filename}:{number}", text)
+        return Place(f"{shown_file(filename)}:{number}", text)
+
+
+def takes_over(frame: FrameType) -> bool:
+    """Whether this is a framework's function that runs the whole training: own code that called it did no more."""
+    return frame.f_code.co_name in _TAKES_OVER and module_of(frame).partition(".")[0] in _FRAMEWORKS
+
+
+def shown_file(filename: str) -> str:
+    """A file as users know it: cells of a notebook by their number, where the kernel tells it."""
+    typed = _TYPED_CELL.match(filename)
+    if typed:
+        return f"cell {typed.group(1)}"
+    if _KERNEL_FILE not in filename:
+        return filename
+    return _cell_of(filename)
+
+
+def _cell_of(filename: str) -> str:
+    # The kernel gives each cell's code a file name of its own, and keeps which cell it was.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
+    return "notebook cell" if number is None else f"cell {number}"
 
 
 def standard_folders() -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from .known import KNOWN_LOADERS, KnownLoader
 from .ledger import Ledger
 from .lines import OWN_CODE
 from .patches import Patches
+from .sites import NO_SITE, Sites
 from .steps import Steps
 from .workers import WorkerStart
 from .writer import Writer
@@ -27,19 +28,21 @@ class Entry:
     Neither the loader nor its iterator is kept alive by it: workers end when the program lets go of them.
 
     Attributes:
+        is_iterated: whether the training's thread has asked for a batch, so that it is no part of another loader.
         is_opening: whether it was asked for an iterator and has given no batch since.
         described: fields of the event `loader`.
         place: where it was first met.
     """
 
-    def __init__(self, key: int, loader: Any, place: str, *, works_ahead: bool) -> None:
+    def __init__(self, key: int, loader: Any, place: str, *, works_ahead: bool, sites: Sites) -> None:
         self.key = key
         self.place = place
         self.works_ahead = works_ahead or _num_workers(loader) > 0
         self.is_opening = False
+        self.is_iterated = False
         self.num_epochs = 0
         self.where = ""
-        self.described = _describe(loader)
+        self.described = _describe(loader, sites)
         self._loader = _reference(loader)
         self._iterator: Callable[[], Any] = _nothing
 
@@ -65,6 +68,12 @@ class Entry:
         loader = self.loader
         return getattr(self.iterator, "_collate_fn", None) if loader is None else getattr(loader, "collate_fn", None)
 
+    @property
+    def num_ahead(self) -> int:
+        """Batches that may be made before they are asked for, 0 where each is made when it is."""
+        workers = int(self.described.get("num_workers") or 0)
+        return workers * int(self.described.get("prefetch_factor") or 2) if workers else 2 * self.works_ahead
+
     def used(self, iterator: Any) -> None:
         """This iterator gives its batches now."""
         self._iterator = _reference(iterator)
@@ -81,17 +90,23 @@ class Loaders:
     Attributes:
         replay: asked for each batch before the loader is, with its entry; returns (batch,) to be used instead of the
             loader's next one, or None.
+        replay_at_end: asked where the loader has no further batch; returns (batch,) to be used so that the epoch goes
+            on, or None.
         keep: given each batch of a loader after the loader gave it.
     """
 
-    def __init__(self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart) -> None:
+    def __init__(
+        self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart, sites: Sites | None = None
+    ) -> None:
         self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
+        self.replay_at_end: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
         self.entries: list[Entry] = []
         self._ledger = ledger
         self._steps = steps
         self._writer = writer
         self._worker_start = worker_start
+        self._sites = sites or Sites()
         self._patches = Patches()
         self._by_loader: dict[int, Entry] = {}
         self._written: dict[int, tuple[int, bool]] = {}
@@ -126,7 +141,7 @@ class Loaders:
         for entry in list(self.entries):
             state = (entry.num_epochs, entry.key in self._steps.training_keys)
             # One that was only iterated within another loader is a part of that one.
-            if entry.where and state != self._written.get(entry.key):
+            if entry.is_iterated and state != self._written.get(entry.key):
                 self._written[entry.key] = state
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
@@ -139,8 +154,8 @@ class Loaders:
         is_first = entry.is_opening and entry.works_ahead
         kept = self.replay(entry)
         stretch = ledger.cut("first" if is_first else "fetch", key=entry.key, part="wait")
-        if not entry.where:
-            entry.where = OWN_CODE.where()
+        if not entry.is_iterated:
+            entry.is_iterated, entry.where = True, OWN_CODE.where()
         if entry.key in self._steps.training_keys:
             ledger.mode = ""
         mode = ledger.mode
@@ -149,6 +164,11 @@ class Loaders:
         ledger.depth = 1
         try:
             batch = produce() if kept is None else kept[0]
+        except StopIteration:
+            kept = self.replay_at_end(entry)
+            if kept is None:
+                raise
+            batch = kept[0]
         finally:
             ledger.mode = mode
             ledger.end()
@@ -192,7 +212,8 @@ class Loaders:
                 ledger.cut("ready")
             entry.is_opening = True
             entry.num_epochs += 1
-            entry.where = entry.where or OWN_CODE.where()
+            if not entry.is_iterated:
+                entry.is_iterated, entry.where = True, OWN_CODE.where()
             handed_on = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
             entry.used(handed_on)
             return handed_on
@@ -249,7 +270,7 @@ class Loaders:
         entry = self._by_loader.get(id(loader))
         if entry is not None and entry.loader is loader:
             return entry
-        entry = Entry(len(self.entries), loader, OWN_CODE.where(), works_ahead=works_ahead)
+        entry = Entry(len(self.entries), loader, OWN_CODE.where(), works_ahead=works_ahead, sites=self._sites)
         for before in self.entries:
             is_gone = before.loader is None and before.iterator is None
             if is_gone and (before.place, before.described) == (entry.place, entry.described):
@@ -311,10 +332,14 @@ def _nothing() -> None:
     return None
 
 
-def _describe(loader: Any) -> dict[str, Any]:
+def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     """Fields of the event `loader`, as far as the loader tells."""
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
+    site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
+    fields.update(built=site.where, call=site.call, variable=site.variable)
+    fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
+    fields["queue_workers"] = _num_workers(dataset) if _is_queue(dataset) else None
     if collate is not None:
         found = OWN_CODE.defined(collate)
         fields.update(collate=found.name, collate_where=found.where, is_own_collate=found.is_own)
@@ -336,6 +361,11 @@ def _describe(loader: Any) -> dict[str, Any]:
 def _num_workers(loader: Any) -> int:
     found = getattr(loader, "num_workers", 0)
     return found if isinstance(found, int) else 0
+
+
+def _is_queue(dataset: Any) -> bool:
+    """Whether it is TorchIO's queue of patches, which has workers of its own."""
+    return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
 
 
 def _class_name(value: Any) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any, Callable
 
 from .ledger import Ledger
+from .windows import windows_around
 
 _MAX_SHAPES = 64
+_SYNCING = "DistributedDataParallel"
 
 
 class Networks:
@@ -40,8 +43,12 @@ class Networks:
                 ledger.mode = "validation"
         else:
             ledger.mode = ""
+            if type(module).__name__ == _SYNCING and module.require_backward_grad_sync:
+                stretch.num_synced += 1
         stretch.num_forwards += 1
         tensor = self._first_tensor((*args, *kwargs.values()))
+        if is_evaluating and tensor is not None and stretch.num_evaluating == 1:
+            stretch.windows = windows_around(sys._getframe(2), tensor.shape)
         if tensor is not None and tensor.dim() > 0:
             shape = tuple(tensor.shape)
             stretch.num_images += shape[0]

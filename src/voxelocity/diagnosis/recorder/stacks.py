@@ -107,7 +107,7 @@ class Stacks:
         was_counting = False
         while not self._stop.wait(self._period_s * draw(0.5, 1.5)):
             now = time.perf_counter()
-            is_counting = self._moment.is_counting()
+            is_counting = self._moment.is_counting() or self._is_predicting()
             if is_counting:
                 began = time.thread_time()
                 try:
@@ -118,6 +118,10 @@ class Stacks:
                     return
                 self.own_s += time.thread_time() - began
             before, was_counting = now, is_counting
+
+    def _is_predicting(self) -> bool:
+        """Whether a network predicts before any step has counted: perhaps none ever will."""
+        return self._moment.current_part() == "validation" and not self._moment.counted_steps()
 
     def look_once(self, seconds: float) -> None:
         """One look at every thread of interest, which counts for so many seconds."""

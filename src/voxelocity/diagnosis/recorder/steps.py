@@ -82,6 +82,9 @@ class Steps:
         self.num_steps = 0
         self.num_counted = 0
         self.num_forwards = 0
+        self.num_backwards = 0
+        self.num_synced = 0
+        self.num_batches = 0
         self.counted_s = 0.0
         self.own_s = 0.0
         self.training_keys: set[int] = set()
@@ -195,6 +198,9 @@ class Steps:
         if self.phase == "watched":
             for stretch in group.stretches:
                 self.num_forwards += stretch.num_learning
+                self.num_backwards += stretch.num_backwards
+                self.num_synced += stretch.num_synced
+                self.num_batches += stretch.has_batch
                 for shape, count in stretch.shapes.items():
                     if shape in self.shapes or len(self.shapes) < _MAX_SHAPES:
                         self.shapes[shape] = self.shapes.get(shape, 0) + count
@@ -253,6 +259,7 @@ class Steps:
             for shape, count in stretch.shapes.items():
                 shapes[shape] = shapes.get(shape, 0) + count
         largest = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
+        windows = next((stretch.windows for stretch in stretches if stretch.windows is not None), None)
         return {
             "kind": group.kind,
             "start_s": _round(stretches[0].start_s + self._start_age_s),
@@ -262,6 +269,9 @@ class Steps:
             "has_gradients": any(stretch.has_gradients for stretch in stretches),
             "batch_shapes": [[list(shape), count] for shape, count in largest],
             "where": next((stretch.where for stretch in stretches if stretch.where), ""),
+            "overlap": 0.0 if windows is None else round(windows.overlap, 4),
+            "windows_where": "" if windows is None else windows.place.where,
+            "windows_line": "" if windows is None else windows.place.line,
         }
 
     def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:

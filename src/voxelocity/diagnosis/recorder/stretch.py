@@ -27,6 +27,8 @@ class Stretch:
         has_batch: whether the fetch gave a batch.
         num_forwards: calls of a network; `num_evaluating` of them in evaluation mode or without gradients.
         num_backwards: calls of backward.
+        num_synced: learning calls of a network whose backward sums gradients over all ranks.
+        windows: how the windows of an evaluating call overlap, as far as is known.
         has_gradients: whether an evaluating call recorded gradients.
         shapes: of what the network was given, with counts.
     """
@@ -44,9 +46,11 @@ class Stretch:
         "num_evaluating",
         "num_forwards",
         "num_images",
+        "num_synced",
         "shapes",
         "start_s",
         "where",
+        "windows",
     )
 
     def __init__(self, label: str, key: int, where: str, now_s: float, part: str, stamp: Any) -> None:
@@ -58,7 +62,8 @@ class Stretch:
         self.end: tuple[float, Any] | None = None
         self.has_batch = False
         self.has_gradients = False
-        self.num_forwards = self.num_evaluating = self.num_backwards = self.num_images = 0
+        self.num_forwards = self.num_evaluating = self.num_backwards = self.num_images = self.num_synced = 0
+        self.windows: Any = None
         self.shapes: dict[tuple[int, ...], int] = {}
         self._host: dict[str, float] = {}
         self._stream: dict[str, float] = {}

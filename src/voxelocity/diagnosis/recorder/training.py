@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import weakref
 from typing import Any, Callable
 
 from .calls import Calls
@@ -17,11 +18,13 @@ from .describe import (
     describe_optimizer,
     describe_settings,
     device_of,
+    shown_sync_s,
 )
 from .device import CudaDevice
-from .experiments import all_experiments
+from .experiments import all_experiments, network_alone
 from .fetches import Fetches
 from .frames import skip_own_frames
+from .growth import Growth
 from .imports import Imports
 from .ledger import Ledger
 from .loaders import Loaders, hook_known_loaders
@@ -29,11 +32,14 @@ from .networks import Networks
 from .process import core_wait_s, rank_and_world_size
 from .profile import CaptureRange, Profiler
 from .settings import Settings
+from .sites import Sites
 from .steps import Steps, watch
 from .torch_hooks import TorchHooks
 from .trials import Trials
 from .workers import WorkerStart
 from .writer import Writer
+
+_WRAPPER = "DistributedDataParallel"
 
 
 class Training:
@@ -69,7 +75,8 @@ class Training:
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
         self.fetches = Fetches(writer)
         self._worker_start = WorkerStart(settings)
-        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start)
+        self._sites = Sites()
+        self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
         self._calls = Calls(writer, self.steps)
         self._trials = Trials(self.ledger)
         self._networks = Networks(torch, self.ledger)
@@ -83,7 +90,9 @@ class Training:
             new_profiler=new_profiler,
             conclude=conclude,
         )
+        self._growth = Growth(torch, writer)
         self._network: dict[str, Any] = {}
+        self._model: Callable[[], Any] = lambda: None
         self._device: Any = None
         self._num_modules = 0
         self._compiled_before: dict[str, Any] = {}
@@ -106,11 +115,18 @@ class Training:
         self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
         hook_known_loaders(self.loaders, self._imports.when_imported)
         self._trials.hook(self._imports.when_imported)
+        self._sites.hook(torch, self._imports.when_imported)
         self._calls.hook(gc, "collect", "gc.collect")
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
         skip_own_frames(torch)
-        for callback in (self.loaders.write, self.fetches.write, self._calls.write, self.steps.write_open):
+        for callback in (
+            self.loaders.write,
+            self.fetches.write,
+            self._calls.write,
+            self.steps.write_open,
+            self._growth.write,
+        ):
             self._writer.before_flush(callback)
         watch(self.steps)
         self.ledger.start(thread=threading.main_thread().ident)
@@ -123,6 +139,7 @@ class Training:
         self.loaders.unhook()
         self._hooks.unhook()
         self._calls.unhook()
+        self._sites.unhook()
         self._trials.unhook()
         self.fetches.unhook()
 
@@ -149,13 +166,21 @@ class Training:
             fields = describe_optimizer(
                 optimizer,
                 sets_to_none=self._hooks.sets_to_none,
-                forwards_per_step=steps.num_forwards / steps.num_counted,
+                per_step={
+                    "forwards": steps.num_forwards / steps.num_counted,
+                    "backwards": steps.num_backwards / steps.num_counted,
+                    "batches": steps.num_batches / steps.num_counted,
+                    "synced": steps.num_synced / steps.num_counted,
+                },
+                sync_s=shown_sync_s(self._model()),
                 where=self._hooks.optimizer_where,
+                site=self._sites.of(optimizer),
             )
             writer.write("optimizer", **fields)
         compiled = compile_counts()
         if compiled.get("frames") and steps.num_counted:
             writer.write("compile", **describe_compile(self._compiled_before, compiled))
+        self._growth.write(is_last=True)
         self._note_core_wait()
         if self._core_wait:
             writer.write("core wait", **self._core_wait)
@@ -177,6 +202,22 @@ class Training:
             seconds=self._settings.experiment_seconds,
         ):
             self._writer.write("experiment", **fields)
+        for fields in self._single_calls():
+            self._writer.write("experiment", **fields)
+
+    def _single_calls(self) -> list[dict[str, Any]]:
+        """The network alone, where it is called once for each sample of a batch."""
+        calls = round(self.steps.num_forwards / max(1, self.steps.num_counted))
+        shapes, network = self.steps.shapes, self._model()
+        shape = max(shapes, key=lambda one: shapes[one], default=())
+        if network is None or calls < 2 or len(shape) < 2 or shape[0] != 1 or "_orig_mod" in network._modules:
+            return []
+        inner = network._modules.get("module", network) if type(network).__name__ == _WRAPPER else network
+        dtype = getattr(self.torch, self._network.get("input_dtype", ""), None)
+        if dtype is None or not dtype.is_floating_point:
+            return []
+        seconds = self._settings.experiment_seconds
+        return network_alone(self.torch, inner, shape, calls, dtype, self._device, seconds)
 
     def _after_step(self, seconds: float, parts: dict[str, float]) -> None:
         if self.steps.num_steps == 1:
@@ -188,6 +229,8 @@ class Training:
                 self.ledger.device = CudaDevice(self.torch)
                 self.steps.restart()
         was_counting = self.steps.phase == "watched"
+        if was_counting and self.steps.num_counted:
+            self._growth.after_step(self.steps.num_counted, self._device)
         self._conductor.after_step(seconds, parts)
         if was_counting and self.steps.phase != "watched":
             self._note_core_wait()
@@ -203,6 +246,7 @@ class Training:
     def _look_at(self, network: Any, tensor: Any) -> None:
         """In the first counted forward pass, before the network runs."""
         self._device = device_of(network)
+        self._model = weakref.ref(network)
         self._writer.write("settings", **describe_settings(self.torch, self._device))
         dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
         self._network = describe_network(network, dtype, {})

@@ -1,6 +1,7 @@
 """Facts to findings, one module a family; each rule is a pure function. `RULES` holds all of them, in order of code."""
 
 from voxelocity.diagnosis.rules import (
+    calls,
     device,
     files,
     kernels,
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = tuple(
             *device.RULES,
             *precision.RULES,
             *kernels.RULES,
+            *calls.RULES,
             *threads.RULES,
             *loop.RULES,
             *validation.RULES,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s, steps_s
 from voxelocity.diagnosis.facts import Facts, SyncFacts
+from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
@@ -54,12 +55,16 @@ def unpinned(facts: Facts) -> Found | None:
         cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
         f"({percent(copy_s / steps_s(facts))}), from memory that the driver has to copy once more first.",
         evidence=[
-            f"{loader.kind}(pin_memory=False){at(loader.where)}",
+            f"{loader.kind}(pin_memory=False){at(loader.place)}",
             *_copy_line(facts),
         ],
         saves_s=copy_s * _PINNED_SAVED,
-        change=f"loader = {loader.kind}(..., pin_memory=True)\nimages = images.to('cuda', non_blocking=True)",
-        where=loader.where,
+        change=(
+            changed_call(loader.call, loader.variable, pin_memory="True")
+            or f"loader = {loader.kind}(..., pin_memory=True)"
+        )
+        + "\nimages = images.to('cuda', non_blocking=True)",
+        where=loader.place,
     )
 
 
@@ -72,11 +77,11 @@ def blocking_copy(facts: Facts) -> Found | None:
     return Found(
         cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
         f"({percent(copy_s / steps_s(facts))}), though they lie in pinned memory: nothing else runs meanwhile.",
-        evidence=[f"{loader.kind}(pin_memory=True){at(loader.where)}", *_copy_line(facts)],
+        evidence=[f"{loader.kind}(pin_memory=True){at(loader.place)}", *_copy_line(facts)],
         saves_s=copy_s * _PINNED_SAVED,
         change="images = images.to('cuda', non_blocking=True)\n"
         "# and the next batch's copy on a stream of its own: voxelocity.Feed(..., device='cuda') does both",
-        where=loader.where,
+        where=loader.place,
     )
 
 

@@ -68,7 +68,7 @@ def slow_storage(facts: Facts) -> Found | None:
         saves_s=made.gain_s(min(1.0, max(0.0, read_s - kept_s) / made.made_s)),
         basis="measured" if cached_s else "estimated",
         change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
-        where=made.loader.where if made.loader else "",
+        where=made.loader.place if made.loader else "",
     )
 
 
@@ -94,7 +94,7 @@ def small_files(facts: Facts) -> Found | None:
         saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),
         change="# once, before the training: one file an item\n"
         "numpy.save(f'{case}.npy', numpy.stack([read(file) for file in files_of(case)]))",
-        where=made.loader.where if made.loader else "",
+        where=made.loader.place if made.loader else "",
     )
 
 

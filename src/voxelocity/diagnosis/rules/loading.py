@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Mapping
 
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
+from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.making import THREADED, Making, making, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
@@ -28,14 +30,35 @@ _LATE_FACTOR = 3.0
 _NUM_BATCHES_JUDGED = 20
 # Workers that compute for so much of their time wait for cores and not for a source.
 _COMPUTING_SHARE = 0.75
+# A step that with workers still takes this many times what it computes is far from the ceiling, and is told why.
+_FAR_FROM_CEILING = 1.5
 
 
 def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
-    """The call of the person's own loader with so many workers."""
+    """The program's own call of its loader with so many workers; where a queue makes the patches, these are its."""
     assert made.loader is not None
-    pinned = ", pin_memory=True" if on_gpu(facts) else ""
-    return f"{made.loader.kind}(..., num_workers={num_workers}, persistent_workers=True{pinned})" + spin_hint(
-        facts, num_workers
+    if made.loader.queue_workers is not None:
+        return _queue_change(made.loader, num_workers) + spin_hint(facts, num_workers)
+    arguments = {"num_workers": str(num_workers), "persistent_workers": "True"}
+    if on_gpu(facts):
+        arguments["pin_memory"] = "True"
+    return loader_call(made.loader, arguments) + spin_hint(facts, num_workers)
+
+
+def loader_call(loader: LoaderFacts, arguments: Mapping[str, str]) -> str:
+    """The program's own call of its loader with these arguments; in general words where its source is not known."""
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return changed_call(loader.call, loader.variable, **arguments) or f"{loader.kind}(..., {given})"
+
+
+def _queue_change(loader: LoaderFacts, num_workers: int) -> str:
+    """TorchIO's queue takes the workers: they load whole subjects, and the loader only takes patches out of it."""
+    queue = changed_call(loader.dataset_call, loader.dataset_variable, num_workers=str(num_workers))
+    return (
+        (queue or f"queue = torchio.Queue(..., num_workers={num_workers})")
+        + "\n"
+        + loader_call(loader, {"num_workers": "0"})
+        + "  # stays 0: the queue has the workers"
     )
 
 
@@ -77,17 +100,30 @@ def own_thread(facts: Facts) -> Found | None:
     made = making(facts)
     if made is None or made.loader is None or not _is_torch_loader(made) or not waits_for_data(facts):
         return None
-    if made.num_workers > 0:
+    if made.num_workers > 0 or made.loader.queue_workers:
         return None
+    is_queue = made.loader.queue_workers is not None
     count = made.best_workers()
+    then_s = made.step_with(count)
+    limit = (
+        f", as making batches then keeps all cores busy; only less work a batch brings it down to the "
+        f"{duration_text(made.compute_s)} that it computes"
+        if then_s > _FAR_FROM_CEILING * made.compute_s
+        else ""
+    )
     return Found(
-        cause=f"With num_workers=0, {waiting_text(facts)}. {count} worker{'s' if count > 1 else ''} would make "
-        "the next "
-        f"batches meanwhile: a step would take {duration_text(made.step_with(count))}.",
-        evidence=[f"{made.loader.kind}(num_workers=0){at(made.loader.where)}", *making_lines(made)],
+        cause=f"With num_workers=0{' in the queue' if is_queue else ''}, {waiting_text(facts)}. "
+        f"{count_text(count, 'worker')} would make the next batches meanwhile: a step would take "
+        f"{duration_text(then_s)}{limit}.",
+        evidence=[
+            f"{'Queue' if is_queue else made.loader.kind}(num_workers=0){at(made.loader.place)}",
+            *making_lines(made),
+        ],
         saves_s=made.saves_s(count),
+        # The workers of a queue finish subjects in another order than one thread does.
+        risk="changes results" if is_queue else "safe",
         change=loader_change(facts, made, count),
-        where=made.loader.where,
+        where=made.loader.place,
     )
 
 
@@ -144,10 +180,10 @@ def too_few_workers(facts: Facts) -> Found | None:
         f"make{'' if made.num_workers > 1 else 's'} "
         f"a batch every {duration_text(made.made_s / made.num_workers)}, the network takes one every "
         f"{duration_text(made.compute_s)}; {waiting_text(facts)}, and cores are free.",
-        evidence=[f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}", *making_lines(made)],
+        evidence=[f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}", *making_lines(made)],
         saves_s=saves_s,
         change=loader_change(facts, made, count),
-        where=made.loader.where,
+        where=made.loader.place,
     )
 
 
@@ -170,13 +206,13 @@ def too_many_workers(facts: Facts) -> Found | None:
         f"a step takes {duration_text(made.step_s)}, with {count} it would take "
         f"{duration_text(made.step_with(count))}.",
         evidence=[
-            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}",
+            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",
             *making_lines(made),
             f"starting the workers took {duration_text(started_s)} in {len(starts)} epoch starts",
         ],
         saves_s=crowded_s + started_s,
         change=loader_change(facts, made, count),
-        where=made.loader.where,
+        where=made.loader.place,
     )
 
 
@@ -194,13 +230,13 @@ def restarted_workers(facts: Facts) -> Found | None:
         cause=f"Each of {len(starts)} epochs began with {duration_text(started_s / len(starts))} in which "
         f"{loader.num_workers} workers were started.",
         evidence=[
-            f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.where)}",
+            f"{loader.kind}(num_workers={loader.num_workers}, persistent_workers=False){at(loader.place)}",
             f"epoch starts: {duration_text(sum(one.seconds for one in starts))} in all, the first batches included",
         ],
         saves_s=started_s,
         basis="measured",
-        change=f"{loader.kind}(..., num_workers={loader.num_workers}, persistent_workers=True)",
-        where=loader.where,
+        change=loader_call(loader, {"num_workers": str(loader.num_workers), "persistent_workers": "True"}),
+        where=loader.place,
     )
 
 
@@ -242,11 +278,11 @@ def late_batches(facts: Facts) -> Found | None:
         f"more; with {ahead} made ahead by each worker, {waiting_text(facts)}.",
         evidence=[
             f"{len(seconds)} batches timed, the slowest {duration_text(seconds[-1])}",
-            f"{made.loader.kind}(num_workers={made.num_workers}, prefetch_factor={ahead}){at(made.loader.where)}",
+            f"{made.loader.kind}(num_workers={made.num_workers}, prefetch_factor={ahead}){at(made.loader.place)}",
         ],
         saves_s=saves_s,
-        change=f"{made.loader.kind}(..., num_workers={made.num_workers}, prefetch_factor={min(need, 16)})",
-        where=made.loader.where,
+        change=loader_call(made.loader, {"num_workers": str(made.num_workers), "prefetch_factor": str(min(need, 16))}),
+        where=made.loader.place,
     )
 
 
@@ -265,11 +301,11 @@ def threads_and_gil(facts: Facts) -> Found | None:
     return Found(
         cause=f"{made.loader.kind} makes batches in a thread of the program itself: {waiting_text(facts)}, as Python "
         "code of the thread and of the loop run in turn.",
-        evidence=[f"{made.loader.kind}{at(made.loader.where)}", *making_lines(made)],
+        evidence=[f"{made.loader.kind}{at(made.loader.place)}", *making_lines(made)],
         saves_s=min(room_s, made.saves_s(count)),
         change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)"
         + spin_hint(facts, count),
-        where=made.loader.where,
+        where=made.loader.place,
     )
 
 
@@ -293,14 +329,14 @@ def cores_used_up(facts: Facts) -> Found | None:
         f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step; "
         f"{waiting_text(facts)}, and another worker would have no core.",
         evidence=[
-            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.where)}",
+            f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",
             *making_lines(made),
             f"CPU time of a step's batch: {duration_text(made.cpu_s)}",
         ],
         saves_s=None,
         change="from voxelocity.monai import compile\n\n"
         "chain = compile(chain)  # the fixed transforms once and kept, the random ones in few passes",
-        where=made.loader.where,
+        where=made.loader.place,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import part_s, steps_s
 from voxelocity.diagnosis.facts import PARTS, Facts
+from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     calls_named,
@@ -55,12 +56,14 @@ def looping_optimizer(facts: Facts) -> Found | None:
     if optimizer is None or optimizer.implementation != "for-loop" or not is_shown(facts, seconds):
         return None
     has_fused = optimizer.name in _FUSED
+    way = "fused" if has_fused else "foreach"
     return Found(
         cause=f"{optimizer.name} takes {duration_text(seconds)} of {duration_text(steps_s(facts))} "
         f"({percent(seconds / steps_s(facts))}), in several operations for each parameter.",
         evidence=[f"{optimizer.name}: for-loop implementation"],
         saves_s=seconds * _FUSED_SAVED if has_fused else None,
-        change=f"optimizer = torch.optim.{optimizer.name}(..., {'fused' if has_fused else 'foreach'}=True)",
+        change=changed_call(optimizer.call, optimizer.variable, **{way: "True"})
+        or f"optimizer = torch.optim.{optimizer.name}(..., {way}=True)",
         where=optimizer.where,
     )
 

@@ -79,7 +79,7 @@ def throttled(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX504", "Other programs use the same cores", pool="machine")
+@rule("VX504", "Other programs use the same cores", pool="machine", is_context=True)
 def shared_cores(facts: Facts) -> Found | None:
     """The machine's cores do not suffice for all that runs on it."""
     host = facts.host

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from voxelocity.diagnosis.accounting.in_loop import MAKING_KINDS, making_places
-from voxelocity.diagnosis.accounting.watched import data_room_s, experiment_s, makes_alone, part_s, resident_s, steps_s
+from voxelocity.diagnosis.accounting.watched import (
+    at_counted_load,
+    data_room_s,
+    experiment_s,
+    makes_alone,
+    part_s,
+    resident_s,
+    steps_s,
+)
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
 from voxelocity.diagnosis.rules.seen import num_cores, num_samples, on_gpu, stacks_in
 
@@ -128,7 +136,8 @@ def making(facts: Facts) -> Making | None:
     """How the batches of the training are made; None where no step was counted or nothing is known of the making."""
     loader = training_loader(facts)
     steps = facts.counted
-    if loader is None or not steps:
+    if loader is None or not steps or loader.queue_workers:
+        # The workers of a queue make subjects, and its loader patches: no figure is of both.
         return None
     fetches = [one for one in facts.fetches if one.key == loader.key and one.num_batches > 0]
     num_batches = sum(one.num_batches for one in fetches)
@@ -171,8 +180,9 @@ def _alone_s(
     collate_cpu_s = sum(one.collate_cpu_s for one in fetches) / num_batches
     alone_s = experiment_s(facts, "items")
     if alone_s is not None and loader.num_workers > 0:
-        item_s = min(item_s, alone_s * sum(one.num_items for one in fetches) / num_batches)
-        collate_s = min(collate_s, experiment_s(facts, "collate") or collate_s)
+        num_items = sum(one.num_items for one in fetches) / num_batches
+        item_s = min(item_s, at_counted_load(facts, alone_s) * num_items)
+        collate_s = min(collate_s, at_counted_load(facts, experiment_s(facts, "collate") or collate_s))
     elif loader.num_workers > num_cores(facts):
         item_s, collate_s = item_cpu_s, collate_cpu_s
     cpu_s = item_cpu_s + collate_cpu_s

@@ -6,7 +6,8 @@ import re
 
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s
-from voxelocity.diagnosis.facts import OWN_FEED, Facts, StackFacts, TransformFacts
+from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
+from voxelocity.diagnosis.rules.changes import renamed_call
 from voxelocity.diagnosis.rules.loading import making_lines
 from voxelocity.diagnosis.rules.making import (
     Making,
@@ -61,7 +62,7 @@ def slow_collate(facts: Facts) -> Found | None:
         return None
     needed_s = made.batch_bytes / _COLLATE_BYTES_PER_S
     share = max(0.0, made.collate_s - needed_s) / made.made_s
-    place = made.loader.collate_where or made.loader.where
+    place = made.loader.collate_where or made.loader.place
     return Found(
         cause=f"{made.loader.collate or 'The collate function'} takes {duration_text(made.collate_s)} a step, "
         f"{percent(made.collate_s / made.made_s)} of what its batch takes; stacking "
@@ -126,9 +127,9 @@ def repeated_work(facts: Facts) -> Found | None:
         ],
         saves_s=_saved_s(facts, share),
         change="from voxelocity.monai import CacheDataset  # keeps what comes before the first random transform\n\n"
-        "data = CacheDataset(files, transform)  # or PersistentDataset(files, transform, cache_dir=...) if memory is "
-        "short",
-        where=loader.where if loader else "",
+        + _kept_dataset(loader)
+        + "  # or PersistentDataset(..., cache_dir=...) if memory is short",
+        where=loader.place if loader else "",
     )
 
 
@@ -193,7 +194,7 @@ def large_batches(facts: Facts) -> Found | None:
         saves_s=min(made.room_s, made.num_steps * min(made.wait_s, moved_s)),
         change="Compose([..., SelectItemsd(keys=('image', 'label')), CastToTyped(keys=('image', 'label'), "
         "dtype=('float32', 'uint8'))])  # last, so that crops and keys that nobody needs stay behind",
-        where=made.loader.where if made.loader else "",
+        where=made.loader.place if made.loader else "",
     )
 
 
@@ -290,6 +291,12 @@ def _kept_change(where: str, *, has_loader: bool) -> str:
         "    for index in ...:\n"
         "        scan = scans[index]  # and from here on what is random"
     )
+
+
+def _kept_dataset(loader: LoaderFacts | None) -> str:
+    """The program's own data set, as one that keeps its items."""
+    own = loader is not None and renamed_call(loader.dataset_call, loader.dataset_variable, "CacheDataset")
+    return own or "data = CacheDataset(files, transform)"
 
 
 RULES = (slow_collate, gunzip, repeated_work, dominant_random, large_batches, read_again)

@@ -10,8 +10,9 @@ from voxelocity.diagnosis.accounting.watched import watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Basis, Finding, Risk
 
-Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine"]
-"""The time that findings save from. What two findings of one pool save together is never more than the pool holds."""
+Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine", "memory"]
+"""The time that findings save from; "memory" costs none until it is used up. What two findings of one pool save
+together is never more than the pool holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Rule:
         pool: what it saves from.
         names_work: whether it names the slow work itself rather than a place that could hide it; such a cause goes
             before one that saves somewhat more.
+        is_context: whether it speaks of what other programs do; such a cause comes behind all of the program's own.
         find: what was found, once or for several places.
     """
 
@@ -48,6 +50,7 @@ class Rule:
     title: str
     pool: Pool
     names_work: bool
+    is_context: bool
     find: Find
 
     def __call__(self, facts: Facts) -> tuple[Finding, ...]:
@@ -73,10 +76,12 @@ class Rule:
         )
 
 
-def rule(code: str, title: str, *, pool: Pool, names_work: bool = False) -> Callable[[Find], Rule]:
+def rule(
+    code: str, title: str, *, pool: Pool, names_work: bool = False, is_context: bool = False
+) -> Callable[[Find], Rule]:
     """Makes a rule of a function from facts to what it found."""
 
     def make(find: Find) -> Rule:
-        return Rule(code=code, title=title, pool=pool, names_work=names_work, find=find)
+        return Rule(code=code, title=title, pool=pool, names_work=names_work, is_context=is_context, find=find)
 
     return make

@@ -81,7 +81,8 @@ def stack_line(stack: StackFacts, of: int) -> str:
     """One line of evidence: the share of the samples, the place, and its source."""
     share = stack.num_samples / max(1, of)
     function = f" in {stack.function}" if stack.function else ""
-    return f"{share * 100:.0f} % of the samples{function}, {stack.where}: {stack.line.strip()}"
+    place = f", {stack.where}: {stack.line.strip()}" if stack.where else ""
+    return f"{share * 100:.0f} % of the samples{function}{place}"
 
 
 def lines_of(stacks: Sequence[StackFacts], of: int, *, most: int = 3) -> list[str]:

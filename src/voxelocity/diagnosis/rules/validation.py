@@ -125,13 +125,13 @@ def waiting_validation(facts: Facts) -> Found | None:
         cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
         evidence=[
-            f"{loader.kind}(num_workers={workers}) {loader.where}" if loader else "no loader seen in validation",
+            f"{loader.kind}(num_workers={workers}) {loader.place}" if loader else "no loader seen in validation",
             f"{len(passes)} validations, the same scans each time",
         ],
         saves_s=saves_s,
         change=f"{loader.kind if loader else 'DataLoader'}(CacheDataset(files, transform), "
         f"num_workers={count}, persistent_workers=True)",
-        where=(loader.where if loader else "") or passes[0].where,
+        where=(loader.place if loader else "") or passes[0].where,
     )
 
 
@@ -166,14 +166,20 @@ def slow_metrics(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX406", "Windows of the validation overlap more than they need", pool="validation", names_work=True)
+@rule("VX406", "Windows overlap more than they need", pool="validation", names_work=True)
 def overlapping_windows(facts: Facts) -> Found | None:
     """Each voxel is computed many times over, as neighbouring windows share most of theirs."""
     passes = _validations(facts)
-    places = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
-    if not passes or not places or not facts.counted:
+    told = next((one for one in passes if one.overlap > _ENOUGH_OVERLAP), None)
+    lines = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
+    if not passes or (told is None and not lines):
         return None
-    overlap, seconds = _overlap(places[0].line), passes_s(facts, "validation")
+    if told is not None:
+        overlap, where, line = told.overlap, told.windows_where, told.windows_line.strip()
+    else:
+        overlap, where, line = _overlap(lines[0].line), lines[0].where, lines[0].line.strip()
+    seconds = passes_s(facts, "validation")
+    what = "Validation" if facts.counted else "Predicting"
     windows = sum(count * shape[0] for one in facts.passes for shape, count in one.batch_shapes if shape)
     scans = sum(one.num_items for one in facts.fetches if one.key in _validation_keys(facts))
     each = windows / scans if scans else 0.0
@@ -184,19 +190,28 @@ def overlapping_windows(facts: Facts) -> Found | None:
     if not is_shown(facts, saves_s):
         return None
     return Found(
-        cause=f"Validation takes {duration_text(seconds)} of {duration_text(watched_s(facts))} "
+        cause=f"{what} takes {duration_text(seconds)} of {duration_text(watched_s(facts))} "
         f"({percent(seconds / watched_s(facts))}), with windows that overlap by {percent(overlap)} along each axis; "
         f"with {percent(_ENOUGH_OVERLAP)} it would be {percent(left)} of the windows.",
         evidence=[
-            f"{places[0].where}: {places[0].line.strip()}",
-            f"{sum(one.num_forwards for one in passes)} calls of the network in validation",
+            *([f"{where}: {line}"] if where else []),
+            f"{sum(one.num_forwards for one in passes)} calls of the network without learning",
             *([f"{each:.0f} windows a scan"] if each else []),
         ],
         saves_s=saves_s,
         risk="changes results",
-        change=_OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", places[0].line.strip())
-        + "  # 0.25 is MONAI's default; more in the last validation only",
-        where=places[0].where,
+        change=(
+            _OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", line)
+            if _overlap(line)
+            else f"overlap = {_ENOUGH_OVERLAP}  # a step of half a window; now {overlap:g}"
+            + (f", for {line}" if line else "")
+        )
+        + (
+            "  # 0.25 is MONAI's default; more in the last validation only"
+            if facts.counted
+            else "  # MONAI's default: 0.25"
+        ),
+        where=where,
     )
 
 

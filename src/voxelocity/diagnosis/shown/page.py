@@ -10,6 +10,7 @@ from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
 from voxelocity.diagnosis.shown.wording import (
     beside_ceiling_text,
+    few_steps_text,
     gain_text,
     pace,
     per_second_text,
@@ -33,7 +34,7 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         OutputError: the file cannot be written.
     """
     facts = diagnosis.facts
-    findings = [finding_view(finding, number) for number, finding in enumerate(diagnosis.findings, start=1)]
+    findings = [finding_view(finding, number, facts) for number, finding in enumerate(diagnosis.findings, start=1)]
     context = {
         "title": title_text(facts),
         "verdict": diagnosis.verdict,
@@ -42,7 +43,7 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         "split_table": split_table(diagnosis.split),
         "ceiling": None
         if diagnosis.ceiling is None
-        else ceiling_view(diagnosis.ceiling, beside=beside_ceiling_text(diagnosis.split)),
+        else ceiling_view(diagnosis.ceiling, few=few_steps_text(facts), beside=beside_ceiling_text(diagnosis.split)),
         "causes": [view for view, one in zip(findings, diagnosis.findings, strict=True) if one.is_cause],
         "others": [view for view, one in zip(findings, diagnosis.findings, strict=True) if not one.is_cause],
         "not_measured": diagnosis.not_measured,
@@ -61,7 +62,7 @@ def _cards(diagnosis: Diagnosis) -> list[Card]:
         return []
     waiting = next((share.share for share in diagnosis.split if share.name == "waiting for data"), 0.0)
     causes = diagnosis.causes
-    first = f"the first: {gain_text(causes[0])}" if causes else "none that costs anything now"
+    first = f"the first: {gain_text(causes[0], diagnosis.facts)}" if causes else "none that costs anything now"
     cost = NOT_AVAILABLE if diagnosis.own_share is None else percent_text(diagnosis.own_share)
     images = "validation included"
     if seen.images_per_s is not None:

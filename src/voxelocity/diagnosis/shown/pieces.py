@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voxelocity.diagnosis.facts import PARTS, Step
+from voxelocity.diagnosis.facts import PARTS, Facts, Step
 from voxelocity.diagnosis.result import Ceiling, Finding, Share
 from voxelocity.diagnosis.shown.evidence.section import quantile
 from voxelocity.diagnosis.shown.looks import look_of, name_of, shown
@@ -76,11 +76,12 @@ def split_table(split: Sequence[Share]) -> Table:
     return Table(caption="The watched time by part", heads=("Part", "Time", "Share"), rows=[*rows, whole])
 
 
-def ceiling_view(ceiling: Ceiling, *, beside: str = "") -> CeilingView:
+def ceiling_view(ceiling: Ceiling, *, few: str = "", beside: str = "") -> CeilingView:
     """One step as it is and with its data always there, on one scale.
 
     Args:
         ceiling: of a step.
+        few: what is said where it rests on few steps.
         beside: a sentence on what it leaves out.
     """
     longest_s = max(ceiling.step_s, ceiling.resident_s, 1e-12)
@@ -93,7 +94,7 @@ def ceiling_view(ceiling: Ceiling, *, beside: str = "") -> CeilingView:
     factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
     entries = [(NETWORK, own), *([(DATA, waiting)] if waited_s > 0.0 else [])]
     return CeilingView(
-        words=f"{_ceiling_words(ceiling, factor)} {beside}".rstrip(),
+        words=f"{_ceiling_words(ceiling, factor, few)} {beside}".rstrip(),
         lanes=[
             Lane(name="As it is", text=_step_text(ceiling.step_s), parts=as_it_is),
             Lane(name="Data always there", text=_step_text(ceiling.resident_s), parts=[network]),
@@ -105,7 +106,7 @@ def ceiling_view(ceiling: Ceiling, *, beside: str = "") -> CeilingView:
     )
 
 
-def _ceiling_words(ceiling: Ceiling, factor: float) -> str:
+def _ceiling_words(ceiling: Ceiling, factor: float, few: str) -> str:
     if factor < 1.03:
         return (
             f"With its data always there a step takes as long as it does now ({duration_text(ceiling.step_s)}): "
@@ -113,7 +114,7 @@ def _ceiling_words(ceiling: Ceiling, factor: float) -> str:
         )
     return (
         f"If every batch were there when it is asked for, a step would take {duration_text(ceiling.resident_s)} "
-        f"instead of {duration_text(ceiling.step_s)}: {faster_text(factor, saved_share=1.0 - 1.0 / factor)}. "
+        f"instead of {duration_text(ceiling.step_s)}: {faster_text(factor, saved_share=1.0 - 1.0 / factor)}{few}. "
         "Faster loading can bring a step so much and no more."
     )
 
@@ -161,13 +162,13 @@ def steps_view(steps: Sequence[Step]) -> StepsView:
     )
 
 
-def finding_view(finding: Finding, number: int) -> FindingView:
+def finding_view(finding: Finding, number: int, facts: Facts) -> FindingView:
     """A finding as a card; `number` makes its key unique."""
     return FindingView(
         key=f"finding-{number}",
         code=finding.code,
         title=finding.title,
-        gain=gain_text(finding),
+        gain=gain_text(finding, facts),
         risk=risk_text(finding),
         changes_results=finding.risk == "changes results",
         cause=finding.cause,

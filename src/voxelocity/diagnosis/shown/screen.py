@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from voxelocity.core.terminal_text import as_ascii, printable, wrapped
+from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.looks import cells, look_of, shown
@@ -23,6 +24,7 @@ from voxelocity.diagnosis.shown.wording import (
     beside_ceiling_text,
     command_text,
     faster_text,
+    few_steps_text,
     gain_text,
     pace,
     per_second_text,
@@ -134,7 +136,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         yield Text()
         yield from _prose(
             f"Ceiling: with its data always there a step takes {duration_text(ceiling.resident_s)} instead of "
-            f"{duration_text(ceiling.step_s)} ({ceiling.basis}), "
+            f"{duration_text(ceiling.step_s)} ({ceiling.basis}{few_steps_text(diagnosis.facts)}), "
             f"{faster_text(factor, saved_share=1.0 - 1.0 / max(factor, 1.0))}. {beside_ceiling_text(diagnosis.split)}",
             columns,
         )
@@ -147,22 +149,24 @@ def _cures(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         yield Text("What to change", style="bold")
         for number, finding in enumerate(causes[:NUM_CURES], start=1):
             yield Text()
-            yield from _cure(number, finding, columns)
+            yield from _cure(number, finding, diagnosis.facts, columns)
     others = [*causes[NUM_CURES:], *(finding for finding in diagnosis.findings if not finding.is_cause)]
     if others:
         yield Text()
         yield Text("Also seen", style="bold")
         for finding in others[:NUM_CURES]:
-            yield from _prose(f"{finding.code} {finding.title}; {gain_text(finding)}", columns, hanging="  ")
+            yield from _prose(
+                f"{finding.code} {finding.title}; {gain_text(finding, diagnosis.facts)}", columns, hanging="  "
+            )
         if len(others) > NUM_CURES:
             yield from _prose(f"and {len(others) - NUM_CURES} more on the page", columns, hanging="  ")
 
 
-def _cure(number: int, finding: Finding, columns: int) -> Iterator[Text]:
+def _cure(number: int, finding: Finding, facts: Facts, columns: int) -> Iterator[Text]:
     indent = "   "
     yield from _prose(f"{number}. {finding.title} [{finding.code}]", columns, hanging=indent, style="bold")
     yield from _prose(finding.cause, columns, indent=indent)
-    figures = f"Gain: {gain_text(finding).removeprefix('gain ')}. Risk: {risk_text(finding)}."
+    figures = f"Gain: {gain_text(finding, facts).removeprefix('gain ')}. Risk: {risk_text(finding)}."
     yield from _prose(figures, columns, indent=indent)
     where = f" at {finding.where}" if finding.where else ""
     yield from _prose(f"Change{where}:", columns, indent=indent)

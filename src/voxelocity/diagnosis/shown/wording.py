@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.diagnosis.accounting.watched import counted_images, step_s
+from voxelocity.diagnosis.accounting.watched import FEW_STEPS, counted_images, step_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding, Share
-from voxelocity.report.quantities import NOT_AVAILABLE, rate_text
+from voxelocity.report.quantities import NOT_AVAILABLE, count_text, rate_text
 
 # A gain below this reads better as time saved than as a factor.
 _LEAST_FACTOR = 1.095
@@ -48,11 +49,12 @@ def pace(diagnosis: Diagnosis) -> Pace:
     )
 
 
-def gain_text(finding: Finding) -> str:
+def gain_text(finding: Finding, facts: Facts) -> str:
     """What the change would bring, with how it is known: "about 2.6 times faster (measured)"."""
     if finding.speedup is None or finding.saves_s is None:
         return "gain not known from what was seen"
-    return f"{faster_text(finding.speedup, saved_share=finding.saves_s / max(finding.of_s, 1e-9))} ({finding.basis})"
+    faster = faster_text(finding.speedup, saved_share=finding.saves_s / max(finding.of_s, 1e-9))
+    return f"{faster} ({finding.basis}{few_steps_text(facts)})"
 
 
 def faster_text(factor: float, *, saved_share: float) -> str:
@@ -75,6 +77,12 @@ def percent_text(share: float) -> str:
     """A share in whole per cent; "<1 %" rather than a 0 for what is there."""
     percent = share * 100.0
     return "<1 %" if 0.0 < percent < 0.5 else f"{percent:.0f} %"
+
+
+def few_steps_text(facts: Facts) -> str:
+    """ ", from only 6 steps" where so few were counted that figures are rough; "" where there are enough."""
+    num_counted = len(facts.counted)
+    return f", from only {count_text(num_counted, 'step')}" if 0 < num_counted < FEW_STEPS else ""
 
 
 def beside_ceiling_text(split: Sequence[Share]) -> str:
@@ -103,8 +111,8 @@ def title_text(facts: Facts) -> str:
 
 
 def _until_options(words: Sequence[str]) -> Sequence[str]:
-    """The words up to and with the first that is no option after the program's name, such as the script."""
-    for place, word in enumerate(words[1:], start=1):
-        if not word.startswith("-"):
-            return words[: place + 1]
+    """The words up to and with the first that is neither an option nor the value of one of Python's: the script."""
+    for place, (before, word) in enumerate(itertools.pairwise(words)):
+        if not word.startswith("-") and before not in ("-W", "-X"):
+            return words[: place + 2]
     return words[:1]

@@ -47,6 +47,7 @@ _CLASS_NOISE = re.compile(
     "__(dict|weakref|doc|module|annotations|annotate|abstractmethods|parameters|orig_bases|firstlineno"
     "|static_attributes|dataclass_params)__|_abc_impl|_is_protocol|_is_runtime_protocol"
 )
+_DICOM_NAME = re.compile(r"\.(dcm|dicom|ima)$", re.IGNORECASE)
 _MAX_DEPTH = 200
 
 
@@ -54,13 +55,14 @@ class Content:
     """Digests of objects. What could not be read is in `doubts`, in words; such a digest says too little.
 
     Args:
-        with_files: text that names an existing file or folder counts with size and time of change of the file, or of
-            the files in the folder; otherwise `Path` objects and absolute paths to files do so, and nothing else.
+        with_files: text that names an existing file or folder counts with the facts of the file, or of the files in the
+            folder (`path_facts`); otherwise `Path` objects and absolute paths to files do so, and nothing else.
+        folders: what is known of folders already.
     """
 
-    def __init__(self, *, with_files: bool = False) -> None:
+    def __init__(self, *, with_files: bool = False, folders: FolderFacts | None = None) -> None:
+        self._folders = (folders or FolderFacts()) if with_files else None
         self.doubts: list[str] = []
-        self._with_files = with_files
         self._drawn: frozenset[str] = frozenset()
         self._open: dict[int, int] = {}
         # With the objects themselves, as an id is used again when its object is gone.
@@ -86,9 +88,8 @@ class Content:
         return found
 
     def _plain(self, value: object) -> bytes:
-        if isinstance(value, str) and (self._with_files or os.path.isabs(value)):
-            facts = path_facts(value, folders=self._with_files)
-            return digest("str", value, *facts)
+        if isinstance(value, str) and (self._folders is not None or os.path.isabs(value)):
+            return digest("str", value, *path_facts(value, folders=self._folders))
         return digest(type(value).__name__, repr(value))
 
     def _compound(self, value: Any, where: str) -> bytes:
@@ -99,7 +100,7 @@ class Content:
         if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
             return self._array(value, where)
         if isinstance(value, PurePath):
-            return digest("path", str(value), *path_facts(str(value), folders=self._with_files))
+            return digest("path", str(value), *path_facts(str(value), folders=self._folders))
         if isinstance(value, (dict, types.MappingProxyType)):
             return digest("dict", _name(type(value)), *self._pairs(value, where))
         if isinstance(value, (list, tuple, collections.deque)):
@@ -270,17 +271,68 @@ def digest(*parts: str | bytes) -> bytes:
     return total.digest()
 
 
-def path_facts(path: str, *, folders: bool) -> list[str]:
-    """Path, size and time of change of this file, or of the files in this folder; nothing where there is neither."""
+def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
+    """Facts of this file, or of the files in this folder if `folders` is given; nothing where there is neither.
+
+    A file's facts are what its path leads to, size, times of content and of inode, and inode: one of the same size and
+    time in its place has other ones. One level of a folder counts, as a word in an item may name one above everything.
+    """
     if "\0" in path or len(path) > 4096:
         return []
     if os.path.isfile(path):
-        return [_file_facts(path)]
-    if folders and path and os.path.isdir(path):
-        with os.scandir(path) as found:
-            # One level, as a word in an item may happen to name a folder above everything.
-            return sorted(_file_facts(one.path) if one.is_file() else f"{os.path.abspath(one.path)}/" for one in found)
+        return [_file_facts(os.path.realpath(path))]
+    if folders is not None and path and os.path.isdir(path):
+        return folders.of(path)
     return []
+
+
+class FolderFacts:
+    """Facts of the files in folders. A folder is listed again once a file came to it, went, or was put in place.
+
+    So a file that was written to in place is noticed by the next data set, or the next process, and an access to an
+    item costs one look at its folder and not one at each slice of a series. A copy begins empty.
+    """
+
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, ...], list[str]]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FolderFacts, ()
+
+    def of(self, folder: str) -> list[str]:
+        """Of the files that count: all but hidden ones, or in a folder with DICOM files those that may be DICOM."""
+        status = os.stat(folder)
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        known = self._known.get(folder)
+        if known is None or known[0] != stamp:
+            known = self._known[folder] = (stamp, _facts_in(folder))
+        return known[1]
+
+
+def _facts_in(folder: str) -> list[str]:
+    parent = os.path.realpath(folder)
+    with os.scandir(parent) as found:
+        entries = [one for one in found if not one.name.startswith(".")]
+    if any(_DICOM_NAME.search(one.name) for one in entries):
+        # Readers of series pass over the rest or refuse it, so what is written next to the slices changes nothing.
+        entries = [one for one in entries if _may_be_dicom(one)]
+    return sorted(_entry_facts(one) for one in entries)
+
+
+def _may_be_dicom(entry: os.DirEntry[str]) -> bool:
+    suffix = os.path.splitext(entry.name)[1]
+    # Slices named by their UID end in a number.
+    is_named_so = suffix == "" or suffix[1:].isdigit() or _DICOM_NAME.search(entry.name) is not None
+    return is_named_so and entry.is_file()
+
+
+def _entry_facts(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return f"{entry.name}:{_file_facts(os.path.realpath(entry.path))}"
+    return _file_facts(entry.path) if entry.is_file() else f"{entry.path}/"
 
 
 def _file_facts(path: str) -> str:
@@ -288,8 +340,8 @@ def _file_facts(path: str) -> str:
         status = os.stat(path)
     except OSError as error:
         # A broken link, or a file that goes away meanwhile: as good a fact as any other.
-        return f"{os.path.abspath(path)}:{error.errno}"
-    return f"{os.path.abspath(path)}:{status.st_size}:{status.st_mtime_ns}"
+        return f"{path}:{error.errno}"
+    return f"{path}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
 
 
 def _name(cls: type) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from monai.transforms import Compose
 
 from voxelocity.core.errors import DatasetError
-from voxelocity.interop.monai.content import Content, digest, path_facts
+from voxelocity.interop.monai.content import Content, FolderFacts, digest, path_facts
 from voxelocity.interop.monai.versions import versions_below_all
 
 COMPOSE_OPTIONS = ("map_items", "unpack_items", "lazy", "overrides")
@@ -37,8 +37,8 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
     """The fingerprint of a transform, a `Compose` or a list of transforms; the same in every process.
 
     It is made of each transform's class and attributes, all the way down: arrays by their bytes, files named by a
-    `Path` or an absolute path by size and time of change, functions and classes of installed packages by name and
-    version, and of anybody's own by their code, constants, defaults, closures and globals. Random states and drawn
+    `Path` or an absolute path by real path, size, times and inode, functions and classes of installed packages by name
+    and version, and of anybody's own by their code, constants, defaults, closures and globals. Random states and drawn
     numbers are left out. The versions of Python, MONAI, torch, numpy, scipy and nibabel always count.
 
     Costs about ten milliseconds for a usual chain. Calls no transform.
@@ -55,16 +55,20 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
     return Fingerprint(digest(*parts).hex(), tuple(content.doubts))
 
 
-def item_identity(item: object) -> str:
-    """What an item of a data set is: numbers and text by value, arrays by their bytes, files by path, size and time.
+def item_identity(item: object, folders: FolderFacts | None = None) -> str:
+    """What an item of a data set is: numbers and text by value, arrays by their bytes, files by `content.path_facts`.
 
-    A text that names an existing file, or a folder, stands for it: a change of the size or the time of change of the
-    file, or of one that lies in the folder, gives another identity. No file is opened.
+    A text that names an existing file, or a folder, stands for it: another size, time or inode of the file, or of one
+    that lies in the folder, gives another identity. No file is opened.
+
+    Args:
+        item: of a data set.
+        folders: what is known of folders already, and will be; each is listed now if it is not given.
 
     Raises:
         DatasetError: the item holds an object that cannot be read.
     """
-    content = Content(with_files=True)
+    content = Content(with_files=True, folders=folders)
     found = content.of(item, "item")
     if content.doubts:
         raise DatasetError(
@@ -74,16 +78,22 @@ def item_identity(item: object) -> str:
     return found.hex()
 
 
-def source_facts(item: object) -> list[str]:
-    """Path, size and time of change of every existing file, or folder, that the item names; others are passed over."""
+def source_facts(item: object, folders: FolderFacts | None = None) -> list[str]:
+    """`content.path_facts` of every existing file, or folder, that the item names; others are passed over.
+
+    Args:
+        item: of a data set.
+        folders: as in `item_identity`.
+    """
+    folders = FolderFacts() if folders is None else folders
     if isinstance(item, (str, PurePath)):
-        return path_facts(str(item), folders=True)
+        return path_facts(str(item), folders=folders)
     parts: Sequence[object] = ()
     if isinstance(item, Mapping):
         parts = tuple(item.values())
     elif isinstance(item, (list, tuple)):
         parts = item
-    return [fact for part in parts for fact in source_facts(part)]
+    return [fact for part in parts for fact in source_facts(part, folders)]
 
 
 def _short_name(transform: object) -> str:

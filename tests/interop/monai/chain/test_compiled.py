@@ -134,7 +134,7 @@ def test_what_decides_on_a_kept_item_gives_another_entry(
     for chain in (first, same, other(tmp_path)):
         chain.prepared(item)
     assert (_calls(first), _calls(same)) == (1, 0)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.pt"))) == 2
 
 
 def test_items_without_metadata_are_kept_apart(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -45,8 +47,11 @@ def test_items_come_back_with_affine_metadata_and_history(sets):
     item = sets.CacheDataset([image], chain, progress=False)[0]
     assert isinstance(item, MetaTensor)
     assert item.meta["name"] == "case"
-    # Of what is the same every time: the rest is made in one pass, and cannot be inverted.
-    assert [step["class"] for step in item.applied_operations] == ["Flip"]
+    # Of what is the same every time: the rest is made in one pass, and says that it cannot be inverted.
+    assert [step["class"].split(" (")[0] for step in item.applied_operations] == ["Flip", "RandSpatialCrop"]
+    with pytest.raises(RuntimeError, match="applying transform") as caught:
+        chain.inverse(item)
+    assert re.search(r"RandSpatialCrop \(made by voxelocity.monai.*lower=False", str(caught.value.__cause__))
     whole = sets.CacheDataset([image], sets.compile(chain, lower=False), progress=False)[0]
     assert [step["class"] for step in whole.applied_operations] == ["Flip", "RandSpatialCrop"]
     item.meta["name"] = "other"

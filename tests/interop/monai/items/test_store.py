@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import shutil
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from monai.data import MetaTensor
+from torch.utils.serialization import config
 
 from voxelocity.core.errors import OutputError
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems, bytes_of
@@ -170,6 +172,47 @@ def test_an_item_that_holds_an_object_is_told_once_and_not_kept(tmp_path: Path) 
         "item['reader'] is a threading.Event, and files hold plain data alone. Make such values after the first random "
         "transform, or use cache='memory'"
     ]
+
+
+def test_processes_that_come_later_do_not_read_a_file_that_was_found_whole(tmp_path: Path) -> None:
+    item = {"image": torch.zeros(2**20)}
+    FolderItems(tmp_path, warn=_never).get_or_make(KEY, lambda: item)
+    file = tmp_path / f"voxelocity-{KEY}.pt"
+
+    def bytes_read() -> int:
+        # Every process has a store of its own.
+        store, before = FolderItems(tmp_path, warn=_never), _bytes_read()
+        assert store.get_or_make(KEY, Maker(lambda: None))["image"].shape == (2**20,)
+        return _bytes_read() - before
+
+    assert bytes_read() > file.stat().st_size
+    assert bytes_read() < 100_000
+    os.utime(file, ns=(5, 5))
+    assert bytes_read() > file.stat().st_size
+    file.with_suffix(".ok").write_text("cut")
+    assert bytes_read() > file.stat().st_size
+    assert bytes_read() < 100_000
+
+
+def test_a_file_is_mapped_by_its_own_call_and_not_by_an_option_of_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where the option is the process's, what another thread loads from memory meanwhile would fail.
+    store, load, seen = FolderItems(tmp_path, warn=_never), torch.load, []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        seen.append((options["mmap"], config.load.mmap))
+        return load(*args, **options)
+
+    store.get_or_make(KEY, _image)
+    monkeypatch.setattr(torch, "load", watched)
+    assert store.get_or_make(KEY, Maker(lambda: None))["id"] == 7
+    assert seen == [(True, False)]
+
+
+def _bytes_read() -> int:
+    """By this process so far, mapped memory not counted."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 @pytest.mark.parametrize("how", ["cut", "changed", "one bit", "emptied"])

@@ -15,6 +15,8 @@ _PHASES = {
     "watched": "counted",
     "profiled": "slowed down by the profiler",
     "resident": "on batches that were there",
+    "unchanged": "unchanged, between these",
+    "refilled": "not counted: on batches made ahead",
 }
 
 

@@ -13,6 +13,7 @@ from monai.transforms.compose import Compose
 from voxelocity.interop.monai.chain.fixed import FixedPart, FixedStage
 from voxelocity.interop.monai.chain.plan import ChainPlan, PlanRow
 from voxelocity.interop.monai.chain.split import split
+from voxelocity.interop.monai.compared import why_not_compared
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Stage, Walker
@@ -40,13 +41,14 @@ class Chain:
 
     # Without a __dict__, so that MONAI's `set_rnd`, which looks for transforms in whatever a data set holds, seeds the
     # chain's transforms once: as the data set's `transform`.
-    __slots__ = ("_compose", "_exact_noise", "_lower", "_num_made", "_seconds_making", "fixed", "random")
+    __slots__ = ("_compose", "_exact_noise", "_lower", "_num_made", "_seconds_making", "_why_off", "fixed", "random")
 
     def __init__(self, compose: Compose, *, lower: bool = True, exact_noise: bool = False) -> None:
         parts = split(compose)
         self._compose, self._lower, self._exact_noise = compose, lower, exact_noise
-        self.fixed = FixedPart(parts.fixed, map_items=parts.map_items, replace=lower)
-        known = lowerings(exact_noise=exact_noise) if lower else {}
+        self._why_off = why_not_compared() if lower else "turned off"
+        self.fixed = FixedPart(parts.fixed, map_items=parts.map_items, replace=self.is_lowered)
+        known = lowerings(exact_noise=exact_noise) if self.is_lowered else {}
         self.random = Walker(parts.random, lowerings=known, map_items=parts.map_items)
         self._num_made, self._seconds_making = 0, 0.0
 
@@ -55,8 +57,8 @@ class Chain:
 
     @property
     def is_lowered(self) -> bool:
-        """Whether the engine's own may run in place of MONAI's transforms."""
-        return self._lower
+        """Whether the engine's own may run in place of MONAI's transforms: not with a MONAI that was not compared."""
+        return not self._why_off
 
     def like(self, compose: Compose) -> Chain:
         """Another chain with these settings."""
@@ -82,8 +84,8 @@ class Chain:
         """What happens with each transform, and what each has cost so far."""
         rows = [_row(stage, "cached", stage.faster is not None) for stage in self.fixed.stages]
         rows += [_row(stage, "drawn anew", stage.lowering is not None) for stage in self.random.stages]
-        if not self._lower:
-            rows = [replace(row, reason="turned off") for row in rows]
+        if not self.is_lowered:
+            rows = [replace(row, reason=self._why_off) for row in rows]
         if any(stage.lowering is not None for stage in self.random.stages):
             ms = 1e3 * self._seconds_making / self._num_made if self._num_made else None
             rows.append(PlanRow(stage="(fused passes)", part="drawn anew", how="engine", reason="", ms=ms))

@@ -16,7 +16,7 @@ from voxelocity import __version__
 from voxelocity.interop.monai.chain.chain import Chain
 from voxelocity.interop.monai.chain.plan import ChainPlan
 from voxelocity.interop.monai.chain.split import ChainError, as_compose
-from voxelocity.interop.monai.content import digest
+from voxelocity.interop.monai.content import FolderFacts, digest
 from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems
 from voxelocity.observe import available_memory_bytes
@@ -47,8 +47,8 @@ def compile(
             made of.
         cache: "memory" keeps prepared items in this process, "off" keeps none, anything else is a folder that keeps
             them for later runs and other processes. Each worker process of a loader has a memory of its own, so with
-            workers a folder is the better place. What is kept is found by the files of an item (path, size, time of
-            change) or its values, and by the whole content of the deterministic transforms: class, arguments, versions
+            workers a folder is the better place. What is kept is found by the files of an item (path, size, times,
+            inode) or its values, and by the whole content of the deterministic transforms: class, arguments, versions
             and the code of functions.
         cache_max_bytes: of the items in memory; by default half of what is free now.
         lower: False runs every transform as MONAI's: the off switch, and what `check` compares with.
@@ -88,6 +88,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         self.chain = chain
         self._store = store
         self._content = content
+        self._folders = FolderFacts()
         self._parts: dict[tuple[int, int | None], Chain] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +128,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
     def _key(self, item: Any) -> str:
         """The name of the item's entry: all that decides on what is prepared."""
         options = [_FORMAT, __version__, self.chain.is_lowered, int(self.map_items), get_track_meta()]
-        return digest(self._content.digest, item_identity(item), repr(options)).hex()
+        return digest(self._content.digest, item_identity(item, self._folders), repr(options)).hex()
 
     def sketch(self, item: Any) -> Any:
         """What the chain makes of an item, with its voxels drawn and not made yet, as batches are made of it."""

@@ -19,7 +19,7 @@ from monai.utils import convert_to_tensor
 from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.interop.monai.content import digest
+from voxelocity.interop.monai.content import FolderFacts, digest
 from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.chain import as_it_is
 from voxelocity.interop.monai.datasets.plain import Dataset
@@ -34,10 +34,11 @@ _Transforms = Sequence[Callable[..., Any]] | Callable[..., Any]
 class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
     """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once an item and folder.
 
-    The name of a file is made of everything that decides on its content: `hash_func` of the item, path, size and time
-    of every file that the item names, the fingerprint of the fixed part of the chain, `hash_transform` of it, and the
-    options. A change of any of these gives another file; nothing stale is loaded. The chain is looked at when the data
-    set is made, at `set_data`, and when `transform` is replaced.
+    The name of a file is made of everything that decides on its content: `hash_func` of the item, path, size, times and
+    inode of every file that the item names, the fingerprint of the fixed part of the chain, `hash_transform` of it, and
+    the options. A change of any of these gives another file; nothing stale is loaded. The chain is looked at when the
+    data set is made, at `set_data`, and when `transform` is replaced; a folder that an item names, when a file comes
+    there or goes.
 
     A chain that cannot be fingerprinted (told once, with the reason) is kept for this data set alone: its files are
     removed when it goes.
@@ -86,6 +87,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self._files: ItemFiles | None = None if self.cache_dir is None else self._open_files(self.cache_dir)
         self._is_doubt_told = False
+        self._folders = FolderFacts()
         self._read_chain()
 
     @property
@@ -101,6 +103,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
     def set_data(self, data: Sequence[Any]) -> None:
         """Takes other items and removes the files of this class from the folder; files of others stay."""
         self.data = data
+        self._folders = FolderFacts()
         if self._files is not None:
             self._files.clear()
         self._read_chain()
@@ -149,7 +152,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         parts = [
             _FORMAT,
             self.hash_func(item).hex(),
-            source_facts(item),
+            source_facts(item, self._folders),
             self._chain_digest,
             self.transform_hash,
             [self.reset_ops_id, self.track_meta, get_track_meta()],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxelocity.core.jit import has_numba
+from voxelocity.interop.monai.compared import why_not_readable
 from voxelocity.interop.monai.ranges import plain_class
 
 
@@ -43,7 +44,7 @@ def why_not(transform: object) -> str:
         return "Numba is not installed, so no loop can be compiled"
     way = _ways().get(plain_class(transform))
     if way is not None:
-        return way.why_not(transform)
+        return why_not_readable(transform) or way.why_not(transform)
     name = type(transform).__name__
     for known in _ways():
         if isinstance(transform, known):

@@ -22,7 +22,6 @@ from typing import Any, Final
 import torch
 from monai.data.utils import SUPPORTED_PICKLE_MOD
 from monai.utils import look_up_option
-from torch.utils.serialization import config as torch_config
 
 from voxelocity.core.errors import OutputError
 from voxelocity.data.cache import PassingLocks
@@ -30,8 +29,7 @@ from voxelocity.interop.monai.items.archive import first_damaged
 
 ABSENT: Final = object()
 """What `load` gives where there is no entry."""
-_options: Any = torch_config
-_NAME = re.compile(r"voxelocity-[0-9a-f]+(-once-[0-9a-f]+)?\.pt")
+_NAME = re.compile(r"voxelocity-(?P<key>[0-9a-f]+(-once-[0-9a-f]+)?)\.(pt|ok)")
 _TEMP = re.compile(r"\.voxelocity-.+\.tmp")
 _MAX_TEMP_AGE_S = 86400.0
 # Whatever a damaged file makes the reader of archives or of pickles raise; errors of the disk are none of these.
@@ -83,7 +81,7 @@ class ItemFiles:
         self._pickle_module = pickle_module
         self._pickle_protocol = pickle_protocol
         self._is_told = False
-        self._verified: dict[str, tuple[int, int, int]] = {}
+        self._verified: dict[str, str] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -110,9 +108,7 @@ class ItemFiles:
         path = self.path(key)
         try:
             self._verify(path)
-            # By the option and not by the argument, which people who replace `torch.load` do not expect.
-            with _options.patch("load.mmap", True):
-                return torch.load(path, weights_only=self._weights_only)
+            return torch.load(path, mmap=True, weights_only=self._weights_only)
         except FileNotFoundError:
             return ABSENT
         except _DAMAGE as error:
@@ -125,17 +121,25 @@ class ItemFiles:
             return ABSENT
 
     def _verify(self, path: Path) -> None:
-        """Raises ValueError for a file whose bytes are not those that were written. Looked at once in a process.
+        """Raises ValueError for a file whose bytes are not those that were written.
 
-        torch compares checksums of what it reads, and not of what it maps.
+        torch compares checksums of what it reads, and not of what it maps. The file is read once: that it was whole
+        stands in a small file next to it, by inode, size and times, for the processes that come later, which may be the
+        workers of each epoch.
         """
-        facts = path.stat()
-        seen = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
-        if self._verified.get(path.name) != seen:
+        status = path.stat()
+        seen = f"whole: {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
+        if self._verified.get(path.name) == seen:
+            return
+        mark = path.with_suffix(".ok")
+        if _text_of(mark) != seen:
             damaged = first_damaged(path)
             if damaged:
                 raise ValueError(f"the checksum of {damaged} in it is wrong")
-            self._verified[path.name] = seen
+            # A folder that cannot be written to costs the reading once in each process.
+            with contextlib.suppress(OSError):
+                mark.write_text(seen)
+        self._verified[path.name] = seen
 
     def save(self, key: str, item: Any) -> None:
         """Writes the item, or tells once that it could not: then it is prepared again when it is needed."""
@@ -154,7 +158,8 @@ class ItemFiles:
     def clear(self, is_meant: Callable[[str], bool] = lambda _key: True) -> None:
         """Removes entries, and nothing else that lies in the folder. Mapped items stay valid."""
         for path in self._folder.iterdir():
-            if _NAME.fullmatch(path.name) and is_meant(path.name.removeprefix("voxelocity-").removesuffix(".pt")):
+            found = _NAME.fullmatch(path.name)
+            if found and is_meant(found["key"]):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
@@ -208,6 +213,14 @@ class _Watched:
 
     def flush(self) -> None:
         self._file.flush()
+
+
+def _text_of(path: Path) -> str:
+    """What stands in the file; "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _first_line(error: BaseException) -> str:

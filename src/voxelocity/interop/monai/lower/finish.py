@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -34,4 +33,4 @@ def _made(sketches: list[Sketch]) -> list[Any]:
     drawn = [sketch for sketch in sketches if sketch.kept is None]
     run([sketch.piece(out) for sketch, out in zip(drawn, outs, strict=True)])
     made = (sketch.dressed(out.to(sketch.dtype)) for sketch, out in zip(drawn, outs, strict=True))
-    return [next(made) if sketch.kept is None else copy.deepcopy(sketch.kept) for sketch in sketches]
+    return [next(made) if sketch.kept is None else sketch.kept_copy() for sketch in sketches]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,15 @@ import torch
 from monai.data.meta_obj import MetaObj, get_track_meta
 from monai.data.meta_tensor import MetaTensor
 from monai.data.utils import affine_to_spacing
-from monai.utils import convert_to_tensor
+from monai.utils import TraceKeys, convert_to_tensor
 
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp
+
+_REFUSAL = (
+    "made by voxelocity.monai, which keeps nothing to invert it by; for inverses use voxelocity.monai.compile(chain, "
+    "lower=False), in a data set too"
+)
 
 
 class Sketch:
@@ -29,7 +35,8 @@ class Sketch:
         kept: the value itself, where the result is to be a copy of it, of its own type; None once there is a step.
         is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when the sketch was made.
         meta: of that MetaTensor but for its affine; this sketch's own dictionary.
-        applied_operations: of the source. Changes that are drawn are not added: they cannot be inverted.
+        applied_operations: of the source. Of the changes that are drawn the last one stands there, as one that MONAI
+            cannot invert.
     """
 
     def __init__(self, value: torch.Tensor) -> None:
@@ -124,6 +131,12 @@ class Sketch:
         self._is_placed_anew = True
         self._to_source = self._to_source @ matrix
 
+    def refuse_inverse(self, name: str) -> None:
+        """Tells in the history, whose last entry is in MONAI's error, why this transform cannot be inverted."""
+        if self.applied_operations and _REFUSAL in self.applied_operations[-1].get(TraceKeys.CLASS_NAME, ""):
+            self.applied_operations.pop()
+        self.applied_operations.append({TraceKeys.CLASS_NAME: f"{name} ({_REFUSAL})"})
+
     def branch(self) -> Sketch:
         """Another sketch of the same source with the same steps so far, to be continued on its own."""
         twin = object.__new__(Sketch)
@@ -151,6 +164,13 @@ class Sketch:
                 meta["pixdim"][1 : 1 + len(spacing)] = spacing
         dressed: torch.Tensor = MetaTensor(out, affine=affine, meta=meta, applied_operations=self.applied_operations)
         return dressed
+
+    def kept_copy(self) -> Any:
+        """A copy of the value that is kept, with this sketch's history where it has one."""
+        copied = copy.deepcopy(self.kept)
+        if isinstance(copied, MetaTensor):
+            copied.applied_operations = self.applied_operations
+        return copied
 
     def _moved(self, affine: torch.Tensor) -> torch.Tensor:
         """The way to the source for an affine of this size."""

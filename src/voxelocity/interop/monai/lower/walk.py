@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from monai.transforms.compose import Compose
+from monai.transforms.inverse import InvertibleTransform
 from monai.transforms.traits import LazyTrait, ReduceTrait
 from monai.transforms.transform import Transform
 
+from voxelocity.interop.monai.compared import why_not_readable
 from voxelocity.interop.monai.lower.containers import drawn, is_container, why_not
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.forms import holds_voxels_for_monai
@@ -105,7 +107,7 @@ class Walker:
     def _stage_of(self, transform: Any) -> Stage:
         lowering = self._lowerings.get(plain_class(transform))
         if lowering is not None:
-            reason = lowering.why_not(transform)
+            reason = why_not_readable(transform) or lowering.why_not(transform)
             return Stage(transform=transform, lowering=None if reason else lowering, reason=reason)
         if isinstance(transform, Compose):
             return Stage(transform=transform, lowering=None, reason=why_not(transform) or "a container of its own kind")
@@ -153,7 +155,10 @@ class _Walk:
         stage.num_calls += 1
         if stage.lowering is not None:
             if not holds_voxels_for_monai(transform, data):
-                return stage.lowering.apply(transform, data)
+                result = stage.lowering.apply(transform, data)
+                if isinstance(transform, InvertibleTransform):
+                    _mark(transform, result)
+                return result
             stage.num_by_monai += 1
             data = data if self._is_owned else self._copied(data)
         data = finish(data)
@@ -167,6 +172,14 @@ class _Walk:
         if isinstance(data, list):
             return [self._copied(value) for value in data]
         return data
+
+
+def _mark(transform: Any, result: Any) -> None:
+    """Notes in the history of what the transform made that it cannot be inverted."""
+    for one in result if isinstance(result, list) else [result]:
+        for value in (one.get(key) for key in transform.keys) if isinstance(one, dict) else [one]:
+            if isinstance(value, Sketch):
+                value.refuse_inverse(type(transform).__name__)
 
 
 def _holds_sketches(data: Any) -> bool:

@@ -46,6 +46,22 @@ def test_seeded_noise_is_distributed_as_monais(transform: Any, seed: int) -> Non
         assert abs((theirs.astype(np.float64) ** power).mean() - (ours.astype(np.float64) ** power).mean()) < 4 * error
 
 
+@pytest.mark.parametrize("gamma", [0.7, 1.5])
+def test_what_depends_on_the_range_of_noise_is_as_with_monais(gamma: float) -> None:
+    # The contrast's power acts on the share of the range, which two voxels of a patch decide: those in the tails.
+    image, means = torch.zeros(1, 48, 48, 48), []
+    noise = mt.RandGaussianNoise(prob=1.0, std=0.05, sample_std=False)
+    contrast = mt.AdjustContrast(gamma)
+    for seed in range(24):
+        noise.set_random_state(seed)
+        theirs = contrast(noise(image.clone())).mean()
+        means.append((float(theirs), float(contrast(torch.from_numpy(made(noise, image, seed))).mean())))
+    monai, ours = np.array(means).T
+    error = np.sqrt((monai.var(ddof=1) + ours.var(ddof=1)) / len(means))
+    assert abs(monai.mean() - ours.mean()) < 3 * error
+    assert 0.5 < monai.std() / ours.std() < 2.0
+
+
 def test_seeded_noise_has_the_deviation_that_monai_draws() -> None:
     zeros = torch.zeros(1, 48, 48, 48)
     for seed in range(5):

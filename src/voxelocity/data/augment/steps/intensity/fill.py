@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from voxelocity.core.jit import has_numba
+from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.data.augment.steps.engine import Engine
 
 
@@ -85,7 +85,8 @@ def _range_of(patch: torch.Tensor, step: Fill) -> tuple[float, float]:
 
 
 def _fill_compiled(patch: torch.Tensor, step: Fill, low: float, high: float) -> None:
-    from voxelocity.data.augment.steps.intensity import numba_fill
+    with kernel_imports:
+        from voxelocity.data.augment.steps.intensity import numba_fill
 
     noise = np.empty(0) if step.noise is None else step.noise
     (numba_fill.outside if step.is_outside else numba_fill.boxes)(patch.numpy(), step.boxes, noise, low, high - low)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from voxelocity.core.jit import has_numba
+from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps.engine import Engine
 from voxelocity.data.augment.steps.spatial.moves import Moves, composed
@@ -75,7 +75,8 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
             _by_torch(task)
     if compiled:
         # Imported here, as Numba may be missing.
-        from voxelocity.data.augment.steps.spatial.numba_gather import gather_compiled
+        with kernel_imports:
+            from voxelocity.data.augment.steps.spatial.numba_gather import gather_compiled
 
         gather_compiled(compiled)
 

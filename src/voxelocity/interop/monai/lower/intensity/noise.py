@@ -2,7 +2,8 @@
 
 MONAI draws a whole field from the transform's generator, tens of milliseconds a patch that hold the GIL. With
 `exact=False` the generator gives the deviation as before and then one seed of 63 bits, from which compiled loops make
-the field (`data.augment.noise`): the same distribution, other numbers, and a generator that is left in another state.
+the field (`data.augment.noise`): the same distribution up to 6.2 deviations, other numbers, and another state of the
+generator afterwards.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def noise_lowerings(*, exact: bool) -> Lowerings:
 
     Args:
         exact: whether to draw each number from the transform's generator as MONAI does: the same noise, and about as
-            slow. Otherwise the noise is equal in distribution alone: each number is one of 4096 normal quantiles.
+            slow. Otherwise the noise is equal in distribution alone: normal numbers of more than 2**24 values, up to
+            6.23 deviations, beyond which one number in 2**31 would lie.
     """
     gaussian, rician = (_EXACT_GAUSSIAN, _EXACT_RICIAN) if exact else (_GAUSSIAN, _RICIAN)
     return {

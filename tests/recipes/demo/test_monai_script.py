@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from voxelocity.recipes.demo import plain
+from voxelocity.recipes.demo import monai_script
 from voxelocity.recipes.demo.phantom import make_phantoms
 
-SCRIPT = Path(plain.__file__)
+SCRIPT = Path(monai_script.__file__)
 SMALL = {
     "num_folds": 2,
     "spacing_mm": [6.0, 6.0, 6.0],
@@ -37,8 +37,10 @@ def run(phantoms: Path, out: Path, *arguments: str, changes: dict[str, Any] = SM
     return record
 
 
-def test_two_epochs_give_a_complete_record(phantoms: Path, tmp_path: Path) -> None:
-    record = run(phantoms, tmp_path / "result.json", "--target-dice", "1.0", "--max-epochs", "2", "--seed", "3")
+@pytest.mark.parametrize("recipe", ["plain", "fast"])
+def test_two_epochs_give_a_complete_record(phantoms: Path, tmp_path: Path, recipe: str) -> None:
+    options = ("--recipe", recipe, "--target-dice", "1.0", "--max-epochs", "2", "--seed", "3")
+    record = run(phantoms, tmp_path / "result.json", *options)
     assert record["reached"] is False
     assert record["seconds_to_target"] is None
     assert record["epochs"] == len(record["loss_history"]) == 2
@@ -53,7 +55,7 @@ def test_two_epochs_give_a_complete_record(phantoms: Path, tmp_path: Path) -> No
     assert record["patches_per_second"] == pytest.approx(8 / (2 * record["seconds_per_epoch"]), rel=1e-6)
     assert record["precision"] in {"bfloat16", "float32"}
     settings = record["settings"]
-    assert settings | {"target_dice": 1.0, "seed": 3} | SMALL == settings
+    assert settings | {"recipe": recipe, "target_dice": 1.0, "seed": 3} | SMALL == settings
     json.dumps(record)
 
 
@@ -68,7 +70,9 @@ def test_training_stops_at_the_validation_that_reaches_the_target(phantoms: Path
 def test_folds_hold_out_every_case_once(phantoms: Path) -> None:
     all_cases, all_held_out = [], []
     for fold in range(4):
-        training, held_out, names = plain.read_cases(phantoms, plain.PlainSettings(fold=fold, num_folds=4))
+        training, held_out, names = monai_script.read_cases(
+            phantoms, monai_script.ScriptSettings(fold=fold, num_folds=4)
+        )
         assert len(training) == 3
         assert not any(case in training for case in held_out)
         all_cases.append(sorted(case["image"] for case in training + held_out))
@@ -79,9 +83,9 @@ def test_folds_hold_out_every_case_once(phantoms: Path) -> None:
 
 
 def test_the_default_settings_survive_json() -> None:
-    settings = plain.PlainSettings()
-    again = plain.PlainSettings(**json.loads(json.dumps(plain.dataclasses.asdict(settings))))
-    assert json.dumps(plain.dataclasses.asdict(again)) == json.dumps(plain.dataclasses.asdict(settings))
+    settings = monai_script.ScriptSettings()
+    again = monai_script.ScriptSettings(**json.loads(json.dumps(monai_script.dataclasses.asdict(settings))))
+    assert json.dumps(monai_script.dataclasses.asdict(again)) == json.dumps(monai_script.dataclasses.asdict(settings))
 
 
 def test_the_script_imports_nothing_but_torch_monai_and_the_standard_library() -> None:

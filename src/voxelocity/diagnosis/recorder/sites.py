@@ -1,0 +1,129 @@
+"""Where the program makes its loaders, data sets and optimizers: the line, the call and the name it is given there.
+
+A framework iterates a loader in lines of its own, and makes it again for its own purposes; the line to change is the
+one in which the user made it.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import weakref
+from typing import Any, Callable, NamedTuple
+
+from .lines import OWN_CODE, line_of, shown_file
+from .patches import Patches
+
+_LONGEST_CALL = 400
+# They make loaders of their own from the user's, over the same data set.
+_REMAKING = ("accelerate", "lightning", "pytorch_lightning", "ignite", "monai.engines")
+_DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
+
+
+class Site(NamedTuple):
+    """Where something was made: "file:line", the source of the call, and the variable that it was assigned to."""
+
+    where: str
+    call: str
+    variable: str
+
+
+NO_SITE = Site("", "", "")
+
+
+class Sites:
+    """Remembers where each loader, data set and optimizer was made, without keeping any of them alive."""
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
+        self._calls: dict[tuple[str, int], Site] = {}
+
+    def hook(self, torch: Any, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
+        """Exchanges the constructors."""
+        self._hook_class(torch.utils.data.DataLoader)
+        self._hook_class(torch.optim.Optimizer)
+        for module, name in _DATASETS:
+            when_imported(module, lambda found, name=name: self._hook_class(getattr(found, name)))  # type: ignore[misc]
+
+    def unhook(self) -> None:
+        """Puts the constructors back."""
+        self._patches.restore()
+
+    def of(self, made: Any) -> Site:
+        """Where this was made; of a loader that a framework has made again, where the first one over its data was."""
+        try:
+            found = self._by_object.get(made, NO_SITE)
+        except TypeError:
+            return NO_SITE
+        dataset = getattr(made, "dataset", None)
+        known = self._by_dataset.get(id(dataset))
+        if not found.where and known is not None and known[0]() is dataset:
+            return known[1]
+        return found
+
+    def _hook_class(self, cls: Any) -> None:
+        original = cls.__init__
+
+        def hooked_init(self_: Any, *args: Any, **kwargs: Any) -> None:
+            original(self_, *args, **kwargs)
+            self._note(self_)
+
+        hooked_init.__wrapped__ = original  # type: ignore[attr-defined]
+        hooked_init.__doc__ = original.__doc__
+        self._patches.put(cls, "__init__", hooked_init)
+
+    def _note(self, made: Any) -> None:
+        frame = sys._getframe(2)
+        own = OWN_CODE.innermost(frame)
+        if own is None or _is_remade(frame, own):
+            return
+        site = self._site(own.f_code.co_filename, line_of(own))
+        try:
+            self._by_object[made] = site
+            dataset = getattr(made, "dataset", None)
+            if dataset is not None:
+                self._by_dataset.setdefault(id(dataset), (weakref.ref(dataset), site))
+        except TypeError:
+            # Such as a list as a data set, of which no weak reference can be had.
+            return
+
+    def _site(self, filename: str, number: int) -> Site:
+        key = (filename, number)
+        if key not in self._calls:
+            call, variable = call_at(filename, number)
+            self._calls[key] = Site(f"{shown_file(filename)}:{number}", call, variable)
+        return self._calls[key]
+
+
+def call_at(filename: str, number: int) -> tuple[str, str]:
+    """The source of the outermost call that begins at this line, and the plain name it is assigned to ("" for none)."""
+    source = "".join(linecache.getlines(filename))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "", ""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == number]
+    if not calls:
+        return "", ""
+    call = min(calls, key=lambda node: node.col_offset)
+    names = [
+        node.targets[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1
+    ]
+    text = ast.get_source_segment(source, call) or ""
+    variable = ast.get_source_segment(source, names[0]) or "" if names else ""
+    return (text, variable) if len(text) <= _LONGEST_CALL else ("", variable)
+
+
+def _is_remade(frame: Any, own: Any) -> bool:
+    """Whether a framework stands between the constructor and the user's own line."""
+    while frame is not None and frame is not own:
+        name = frame.f_globals.get("__name__", "")
+        if isinstance(name, str) and name.startswith(_REMAKING):
+            return True
+        frame = frame.f_back
+    return False

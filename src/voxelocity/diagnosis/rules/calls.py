@@ -1,0 +1,184 @@
+"""Rules on how often a step calls its network, sums its gradients, and what it keeps of each call."""
+
+from __future__ import annotations
+
+import itertools
+
+from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
+from voxelocity.diagnosis.facts import Facts, HeldFacts
+from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.rule import Found, rule
+from voxelocity.diagnosis.rules.seen import on_gpu
+from voxelocity.diagnosis.rules.words import shape_text
+from voxelocity.report.quantities import bytes_text, count_text, duration_text
+
+_SINGLE_SHARE = 0.9
+# Without a loader nobody tells the size of a batch: so many calls for one backward are taken for its samples.
+_MIN_CALLS = 3.0
+_MOST_OF_BATCH = 0.75
+# What is kept must be worth a line: of the memory all steps together have added, in bytes.
+_LEAST_GROWTH_BYTES = 1 << 20
+# Growth that nobody can put a name to may be a cache that fills; this much is told, and is no cause.
+_UNNAMED_GROWTH_BYTES = 64 << 20
+_LEAST_SAMPLES = 9
+
+
+@rule("VX314", "The network is called once for each sample of a batch", pool="compute", names_work=True)
+def sample_by_sample(facts: Facts) -> Found | None:
+    """Several calls with one sample each, where one call could take the batch."""
+    optimizer, network, loader = facts.optimizer, facts.network, training_loader(facts)
+    if optimizer is None or network is None or not facts.counted or not network.input_shapes:
+        return None
+    calls = optimizer.forwards_per_step
+    whole = sum(count for _, count in network.input_shapes)
+    single = sum(count for shape, count in network.input_shapes if shape and shape[0] == 1)
+    if calls < 2.0 or single < _SINGLE_SHARE * whole:
+        return None
+    if loader is not None and optimizer.batches_per_step > 0.0:
+        size, each = loader.batch_size or 0, calls / optimizer.batches_per_step
+        if size < 2 or each < _MOST_OF_BATCH * size:
+            return None
+    elif calls < _MIN_CALLS * max(1.0, optimizer.backwards_per_step):
+        return None
+    one_s, many_s = experiment_s(facts, "network, one sample"), experiment_s(facts, "network, a batch")
+    seconds = part_s(facts, "forward", "backward")
+    saved = max(0.0, 1.0 - many_s / one_s) if one_s and many_s else None
+    shape = network.input_shapes[0][0]
+    line = next((one for one in facts.stacks if one.part == "forward" and one.where), None)
+    return Found(
+        cause=f"A step calls the network {calls:.0f} times with {shape_text(shape)}; one call with "
+        f"{shape_text([round(calls), *shape[1:]])} does the same work with {calls:.0f} times fewer launches.",
+        evidence=[
+            f"{calls:.1f} calls, {optimizer.batches_per_step:.1f} batches and {optimizer.backwards_per_step:.1f} "
+            "backward passes a step",
+            *([f"{line.where}: {line.line.strip()}"] if line is not None else []),
+            *(
+                [f"alone, a sample took {duration_text(one_s)} by itself and {duration_text(many_s)} in a batch"]
+                if one_s and many_s
+                else ["the network could not be tried on a batch alone"]
+            ),
+        ],
+        saves_s=None if saved is None else seconds * saved,
+        # Batch normalization then sees all samples at once.
+        risk="changes results",
+        change="outputs = network(images)  # the whole batch in one call, (b, c, x, y, z)\n"
+        "loss = loss_function(outputs, labels)" + (f"\n# in place of: {line.line.strip()}" if line is not None else ""),
+        where="" if line is None else line.where,
+    )
+
+
+@rule("VX315", "Ranks sum their gradients at each micro-batch of an accumulation", pool="compute", names_work=True)
+def synced_accumulation(facts: Facts) -> Found | None:
+    """Several backward passes a step, and all of them are followed by a sum over the ranks."""
+    optimizer = facts.optimizer
+    if optimizer is None or not facts.counted or facts.main.world_size < 2:
+        return None
+    synced, needed = optimizer.synced_per_step, 1.0
+    if synced < 1.5 or optimizer.backwards_per_step < 1.5:
+        return None
+    sync_s = optimizer.sync_s * (synced - needed) * len(facts.counted)
+    return Found(
+        cause=f"A step has {optimizer.backwards_per_step:.0f} backward passes, and DistributedDataParallel sums all "
+        f"gradients over {facts.main.world_size} ranks after {synced:.0f} of them; once, after the last, is enough.",
+        evidence=[
+            f"{synced:.1f} sums of gradients a step, {optimizer.backwards_per_step:.1f} backward passes",
+            f"a sum shows for {duration_text(optimizer.sync_s)} of a backward pass"
+            if optimizer.sync_s > 0.0
+            else "nobody told how long a sum takes",
+        ],
+        saves_s=sync_s if optimizer.sync_s > 0.0 else None,
+        change="from contextlib import nullcontext\n\n"
+        "last = (micro_batch + 1) % accumulate == 0\n"
+        "with nullcontext() if last else network.no_sync():  # forward and backward\n"
+        "    loss = loss_function(network(images), labels) / accumulate\n"
+        "    loss.backward()",
+        where=optimizer.where,
+    )
+
+
+@rule("VX508", "Memory grows with every step, as results are kept", pool="memory")
+def growing_memory(facts: Facts) -> Found | None:
+    """A list or a sum holds on to what each step has made."""
+    slope, on_device = _growth(facts)
+    held = max(facts.held, key=lambda one: (one.holds_graph, one.item_bytes * one.count), default=None)
+    if held is not None and not held.holds_graph and held.item_bytes * held.count < _LEAST_GROWTH_BYTES:
+        held = None
+    last = facts.memory.samples[-1] if facts.memory and facts.memory.samples else (0, 0, 0)
+    grown = slope * last[0]
+    if held is None and (facts.memory is None or not _grows_evenly(facts) or grown < _UNNAMED_GROWTH_BYTES):
+        return None
+    place = (
+        f"`{held.name}` got {count_text(held.count, 'entry', 'entries')} longer in {held.num_steps} steps"
+        if held
+        else ""
+    )
+    keeps = ", each with the graph of its step" if held is not None and held.holds_graph else ""
+    by = (
+        max(slope, 0.0)
+        if held is None or held.holds_graph
+        else max(slope, held.item_bytes * held.count / held.num_steps)
+    )
+    left = _steps_left(facts, by, on_device)
+    return Found(
+        cause=(f"{place}{keeps}. " if place else "")
+        + (f"Memory {'of the GPU ' if on_device else ''}grows by {bytes_text(by)} a step" if by > 0.0 else "It grows")
+        + (f"; in about {count_text(left, 'step')} none is left." if left is not None else "."),
+        evidence=[
+            *([f"{held.where}: {held.line}"] if held else ["no variable of the program was seen to grow"]),
+            f"{bytes_text(last[2] if on_device else last[1])} after {last[0]} counted steps",
+        ],
+        saves_s=None,
+        change=_kept_change(held),
+        where=held.where if held else "",
+        # A cache that fills grows too, until it is full.
+        is_cause=held is not None,
+    )
+
+
+def _growth(facts: Facts) -> tuple[float, bool]:
+    """Bytes a step by which memory grows, by the ends of the second half; and whether they are the GPU's."""
+    samples = facts.memory.samples if facts.memory else ()
+    on_device = on_gpu(facts) and any(one[2] for one in samples)
+    column = 2 if on_device else 1
+    half = samples[len(samples) // 2 :]
+    if len(samples) < _LEAST_SAMPLES or half[-1][0] == half[0][0]:
+        return 0.0, on_device
+    return max(0.0, (half[-1][column] - half[0][column]) / (half[-1][0] - half[0][0])), on_device
+
+
+def _grows_evenly(facts: Facts) -> bool:
+    """Whether each third of the steps added about as much as the others."""
+    samples = facts.memory.samples if facts.memory else ()
+    if len(samples) < _LEAST_SAMPLES:
+        return False
+    column = 2 if _growth(facts)[1] else 1
+    ends = [samples[0], samples[len(samples) // 3], samples[2 * len(samples) // 3], samples[-1]]
+    rates = [
+        (after[column] - before[column]) / max(1, after[0] - before[0]) for before, after in itertools.pairwise(ends)
+    ]
+    return min(rates) > 0.0 and min(rates) >= 0.5 * max(rates)
+
+
+def _steps_left(facts: Facts, bytes_a_step: float, on_device: bool) -> int | None:
+    host = facts.host
+    if host is None or bytes_a_step <= 0.0:
+        return None
+    if on_device:
+        pairs = list(zip(host.gpu_memory_total_bytes, host.gpu_memory_bytes, strict=False))
+        free = pairs[0][0] - pairs[0][1] if pairs else 0
+    else:
+        free = host.memory_limit_bytes - host.memory_bytes
+    return round(free / bytes_a_step) if free > 0 else None
+
+
+def _kept_change(held: HeldFacts | None) -> str:
+    if held is None:
+        return "# look for lists and dictionaries that get longer with each step; keep numbers: loss.item()"
+    if held.holds_graph:
+        return (
+            f"# {held.line}\n# keep the number, not the tensor with its graph: .item(), or .detach() and read it later"
+        )
+    return f"# {held.line}\n# keep what is needed of it (a metric, a sum), or empty `{held.name}` after each epoch"
+
+
+RULES = (sample_by_sample, synced_accumulation, growing_memory)

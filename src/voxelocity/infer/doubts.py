@@ -1,0 +1,114 @@
+"""What makes a prediction doubtful though nothing forbids it: a scan unlike the training scans, a run without scores.
+
+Each doubt is a part of a sentence with its figures. Nothing is judged by the prediction itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxelocity.core.volume import Array, Volume, VolumeSpec
+from voxelocity.data.decode import ScanHeader
+from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig
+from voxelocity.infer.model import ModelSpec
+from voxelocity.step import precision_on
+
+# What a run writes besides its model; a model that was copied elsewhere stands alone.
+_RUN_RECORD, _SCORES = "run.yaml", "scores.json"
+# Training varies the scale by some tens of per cent; half and double lie beyond that.
+_MOST_RATIO = 2.0
+# Share of the range of the training intensities that a scan may leave on either side.
+_MARGIN = 0.1
+# As of two channels of one case (`data.decode.case`): less is rounding.
+_APART_VOXEL = 0.25
+_SAMPLED_PER_AXIS = 40
+_GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="none"))
+
+
+def model_doubts(run: Path, spec: ModelSpec, device: torch.device) -> list[str]:
+    """Whole sentences about the model and where it runs."""
+    doubts = []
+    if (run / _RUN_RECORD).exists() and not (run / _SCORES).exists():
+        steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."
+        doubts.append(
+            f"the run in {run} did not finish: its network was never validated, so nobody knows how good it is.{steps} "
+            f"To finish it: voxelocity train ... -o {run} --resume"
+        )
+    used = precision_on(spec.precision, device).compute
+    if used != spec.precision.compute:
+        doubts.append(
+            f"the model computes in {spec.precision.compute}, which this device ({device}) does not have in hardware; "
+            f"{used} is used"
+        )
+    return doubts
+
+
+def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
+    """About where the voxels of a scan lie. No voxel is needed."""
+    first = headers[0]
+    placement, grid = first.placement, first.grid
+    doubts = []
+    if placement.form == "none":
+        doubts.append(
+            "its header does not say how it is placed (qform_code and sform_code are 0), so left and right are a guess"
+        )
+    elif placement.forms_apart_mm > _APART_VOXEL * min(grid.spacing_mm):
+        doubts.append(
+            f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
+            "that use the qform see scan and prediction elsewhere"
+        )
+    if spec.trained_on is None:
+        return doubts
+    stored = VolumeSpec(num_channels=first.num_channels, grid=grid, dtype=first.dtype)
+    grid = Preparation(_GRID_ONLY).describe(stored).spec.grid
+    extent_mm = np.multiply(grid.shape, grid.spacing_mm)
+    for what, values, ranges in (
+        ("spacing", grid.spacing_mm, spec.trained_on.spacing_mm),
+        ("size", extent_mm, spec.trained_on.extent_mm),
+    ):
+        for axis, value, (low, high) in zip("xyz", values, ranges, strict=True):
+            if not low / _MOST_RATIO <= value <= high * _MOST_RATIO:
+                doubts.append(
+                    f"its {what} along {axis} is {value:.4g} mm (training scans: {_range_text(low, high)} mm)"
+                )
+    return doubts
+
+
+def intensity_doubts(scan: Volume, spec: ModelSpec) -> list[str]:
+    """About the values of the voxels, a few ten thousand of each channel, for a scan as it was decoded."""
+    doubts = []
+    for index, name in enumerate(spec.channels):
+        channel = scan.image[index]
+        values = channel[tuple(slice(None, None, max(1, n // _SAMPLED_PER_AXIS)) for n in channel.shape)]
+        low, high = (float(value) for value in np.percentile(values, [0.5, 99.5]))
+        who = "its values" if len(spec.channels) == 1 else f"its values of {name}"
+        if float(values.min()) == float(values.max()) and not _varies(channel):
+            doubts.append(f"{who} are {low:.4g} everywhere")
+        elif spec.trained_on is not None and _is_unlike(values, low, high, spec, index):
+            trained = _range_text(*spec.trained_on.intensity[index])
+            doubts.append(f"{who} run from {low:.4g} to {high:.4g} (training scans: {trained})")
+    return doubts
+
+
+def _varies(channel: Array) -> bool:
+    return bool(channel.min() < channel.max())
+
+
+def _is_unlike(values: Array, low: float, high: float, spec: ModelSpec, index: int) -> bool:
+    # Each scan is brought to its own mean and deviation, so that its scale says nothing.
+    if spec.prepare.intensity.mode == "zscore":
+        return False
+    assert spec.trained_on is not None
+    lowest, highest = spec.trained_on.intensity[index]
+    median = spec.trained_on.foreground_median[index]
+    margin = _MARGIN * (highest - lowest)
+    lost_sign = lowest < -margin and float(values.min()) >= 0.0
+    return low < lowest - margin or high > highest + margin or not low <= median <= high or lost_sign
+
+
+def _range_text(low: float, high: float) -> str:
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

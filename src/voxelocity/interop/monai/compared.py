@@ -1,0 +1,56 @@
+"""With which MONAI the transforms here were compared, and which of its private names they read."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping
+
+import monai
+from monai import transforms as mt
+from monai.transforms.transform import RandomizableTransform
+
+COMPARED_VERSIONS = ("1.6.1",)
+"""Those for which `parity` found equal results, and draws in the same order."""
+_READ: Mapping[type, tuple[str, ...]] = {
+    RandomizableTransform: ("_do_transform",),
+    mt.LoadImaged: ("_loader",),
+    mt.RandAxisFlip: ("_axis",),
+    mt.RandBiasField: ("_coeff",),
+    mt.RandKSpaceSpikeNoise: ("_set_default_range",),
+    mt.RandRotate90: ("_rand_k",),
+    mt.RandRotate90d: ("_rand_k",),
+    mt.RandShiftIntensity: ("_offset",),
+    mt.RandSpatialCrop: ("_size",),
+    mt.RandZoom: ("_zoom",),
+}
+
+
+def why_not_compared() -> str:
+    """Why every transform is left to the MONAI that is installed, in words; "" where it was compared. Warns once."""
+    if monai.__version__ in COMPARED_VERSIONS:
+        return ""
+    _warn_once(monai.__version__)
+    return f"MONAI {monai.__version__} was not compared"
+
+
+def why_not_readable(transform: object) -> str:
+    """Why this transform of MONAI's is left to it, in words: a private name that would be read is missing. "" if not.
+
+    Dictionary forms are looked at with the array form that they hold. Of names that only a draw sets nothing is said.
+    """
+    for one in (transform, *vars(transform).values()):
+        for kind, names in _READ.items():
+            missing = [name for name in names if isinstance(one, kind) and not hasattr(one, name)]
+            if missing:
+                return f"MONAI's {type(one).__name__} has no {missing[0]} here, as {COMPARED_VERSIONS[-1]} has"
+    return ""
+
+
+@functools.cache
+def _warn_once(version: str) -> None:
+    warnings.warn(
+        f"voxelocity.monai: MONAI {version} was not compared with this package, only {', '.join(COMPARED_VERSIONS)} "
+        "was: transforms run as MONAI's, which is slower. Install a MONAI that was compared, or a newer voxelocity",
+        stacklevel=4,
+    )

@@ -1,0 +1,83 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import voxelocity
+from voxelocity.core.cases import Cases
+from voxelocity.core.volume import VolumeRef
+
+# What Linux has and macOS has not.
+_WITHOUT_LINUX = """
+import os
+for name in ("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "memfd_create", "pidfd_open",
+             "eventfd", "O_DIRECT", "O_TMPFILE", "O_PATH", "copy_file_range", "splice"):
+    if hasattr(os, name):
+        delattr(os, name)
+from voxelocity.__main__ import main
+main()
+"""
+
+
+def test_completion_offers_the_public_names_and_nothing_else():
+    assert dir(voxelocity) == sorted(voxelocity.__all__)
+    assert {"open", "plan", "train", "Feed"} <= set(dir(voxelocity))
+
+
+def test_cases_print_in_one_line_that_says_what_they_are():
+    refs = tuple(VolumeRef(case_id=f"c{i}", images=(Path(f"c{i}.nii"),), label=Path("l.nii")) for i in range(208))
+    cases = Cases(name="Heart", root=Path("data/heart"), layout="msd", channels=("MRI",), labels={0: "bg", 1: "atrium"},
+                  refs=refs)  # fmt: skip
+    assert repr(cases) == "Cases('Heart', msd: 208 cases, 208 labelled; channels: MRI; classes: atrium; 'data/heart')"
+
+
+def test_an_unsupported_system_is_refused_in_one_sentence(monkeypatch, capsys):
+    from voxelocity import __main__ as command
+
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match=r"voxelocity.train: Voxelocity runs on Linux, .* not on win32; .* WSL 2"):
+        _ = voxelocity.train
+    with pytest.raises(SystemExit, match="voxelocity: Voxelocity runs on Linux"):
+        command.main()
+
+
+@pytest.mark.slow
+def test_training_and_predicting_need_nothing_that_only_linux_has(tiny_msd, tiny_sets, tmp_path):
+    def call(*arguments: object) -> None:
+        command = [sys.executable, "-c", _WITHOUT_LINUX, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+        assert done.returncode == 0, done.stderr
+
+    call("train", tiny_msd, "-o", tmp_path / "run", *tiny_sets)
+    call("predict", tmp_path / "run", tiny_msd / "imagesTr" / "case_0.nii.gz", "-o", tmp_path / "out")
+    assert json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]
+
+
+def test_ctrl_c_while_the_command_line_is_imported_ends_without_a_traceback(tmp_path):
+    """The signal arrives while `voxelocity.cli.main` is being imported."""
+    script = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'voxelocity.cli.main':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from voxelocity.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, "explain"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "voxelocity: stopped by Ctrl-C\n")
+
+
+def test_a_reader_that_goes_away_ends_the_command_as_a_closed_pipe_does():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "voxelocity", "explain"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

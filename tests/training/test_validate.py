@@ -1,0 +1,86 @@
+"""Which classes count in the mean of a validation on the way, and that both validations judge the same predictions."""
+
+import math
+from types import SimpleNamespace
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.cache import CacheConfig
+from voxelocity.data.pipeline import PreparedCases
+from voxelocity.infer import ModelSpec, Predictor, WindowConfig
+from voxelocity.training import validate
+from voxelocity.training.validate import score_cases, validate_prepared
+
+
+class _BackgroundEverywhere:
+    """In place of `Predictor`."""
+
+    def __init__(self, network, spec, **options):
+        pass
+
+    def predict_prepared(self, volumes):
+        for volume in volumes:
+            yield volume, torch.zeros(volume.label.shape, dtype=torch.uint8)
+
+
+def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(validate, "Predictor", _BackgroundEverywhere)
+    label = np.zeros((4, 4, 4), np.uint8)
+    label[0, 0] = [0, 1, 1, 2]
+    volume = SimpleNamespace(case_id="a", label=label)
+    prepared = [SimpleNamespace(load=lambda: volume)]
+    names = ("background", *(f"class {index}" for index in range(1, 105)))
+    spec = SimpleNamespace(
+        class_names=names, labels=dict.fromkeys(names, 0), window=WindowConfig(shape_voxel=(4, 4, 4), overlap=0.5)
+    )
+    mean, dice = validate_prepared(torch.nn.Identity(), prepared, spec, device=torch.device("cpu"))
+    assert mean == 0.0
+    assert sum(math.isnan(value) for value in dice.values()) == 102
+
+
+class LeftAndRight(torch.nn.Module):
+    """Names bright voxels by their side of the window: class 1 in the lower half of x, class 2 in the upper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_passes = 0
+
+    def forward(self, windows: torch.Tensor) -> torch.Tensor:
+        self.num_passes += 1
+        is_bright, middle = windows[:, 0] > 0.5, windows.shape[2] // 2
+        logits = torch.zeros((len(windows), 3, *windows.shape[2:]))
+        logits[:, 0] = 4.0 * ~is_bright
+        logits[:, 1, :middle] = 8.0 * is_bright[:, :middle]
+        logits[:, 2, middle:] = 8.0 * is_bright[:, middle:]
+        return logits
+
+
+@pytest.mark.parametrize(("swap_pairs", "dice"), [([["eye_L", "eye_R"]], 1.0), ([], 1 / 3)])
+def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
+    label = np.zeros((8, 6, 4), np.uint8)
+    label[1, 2:4, 1:3], label[6, 2:4, 1:3] = 1, 2
+    for name, voxels in (("image", (label > 0).astype(np.float32)), ("label", label)):
+        nib.save(nib.Nifti1Image(voxels, np.eye(4)), tmp_path / f"{name}.nii.gz")
+    refs = [VolumeRef(case_id="a", images=(tmp_path / "image.nii.gz",), label=tmp_path / "label.nii.gz")]
+    spec = ModelSpec.parse(
+        {
+            "network": {"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]},
+            "channels": ["CT"],
+            "labels": {0: "background", 1: "eye_L", 2: "eye_R"},
+            "prepare": {"intensity": {"mode": "none"}},
+            "window": {"shape_voxel": [8, 6, 4], "mirror_axes": [0], "swap_pairs": swap_pairs},
+            "precision": {"compute": "float32"},
+        }
+    )
+    cases = PreparedCases(
+        refs, label_values=(0, 1, 2), prepare=spec.prepare, cache=CacheConfig(tier="none"), warn=pytest.fail
+    )
+    network, device = LeftAndRight(), torch.device("cpu")
+    on_the_way, _ = validate_prepared(network, cases, spec, device=device)
+    assert network.num_passes == 2
+    ((score, _, _),) = score_cases(Predictor(network, spec, device=device), refs, spec, num_threads=0)
+    assert on_the_way == pytest.approx(score.mean_dice) == pytest.approx(dice)

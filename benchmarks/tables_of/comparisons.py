@@ -27,7 +27,8 @@ def in_short(record: dict[str, Any]) -> list[str]:
             ),
         )
         lines += [""]
-    return [*lines, f"{source_line(record, record['command'])} Settings and notes: [measured.md](measured.md).", ""]
+    source = f"{source_line(record, record['command'])} Factors are medians of the ratios within each round."
+    return [*lines, f"{source} Settings and notes: [measured.md](measured.md).", ""]
 
 
 def side_by_side(record: dict[str, Any]) -> list[str]:

@@ -7,7 +7,8 @@ import pytest
 import typer
 
 import voxelocity as package
-from voxelocity.data.cache import DiskTier, contents, entry_key
+from voxelocity.data.cache import DiskTier, SharedMemoryTier, contents, entry_key
+from voxelocity.observe import memory_folders
 from voxelocity.report import bytes_text
 from voxelocity.testing.tier_contract import example_volume
 
@@ -153,3 +154,50 @@ def test_looking_into_a_cache_loads_neither_torch_nor_monai(folder):
     ended = subprocess.run([sys.executable, "-c", code, folder], env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "2 entries" in ended.stdout
+
+
+@pytest.fixture
+def memory_folder(tmp_path, monkeypatch):
+    """What a killed run left, and nothing else, in the places that are looked at."""
+    monkeypatch.setattr(memory_folders, "memory_places", lambda: (tmp_path, tmp_path / "none"))
+    folder = memory_folders.memory_folder_in(tmp_path)
+    folder.mkdir(mode=0o700)
+    (folder / ".users").touch(0o600)
+    (folder / "a.safetensors").write_bytes(bytes(2**20))
+    return folder
+
+
+def test_what_a_killed_run_left_in_memory_is_listed_and_cleared(voxelocity, memory_folder):
+    told = voxelocity("cache", "ls", "--memory")
+    assert told.status == 0
+    assert f"{memory_folder}  1.00 MiB  left behind" in told.out
+    assert "there is nobody to ask" in voxelocity("cache", "clear", "--memory").err
+    assert f"removed {memory_folder}, freed 1.00 MiB" in voxelocity("cache", "clear", "--memory", "--yes").out
+    assert not memory_folder.exists()
+    assert "none was left there" in voxelocity("cache", "ls", "--memory").out
+    assert voxelocity("cache", "clear", "--memory", "--yes").out == "nothing to remove in memory\n"
+
+
+def test_memory_that_a_run_uses_stays(voxelocity, memory_folder):
+    tier = SharedMemoryTier(memory_folder, 2**20)
+    tier.put(KEYS[0], example_volume())
+    assert "in use" in voxelocity("cache", "ls", "--memory").out
+    assert "is in use and stays" in voxelocity("cache", "clear", "--memory", "--yes").out
+    assert tier.get(KEYS[0]) is not None
+    tier.close()
+
+
+def test_memory_and_a_folder_together_are_refused(voxelocity, folder):
+    told = voxelocity("cache", "clear", folder, "--memory", "--yes")
+    assert told.status == 2
+    assert "--memory stands alone" in told.err
+    assert len(DiskTier(folder).keys()) == 2
+
+
+def test_an_lmdb_file_that_was_cut_short_is_named_and_cleared(voxelocity, tmp_path):
+    (tmp_path / "cache" / "locks").mkdir(parents=True)
+    (tmp_path / "cache" / "entries.lmdb").write_bytes(b"no" * 5000)
+    assert "1 entry (1 damaged)" in voxelocity("cache", "ls", tmp_path / "cache").out
+    assert voxelocity("cache", "verify", tmp_path / "cache").status == 1
+    assert voxelocity("cache", "clear", tmp_path / "cache", "--yes").status == 0
+    assert not (tmp_path / "cache" / "entries.lmdb").exists()

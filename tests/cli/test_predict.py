@@ -9,7 +9,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.infer import ModelSpec, save_model
+from voxelocity.infer import ModelSpec, load_model, save_model
 from voxelocity.step import build_network
 
 SHAPE = (10, 9, 8)
@@ -269,3 +269,13 @@ def test_too_little_memory_is_one_sentence(predict, model, tmp_path, monkeypatch
     assert len(ended.err.splitlines()) == 1
     assert str(error).splitlines()[0] in ended.err
     assert "use a machine or a GPU with more" in ended.err
+
+
+def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(predict, finished_run, tiny_msd, tmp_path):
+    spec = load_model(finished_run)[1]
+    assert spec.num_steps == 40
+    assert spec.trained_on.spacing_mm == ((1.0, 1.0),) * 3
+    assert spec.trained_on.extent_mm == ((20.0, 20.0), (22.0, 22.0), (18.0, 18.0))
+    ended = predict(finished_run, tiny_msd / "imagesTr", out=tmp_path / "out")
+    assert ended.status == 0, ended.err
+    assert "warning" not in ended.out

@@ -180,7 +180,7 @@ class CountedBytes(TorchDispatchMode):
 @pytest.mark.parametrize("spacing_mm", ["keep", [1.0, 1.0, 1.5]])
 def test_peak_of_predicting_is_the_sum_of_logits_and_a_few_volumes(tmp_path, monkeypatch, spacing_mm):
     # Pieces as small beside these volumes as they are beside real ones.
-    monkeypatch.setattr("voxelocity.infer.window._PIECE_VALUES", 1 << 14)
+    monkeypatch.setattr("voxelocity.infer.stitched._PIECE_VALUES", 1 << 14)
     shape, num_classes = (48, 40, 40), 14
     refs = scans(tmp_path, 3, shape=shape)
     with CountedBytes() as counted:

@@ -9,7 +9,9 @@ from monai.inferers import sliding_window_inference
 
 from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.infer import WindowConfig, predict_volume, predict_volumes
-from voxelocity.infer.window import Stitched, importance, stitch_volumes
+from voxelocity.infer.blending import importance
+from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.window import stitch_volumes
 from voxelocity.testing.window_reference import reference_probabilities
 
 CPU = torch.device("cpu")
@@ -198,7 +200,7 @@ def test_network_that_writes_every_answer_into_one_buffer_gives_the_same():
 @pytest.mark.parametrize("shape", [(8, 6, 4), (20, 9, 5), (5, 14, 4)])
 @pytest.mark.parametrize("piece_values", [1, 100, 1 << 24])
 def test_classes_are_those_of_the_largest_probability(monkeypatch, shape, piece_values):
-    monkeypatch.setattr("voxelocity.infer.window._PIECE_VALUES", piece_values)
+    monkeypatch.setattr("voxelocity.infer.stitched._PIECE_VALUES", piece_values)
     network, config, volume = Counting(), WindowConfig(shape_voxel=WINDOW), image(1, *shape)
     (stitched,) = stitch_volumes(network, [volume], config, device=CPU)
     classes = stitched.classes()
@@ -287,7 +289,7 @@ def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
 
 
 def test_scores_that_memory_cannot_hold_are_an_error_with_both_figures(monkeypatch):
-    monkeypatch.setattr("voxelocity.infer.window.available_memory_bytes", lambda: 3 * 20 * 6 * 4 * 4)
+    monkeypatch.setattr("voxelocity.infer.stitched.available_memory_bytes", lambda: 3 * 20 * 6 * 4 * 4)
     config = WindowConfig(shape_voxel=WINDOW)
     small, large, last = stitch_volumes(Counting(), [image(1, n, 6, 4) for n in (20, 21, 5)], config, device=CPU)
     assert small.probabilities().shape == (3, 20, 6, 4)

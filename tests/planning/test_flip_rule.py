@@ -26,6 +26,8 @@ def test_classes_without_sides_are_flipped_and_nothing_is_said_of_pairs():
     choices = planned("anterior", "posterior")
     assert choices.keys() == {"flip_probability"}
     assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
+    assert "no class name tells a side, so no labels are swapped" in choices["flip_probability"].reason
+    assert "side" not in planned("tumour")["flip_probability"].reason
 
 
 def test_a_pair_is_swapped_where_left_and_right_are_flipped():

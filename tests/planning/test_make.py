@@ -1,3 +1,4 @@
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -9,12 +10,14 @@ import pytest
 import yaml
 
 import voxelocity
+from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.planning import Plan, make, make_plan, read_overrides
 from voxelocity.planning import kept_times as kept_times_module
 from voxelocity.planning.in_turn import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
+from voxelocity.report import dataset_panel
 
 
 def test_a_plan_survives_the_way_through_its_record(tiny_msd):
@@ -33,6 +36,22 @@ def test_the_fingerprint_says_what_the_data_are(tiny_msd):
     assert sum(facts.class_shares.values()) == pytest.approx(1.0)
     assert facts.class_shares["ball"] > facts.class_shares["core"] > 0
     assert 150 < facts.intensity[0].median < 220, "of the foreground, whose mean lies at 180 and 260"
+
+
+def test_the_fingerprint_counts_and_the_panel_says_scans_without_a_place_or_with_two(own_msd):
+    for index, codes in ((0, (0, 0)), (1, (1, 1))):
+        for name in (f"imagesTr/case_{index}.nii.gz", f"labelsTr/case_{index}.nii.gz"):
+            image = nib.load(own_msd / name)
+            image.header.set_qform(np.diag([-1.0, 1.0, 1.0, 1.0]), codes[0])
+            image.header.set_sform(np.eye(4), codes[1])
+            nib.save(nib.Nifti1Image(np.asarray(image.dataobj), None, image.header), own_msd / name)
+    record = make_plan(voxelocity.open(own_msd), device="cpu").to_record()
+    facts = record["fingerprint"]
+    assert (facts["num_unplaced"], facts["num_placed_twice"]) == (1, 1)
+    file = io.StringIO()
+    PlainConsole(file=file, width=200).print(dataset_panel(record["dataset"], facts))
+    assert "1 case with qform_code and sform_code 0" in file.getvalue()
+    assert "1 case with sform and qform apart; the sform is used" in file.getvalue()
 
 
 def test_auto_gives_a_key_back_to_its_rule():

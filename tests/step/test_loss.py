@@ -38,18 +38,22 @@ def test_dice_alone_equals_that_of_monai(logits_and_label):
 
 @pytest.mark.parametrize("name", ["dice_ce", "dice"])
 @pytest.mark.parametrize("compute", [torch.float16, torch.bfloat16])
-def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compute, name):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compute, name, device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
     rng = torch.Generator().manual_seed(0)
     # A class of 10^6 voxels: float16 ends at 65,504, and bfloat16 counts in steps of 4,096 there.
     label = torch.zeros(1, 104, 100, 100, dtype=torch.uint8)
     label[:, 4:] = 1
-    logits = torch.randn(1, 2, 104, 100, 100, generator=rng).to(compute).requires_grad_()
+    logits = torch.randn(1, 2, 104, 100, 100, generator=rng).to(compute)
     loss = build_loss(LossConfig(name=name))
-    expected = loss(logits.detach().float(), label)
-    with torch.autocast("cpu", dtype=compute):
-        found = loss(logits, label)
+    expected = loss(logits.float(), label)
+    logits = logits.to(device).requires_grad_()
+    with torch.autocast(device, dtype=compute):
+        found = loss(logits, label.to(device))
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-5, atol=0.0)
     # Scaled as a GradScaler does; unscaled gradients of a voxel are below what float16 holds.
     (gradient,) = torch.autograd.grad(found * 2.0**16, logits)
     assert gradient.isfinite().all()

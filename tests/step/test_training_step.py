@@ -19,21 +19,23 @@ from voxelocity.step import (
 NETWORK = NetworkConfig.parse({"name": "unet", "widths": [4, 8], "strides": [[2, 2, 2]]})
 
 
-def training(compute="float32", average_decay=0.9, name="sgd", compile="none", seed=0, warn=None, **network):
+def training(
+    compute="float32", average_decay=0.9, name="sgd", compile="none", seed=0, warn=None, device="cpu", **network
+):
     return TrainingStep(
         build_network(NETWORK.model_copy(update=network), num_channels=1, num_classes=2, seed=0),
         build_loss(LossConfig()),
         optimizer=OptimizerConfig(name=name, learning_rate=0.05, average_decay=average_decay, momentum=0.9),
         precision=PrecisionConfig(compute=compute, channels_last=compute != "float32", compile=compile),
-        device=torch.device("cpu"),
+        device=torch.device(device),
         seed=seed,
         warn=warn,
     )
 
 
-def batch(step=0, size=2):
+def batch(step=0, size=2, device="cpu", side=8):
     rng = torch.Generator().manual_seed(step % 3)
-    image = torch.randn(size, 1, 8, 8, 8, generator=rng)
+    image = torch.randn(size, 1, side, side, side, generator=rng).to(device)
     return Batch(image=image, label=(image[:, 0] > 0).to(torch.uint8), draws=(), regions=(), step=step)
 
 
@@ -131,8 +133,10 @@ def full_beyond(step, num_patches, error=torch.OutOfMemoryError):
     return step
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError, MemoryError, RuntimeError])
-@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("compute", "error"),
+    [("float32", torch.OutOfMemoryError), ("float32", MemoryError), ("bfloat16", RuntimeError)],
+)
 def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_same_gradients(compute, error):
     said = []
     whole, cut = training(compute), full_beyond(training(compute, warn=said.append), 1, error)
@@ -213,3 +217,43 @@ def test_a_compiled_step_trains_the_same_weights_and_saves_them_under_the_same_n
     resumed = training()
     resumed.load_state(fast.state())
     assert all(torch.equal(weight, b[name]) for name, weight in resumed.network.state_dict().items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("network", [{}, {"dropout": 0.3}, {"norm": "batch"}])
+@pytest.mark.parametrize("compute", ["float32", "bfloat16", "float16"])
+def test_a_step_on_a_gpu_waits_for_nothing(compute, network):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    step, given = training(compute, device="cuda", name="adamw", **network), batch(device="cuda")
+    # The first makes moments and code.
+    for _ in range(2):
+        step(given, 0.01)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step(given, 0.01)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_a_gpu_that_is_full_computes_the_batch_in_pieces():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    given, said = batch(size=4, device="cuda", side=96), []
+    whole = training(device="cuda")
+    whole(given, 0.05)
+    peak_bytes = torch.cuda.max_memory_allocated()
+    expected = {name: weight.clone() for name, weight in weights(whole).items()}
+    del whole
+    torch.cuda.empty_cache()
+    cut = training(device="cuda", warn=said.append)
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(0.7 * peak_bytes / total_bytes)
+    try:
+        cut(given, 0.05)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(said) == 1
+    for name, weight in weights(cut).items():
+        torch.testing.assert_close(weight, expected[name], rtol=1e-2, atol=1e-3)

@@ -22,13 +22,19 @@ app = typer.Typer(
 Folder = Annotated[
     Path | None, typer.Argument(help="The cache (data.cache.folder); if not given, the one plans use by default.")
 ]
+InMemory = Annotated[
+    bool, typer.Option("--memory", help="The cases that runs keep in main memory, in the place of a folder.")
+]
 
 
 @app.command("ls")
-def ls(folder: Folder = None) -> None:
+def ls(folder: Folder = None, memory: InMemory = False) -> None:
     """List the entries: case, shape, type, bytes, age."""
     from voxelocity.report import bytes_text
 
+    if memory:
+        _list_memory(folder)
+        return
     contents = _opened(folder)
     entries = sorted(contents.entries(), key=lambda entry: (entry.case_id, entry.key))
     if entries:
@@ -74,11 +80,15 @@ def clear(
         str | None, typer.Option("--older-than", help="Only entries made longer ago, and unusable ones: 7d, 12h.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    memory: InMemory = False,
 ) -> None:
-    """Remove entries, and nothing else in the folder. Asks first."""
+    """Remove entries, and nothing else in the folder; with --memory, what killed runs left there. Asks first."""
     from voxelocity.core.units import parse_duration_s
     from voxelocity.report import bytes_text
 
+    if memory:
+        _clear_memory(folder, older_than, yes=yes)
+        return
     min_age_s = 0.0 if older_than is None else parse_duration_s(older_than)
     contents = _opened(folder)
     # An entry whose age cannot be told is one that nobody can use.
@@ -94,6 +104,52 @@ def clear(
     keeps_size = any(entry.tier == "lmdb" for entry in entries)
     note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
     typer.echo(f"removed {_counted(entries)}, freed {freed}{note}")
+
+
+def _list_memory(folder: Path | None) -> None:
+    from voxelocity.observe.memory_folders import memory_folders
+    from voxelocity.report import bytes_text
+
+    _check_alone(folder)
+    found = memory_folders()
+    for one in found:
+        who = "in use" if one.is_used else "left behind by a process that was killed; `cache clear --memory` removes it"
+        typer.echo(f"{one.path}  {bytes_text(one.num_bytes)}  {who}")
+    if not found:
+        typer.echo("no run keeps cases in memory, and none was left there")
+
+
+def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> None:
+    from voxelocity.core.errors import OutputError
+    from voxelocity.data.cache.shared_folder import remove_left_behind
+    from voxelocity.observe.memory_folders import memory_folders
+    from voxelocity.report import bytes_text
+
+    _check_alone(folder or older_than)
+    found = memory_folders()
+    for one in found:
+        if one.is_used:
+            typer.echo(f"{one.path} is in use and stays: its memory comes free with the last run that uses it")
+    left = [one for one in found if not one.is_used]
+    if not left:
+        typer.echo("nothing to remove in memory")
+        return
+    total = bytes_text(sum(one.num_bytes for one in left))
+    if not yes and not _agreed(f"Remove {total} from {', '.join(str(one.path) for one in left)}?"):
+        typer.echo("nothing was removed")
+        raise typer.Exit(1)
+    for one in left:
+        try:
+            is_gone = remove_left_behind(one.path)
+        except OSError as error:
+            raise OutputError(f"cache clear: {one.path} cannot be removed ({error})") from error
+        size = bytes_text(one.num_bytes)
+        typer.echo(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is in use by now and stays")
+
+
+def _check_alone(given: object) -> None:
+    if given is not None:
+        raise ConfigError("cache: --memory stands alone; leave out FOLDER and --older-than")
 
 
 _HEAD = ("case", "shape (c, x, y, z)", "dtype", "kept as", "bytes", "bytes/voxel", "age")

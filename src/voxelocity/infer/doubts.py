@@ -23,8 +23,6 @@ _RUN_RECORD, _SCORES = "run.yaml", "scores.json"
 _MOST_RATIO = 2.0
 # Share of the range of the training intensities that a scan may leave on either side.
 _MARGIN = 0.1
-# As of two channels of one case (`data.decode.case`): less is rounding.
-_APART_VOXEL = 0.25
 _SAMPLED_PER_AXIS = 40
 _GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="none"))
 
@@ -56,7 +54,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
         doubts.append(
             "its header does not say how it is placed (qform_code and sform_code are 0), so left and right are a guess"
         )
-    elif placement.forms_apart_mm > _APART_VOXEL * min(grid.spacing_mm):
+    elif first.is_placed_twice:
         doubts.append(
             f"its sform and qform lie up to {placement.forms_apart_mm:.4g} mm apart; the sform is used, and programs "
             "that use the qform see scan and prediction elsewhere"

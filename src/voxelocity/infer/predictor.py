@@ -21,7 +21,8 @@ from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.window import Stitched, WindowConfig, predict_volume, stitch_volumes
+from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.window import WindowConfig, stitch_volumes
 from voxelocity.observe import Clock
 from voxelocity.step import autocast, precision_on
 
@@ -41,8 +42,8 @@ class Predictor:
         network: in evaluation mode; moved to `device`.
         spec: how scans are prepared and covered.
         device: where the network runs.
-        on_windows: called before each forward pass; what it raises ends the prediction.
         warn: called with one sentence where the device has too little memory.
+        on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
     def __init__(
@@ -51,18 +52,18 @@ class Predictor:
         spec: ModelSpec,
         *,
         device: torch.device,
-        on_windows: Callable[[], None] | None = None,
         warn: Callable[[str], None] = warnings.warn,
+        on_windows: Callable[[], None] | None = None,
     ) -> None:
         self._network = network.to(device, memory_format=spec.precision.memory_format)  # type: ignore[call-overload]
         self._spec = spec
         self._device = device
         self._warn = warn
         self._preparation = Preparation(spec.prepare)
-        self._on_windows = on_windows
         self._precision = precision_on(spec.precision, device)
         # A CPU has nothing better to do meanwhile, and would hold the scores of two volumes.
         self._restores_behind = device.type != "cpu"
+        self._on_windows = on_windows
 
     def predict(self, scan: Volume) -> ClassIndices:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded.
@@ -114,7 +115,7 @@ class Predictor:
 
         def predict() -> None:
             # The answer is read, as a device is done only then.
-            predict_volume(self._forward, image, window, device=self._device).argmax(0).to(torch.uint8).cpu()
+            next(stitch_volumes(self._forward, [image], window, device=self._device, warn=self._warn)).classes().cpu()
 
         begin_s = clock()
         predict()
@@ -144,28 +145,27 @@ class Predictor:
         def load(index: int) -> _Pair | _Failed:
             ref = refs[index]
             try:
-                return self._prepared(read_case(ref, label_values=self._spec.label_values))
+                return self.load(ref)
             except ScanError as error:
                 return _Failed(ref.case_id, error)
-            except MemoryError as error:
-                return _Failed(
-                    ref.case_id,
-                    ScanError(
-                        f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a "
-                        "machine with more, or crop the scan"
-                    ),
-                )
 
         with OrderedPrefetch(load, start=0, stop=len(refs), num_threads=num_threads, num_ahead=2) as loaded:
             yield from self._restored(loaded, on_failure=on_failure, num_threads=num_threads)
 
-    def load(self, ref: VolumeRef) -> tuple[Volume, Volume]:
+    def load(self, ref: VolumeRef) -> _Pair:
         """A case as decoded and prepared.
 
         Raises:
-            ScanError: it cannot be used, or has other than the channels the network was trained on.
+            ScanError: it cannot be used, has other than the channels the network was trained on, or does not fit into
+                memory.
         """
-        return self._prepared(read_case(ref, label_values=self._spec.label_values))
+        try:
+            return self._prepared(read_case(ref, label_values=self._spec.label_values))
+        except MemoryError as error:
+            raise ScanError(
+                f"infer: case '{ref.case_id}': the scan does not fit into memory ({error}); free some, use a machine "
+                "with more, or crop the scan"
+            ) from None
 
     def _prepared(self, scan: Volume) -> _Pair:
         """The scan as decoded and prepared."""
@@ -240,26 +240,6 @@ class Predictor:
         return logits
 
 
-def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
-    """A corner of a volume that takes about as many windows as one forward pass does."""
-    stop = [min(n, w) for n, w in zip(shape, window.shape_voxel, strict=True)]
-    num_windows = 1
-    for axis in range(3):
-        if num_windows >= max(2, window.batch_size):
-            break
-        step = max(1, int(window.shape_voxel[axis] * (1.0 - window.overlap)))
-        wanted = -(-max(2, window.batch_size) // num_windows) - 1
-        added = min(wanted, (shape[axis] - stop[axis]) // step)
-        stop[axis] += added * step
-        num_windows *= 1 + added
-    return Region((0, 0, 0), (stop[0], stop[1], stop[2]))
-
-
-def _shape3(image_cxyz: torch.Tensor) -> Index3:
-    x, y, z = image_cxyz.shape[-3:]
-    return (x, y, z)
-
-
 class _Failed:
     """Takes the place of a case that cannot be read or prepared."""
 
@@ -282,6 +262,26 @@ def _put_back(scores: npt.NDArray[np.generic], volume: Volume, num_threads: int)
 
 def _of_case(case_id: str, error: ScanError) -> ScanError:
     return ScanError(f"infer: case '{case_id}': {error}")
+
+
+def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
+    """A corner of a volume that takes about as many windows as one forward pass does."""
+    stop = [min(n, w) for n, w in zip(shape, window.shape_voxel, strict=True)]
+    num_windows = 1
+    for axis in range(3):
+        if num_windows >= max(2, window.batch_size):
+            break
+        step = max(1, int(window.shape_voxel[axis] * (1.0 - window.overlap)))
+        wanted = -(-max(2, window.batch_size) // num_windows) - 1
+        added = min(wanted, (shape[axis] - stop[axis]) // step)
+        stop[axis] += added * step
+        num_windows *= 1 + added
+    return Region((0, 0, 0), (stop[0], stop[1], stop[2]))
+
+
+def _shape3(image_cxyz: torch.Tensor) -> Index3:
+    x, y, z = image_cxyz.shape[-3:]
+    return (x, y, z)
 
 
 def _image_of(volume: Volume) -> torch.Tensor:

@@ -4,15 +4,11 @@ Windows overlap; their logits are blended, weighted by a Gaussian, and the softm
 nnU-Net do. Where windows stand and how they weigh is MONAI's `sliding_window_inference` exactly; what differs is that
 windows of several volumes share a forward pass, and that a volume of one window is not blended at all.
 Not here: precision, compilation, and how the scan became the volume.
-
-Memory: the weighted sum of the logits, k float32 volumes, is the one large array. It is divided and made into
-probabilities where it lies, piece by piece. Where the device has no room for it, it lies in main memory.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,15 +19,12 @@ from pydantic import Field
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError, ScanError
-from voxelocity.core.region import Index3, Region
-from voxelocity.data.patch import grid_regions
-from voxelocity.infer.blending import Blend, importance, weight_sums
-from voxelocity.observe import available_memory_bytes
+from voxelocity.core.region import Region
+from voxelocity.infer.blending import Blend
+from voxelocity.infer.stitched import Stitched, spatial_shape
 from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
-# Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
-_PIECE_VALUES = 1 << 24
 # Volumes of more passes than this share none with the next volume: two such sums at once would double the peak, and
 # passes that are not full cost little among so many.
 _MOST_PASSES_SHARED = 4
@@ -132,152 +125,6 @@ def stitch_volumes(
         del batch
         while pending and pending[0].is_complete:
             yield pending.popleft()
-
-
-class Stitched:
-    """What the network says of one volume: first while its windows come in, then as a whole."""
-
-    def __init__(
-        self, image_cxyz: torch.Tensor, config: WindowConfig, device: torch.device, on_full: Callable[[], None]
-    ) -> None:
-        if image_cxyz.ndim != 4:
-            raise InputError(
-                f"infer.window: an image has shape {tuple(image_cxyz.shape)}; it must have the axes (c, x, y, z)"
-            )
-        self._config = config
-        self._device = device
-        self._on_full = on_full
-        try:
-            image_cxyz = image_cxyz.to(device, torch.float32, non_blocking=True)
-        except torch.OutOfMemoryError:
-            on_full()
-            image_cxyz = image_cxyz.float()
-        self._image, self._inside = _pad(image_cxyz, config.shape_voxel)
-        self.boxes = grid_regions(_shape(self._image), config.shape_voxel, config.overlap)
-        self._num_left = len(self.boxes)
-        self._sum: torch.Tensor | None = None
-        self._error: ScanError | None = None
-
-    @property
-    def is_complete(self) -> bool:
-        return self._num_left == 0
-
-    @property
-    def has_failed(self) -> bool:
-        return self._error is not None
-
-    def window(self, box: Region) -> torch.Tensor:
-        """(c, x, y, z) on the device, a view where the image is there."""
-        return self._image[:, *box.slices].to(self._device)
-
-    def add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
-        """Takes what the network said of one window, a tensor that may be overwritten afterwards."""
-        if self.has_failed:
-            return
-        self._num_left -= 1
-        if len(self.boxes) == 1:
-            self._sum = logits_kxyz.clone()
-            return
-        if self._sum is None:
-            self._sum = self._room((logits_kxyz.shape[0], *_shape(self._image)))
-        if self._sum is not None:
-            logits_kxyz = logits_kxyz.to(self._sum.device)
-            self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(self._sum.device))
-
-    def fail(self, error: ScanError) -> None:
-        """Gives the volume up: what is known of it is let go, and `probabilities` and `classes` raise this error."""
-        self._error, self._sum, self._num_left = error, None, 0
-        self._image = self._image.new_empty(0)
-
-    def move_to_host(self) -> bool:
-        """Moves the sum to main memory; whether that freed memory of the device."""
-        if self._sum is None or self._sum.device.type == "cpu":
-            return False
-        host = self._host_room(tuple(self._sum.shape))
-        self._sum = None if host is None else host.copy_(self._sum)
-        return True
-
-    def probabilities(self) -> torch.Tensor:
-        """(k, x, y, z) float32 that sum to 1 over k. For one call; nothing is kept.
-
-        Raises:
-            ScanError: the network answered NaN or infinity somewhere, or there was too little memory.
-        """
-        logits = self._logits()
-        for piece in _pieces(logits):
-            piece.copy_(torch.softmax(piece, dim=0))
-        return logits
-
-    def classes(self) -> torch.Tensor:
-        """(x, y, z) uint8, the class of the largest probability. For one call; nothing is kept.
-
-        Raises:
-            ScanError: as `probabilities`.
-        """
-        logits = self._logits()
-        classes = torch.empty(_shape(logits), dtype=torch.uint8, device=logits.device)
-        for piece, target in zip(_pieces(logits), _pieces(classes, num_layers=len(logits)), strict=True):
-            target.copy_(piece.argmax(dim=0))
-        return classes
-
-    def _logits(self) -> torch.Tensor:
-        """Blended logits (k, x, y, z) of the volume without its padding."""
-        if self._error is not None:
-            raise self._error
-        assert self.is_complete, "asked for only once all windows are in"
-        assert self._sum is not None, "asked for once"
-        if len(self.boxes) > 1:
-            self._divide()
-        logits = self._sum[:, *self._inside.slices]
-        self._sum = None
-        self._image = self._image.new_empty(0)
-        # A NaN is no larger than any other number: unnoticed, it would become the first class, as a rule background.
-        extremes = torch.stack([value for channel in logits for value in torch.aminmax(channel)])
-        if not bool(torch.isfinite(extremes).all()):
-            raise ScanError(
-                "the network answered NaN or infinity for some voxels, so there is no prediction; look at the "
-                "intensities of the scan, and where the model computes in float16, which may overflow, set "
-                'precision.compute to "float32" in its model.json'
-            )
-        return logits
-
-    def _divide(self) -> None:
-        """Divides the sum by the weights of all windows."""
-        starts = [sorted({box.start[axis] for box in self.boxes}) for axis in range(3)]
-        assert self._sum is not None
-        weights = self._importance(self._sum.device)
-        self._sum.div_(weight_sums(weights, starts, _shape(self._sum)))
-
-    def _room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        if self._device.type != "cpu":
-            try:
-                return torch.zeros(shape, device=self._device)
-            except torch.OutOfMemoryError:
-                self._on_full()
-        return self._host_room(shape)
-
-    def _host_room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Zeros in main memory; None, and the volume is given up, where there is too little."""
-        needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
-        # Asked first: the system grants memory that it does not have, and ends the program when it is written to.
-        if needed_bytes <= free_bytes:
-            try:
-                return torch.zeros(shape)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-        self.fail(
-            ScanError(
-                f"the scores of {shape[0]} classes for {' x '.join(map(str, shape[1:]))} prepared voxels take "
-                f"{needed_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are free; free some, use a "
-                "machine with more, or crop the scan"
-            )
-        )
-        return None
-
-    def _importance(self, device: torch.device) -> torch.Tensor:
-        config = self._config
-        return importance(config.shape_voxel, config.blend, config.sigma_scale, device)
 
 
 _Window = tuple[Stitched, Region]
@@ -405,34 +252,13 @@ def _mirrored(
 
 def _checked(logits: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
     shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    if not isinstance(shape, tuple) or len(shape) != 5 or (shape[0], *shape[2:]) != (len(windows), *_shape(windows)):
+    if (
+        not isinstance(shape, tuple)
+        or len(shape) != 5
+        or (shape[0], *shape[2:]) != (len(windows), *spatial_shape(windows))
+    ):
         raise InputError(
             f"infer.window: the network answered {shape} to windows of {tuple(windows.shape)}; it must return logits "
             "(b, k, x, y, z) of the same size, so pass a function that picks them, or choose another window.shape_voxel"
         )
     return logits.float()
-
-
-def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]:
-    """The image padded with zeros to at least `shape`, as much after as before or one more; and where it lies in it."""
-    inside = _shape(image_cxyz)
-    missing = [max(0, w - n) for n, w in zip(inside, shape, strict=True)]
-    x, y, z = (n // 2 for n in missing)
-    if any(missing):
-        ends = [side for n in reversed(missing) for side in (n // 2, n - n // 2)]
-        image_cxyz = torch.nn.functional.pad(image_cxyz, ends)
-    return image_cxyz, Region.whole(inside).shifted((x, y, z))
-
-
-def _shape(tensor: torch.Tensor) -> Index3:
-    x, y, z = tensor.shape[-3:]
-    return (x, y, z)
-
-
-def _pieces(tensor: torch.Tensor, *, num_layers: int = 1) -> Iterator[torch.Tensor]:
-    """Views of (..., x, y, z), cut along x, of at most `_PIECE_VALUES` values times layers, but at least one plane."""
-    *_, num_x, num_y, num_z = tensor.shape
-    layers = math.prod(tensor.shape[:-3]) * num_layers
-    thickness = max(1, _PIECE_VALUES // (layers * num_y * num_z))
-    for start in range(0, num_x, thickness):
-        yield tensor.narrow(-3, start, min(thickness, num_x - start))

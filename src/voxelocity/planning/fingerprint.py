@@ -67,6 +67,10 @@ class Fingerprint:
     prepare_s: float
     """Seconds that decoding and orienting took, summed over the sampled cases, one thread."""
     sampled_voxels: int
+    num_unplaced: int = 0
+    """Cases whose header does not say how they are placed: qform_code and sform_code are 0."""
+    num_placed_twice: int = 0
+    """Cases whose sform and qform differ; the sform is used."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain data for `run.yaml`."""
@@ -109,6 +113,7 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
         _check_channels(ref, case_headers, cases)
     specs = [_oriented(case_headers) for case_headers in headers]
     labelled = [ref for ref in cases.refs if ref.label is not None]
+    firsts = [case_headers[0] for case_headers in headers]
     chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
     voxels = _Sample(cases.label_values, num_channels=cases.num_channels)
     num_read = 0
@@ -137,6 +142,8 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
         crop_share=float(np.median(voxels.crop_shares)),
         prepare_s=voxels.seconds,
         sampled_voxels=int(voxels.class_counts.sum()),
+        num_unplaced=sum(header.placement.form == "none" for header in firsts),
+        num_placed_twice=sum(header.is_placed_twice for header in firsts),
     )
 
 

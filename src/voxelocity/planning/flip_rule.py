@@ -33,6 +33,8 @@ def settle_flips(facts: Facts) -> None:
     else:
         flips[0] = 0.5
         reason = "left and right are near mirror images; front and back, head and foot are not"
+        if not pairs and len(facts.data.class_names) > 2:
+            reason += "; no class name tells a side, so no labels are swapped (data.augment.swap_pairs names pairs)"
     facts.settle("data.augment.flip_probability", flips, reason)
 
 

@@ -257,10 +257,21 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
         *((key.rsplit("_", 1)[0], text) for key, text in spreads),
         ("voxels", _voxels_text(dataset, fingerprint)),
         ("intensity", _intensity_text(dataset, fingerprint)),
+        ("placement", _placement_text(fingerprint)),
         ("files", value_text(fingerprint["file_bytes"], "file_bytes") if "file_bytes" in fingerprint else ""),
         ("layout", str(dataset.get("layout") or "")),
         ("folder", str(dataset.get("path") or "")),
     ]
+
+
+def _placement_text(fingerprint: Mapping[str, Any]) -> str:
+    """What may put left and right, or image and prediction, at the wrong place; empty where nothing may."""
+    texts = []
+    if num := int(fingerprint.get("num_unplaced", 0)):
+        texts.append(f"{count_text(num, 'case')} with qform_code and sform_code 0, so left and right are a guess")
+    if num := int(fingerprint.get("num_placed_twice", 0)):
+        texts.append(f"{count_text(num, 'case')} with sform and qform apart; the sform is used")
+    return "; ".join(texts)
 
 
 def _spread_text(spread: Any, key: str) -> str:

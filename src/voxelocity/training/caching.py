@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -10,7 +10,6 @@ from rich.console import Console
 from voxelocity.core.cases import Split
 from voxelocity.core.errors import DatasetError, InputError, ScanError
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
-from voxelocity.data.pipeline.prepared import Warn
 from voxelocity.observe import Clock, EventLog
 from voxelocity.planning import Planned
 from voxelocity.training.cache_progress import CacheProgress
@@ -61,7 +60,7 @@ class Caching:
     console: Console
     clock: Clock
     stop: StopRequest
-    warn: Warn
+    warn: Callable[[str], None]
 
     def fill(self) -> FilledCases:
         """The prepared cases by what they are for, with the cache filled as far as training needs it.

@@ -15,7 +15,7 @@ from voxelocity.report import duration_text
 from voxelocity.training.final_size import FinalSize, ValidationCost, num_passes
 from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.stop import StopRequest
-from voxelocity.training.validate import rehearse, score_cases, window_on_the_way
+from voxelocity.training.validate import rehearse, score_cases
 
 # Of a time budget, what finding out the cost may take.
 _REHEARSAL_SHARE = 0.05
@@ -81,7 +81,7 @@ class FinalValidation:
         limit_s = _REHEARSAL_SHARE * self._budget_s
         self._cost = rehearse(predictor, self._cases, self._spec, limit_s=limit_s, load_s=load_s, clock=self._clock)
         shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
-        self._num_passes_on_the_way = num_passes(shapes, window_on_the_way(self._spec))
+        self._num_passes_on_the_way = num_passes(shapes, self._spec.window)
 
     def was_measured(self, seconds: float) -> None:
         """A validation on the way took so long."""

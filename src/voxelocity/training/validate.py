@@ -12,7 +12,7 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.data.prepare import restore_probabilities
-from voxelocity.infer import ClassIndices, ModelSpec, Predictor, WindowConfig
+from voxelocity.infer import ClassIndices, ModelSpec, Predictor
 from voxelocity.metrics import DiceCounts, case_score, summarize
 from voxelocity.observe import Clock
 from voxelocity.training.final_size import ValidationCost
@@ -31,9 +31,8 @@ def validate_prepared(
 ) -> tuple[float, dict[str, float]]:
     """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
-    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean.
-
-    Quicker than that and a little different from it: for curves, targets and "best", not for publication.
+    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean. Quicker than
+    `score_cases` and a little different from it: for curves, targets and "best", not for publication.
 
     Args:
         network: left in the mode that it had.
@@ -58,11 +57,6 @@ def validate_prepared(
     return _or_nan(summary.mean_dice), {name: _or_nan(dice) for name, dice in summary.dice.items()}
 
 
-def window_on_the_way(spec: ModelSpec) -> WindowConfig:
-    """How `validate_prepared` covers volumes."""
-    return spec.window
-
-
 def score_cases(
     predictor: Predictor, refs: Sequence[VolumeRef], spec: ModelSpec, *, num_threads: int
 ) -> Iterator[tuple[CaseScore, Volume, ClassIndices]]:
@@ -77,6 +71,10 @@ def score_cases(
             scan.case_id, prediction, scan.label, class_names=spec.class_names, spacing_mm=scan.grid.spacing_mm
         )
         yield score, scan, prediction
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def rehearse(
@@ -150,7 +148,3 @@ def _around_the_middle(label: Array) -> Array:
         for n, place in zip(label.shape, places, strict=True)
     ]
     return label[tuple(slice(start, start + _SCORED_VOXEL) for start in starts)]
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value

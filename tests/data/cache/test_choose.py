@@ -93,7 +93,7 @@ def test_shared_folder_of_somebody_else_is_passed_over(tmp_path, memory_at, monk
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     memory_at(tmp_path)
-    monkeypatch.setattr(choose, "shared_folder_path", lambda place: place / "open")
+    monkeypatch.setattr(choose, "memory_folder_in", lambda place: place / "open")
     told = []
     assert isinstance(open_tier(config("memory", tmp_path), told.append)._front, MemoryTier)
     assert "belongs to somebody else or others may write in it" in told[0]

@@ -4,13 +4,8 @@ from pathlib import Path
 import pytest
 
 from voxelocity.data.cache import shared_folder
-from voxelocity.data.cache.shared_folder import (
-    SharedFolder,
-    default_candidates,
-    memory_folder,
-    shared_folder_path,
-    shared_room_bytes,
-)
+from voxelocity.data.cache.shared_folder import SharedFolder, memory_folder, shared_room_bytes
+from voxelocity.observe.memory_folders import memory_folder_in, memory_places
 
 
 def mounts(tmp_path, **kinds):
@@ -67,7 +62,7 @@ def test_what_the_cache_itself_holds_counts_as_free(tmp_path, monkeypatch):
     table = mounts(tmp_path, memory="tmpfs")
     monkeypatch.setattr(shared_folder, "free_bytes_in", lambda _: 1000)
     assert look(tmp_path, table, "memory", min_free_bytes=50_000)[0] is None
-    held = shared_folder_path(tmp_path / "memory")
+    held = memory_folder_in(tmp_path / "memory")
     held.mkdir()
     (held / "entry").write_bytes(b"x" * 60_000)
     assert look(tmp_path, table, "memory", min_free_bytes=50_000)[0] == tmp_path / "memory"
@@ -78,10 +73,10 @@ def test_without_a_table_of_mounts_nothing_is_taken_for_memory(tmp_path):
 
 
 def test_folder_is_for_this_person_alone(tmp_path):
-    folder = SharedFolder(shared_folder_path(tmp_path))
+    folder = SharedFolder(memory_folder_in(tmp_path))
     assert folder.path.name == f"voxelocity-{os.getuid()}"
     assert folder.path.stat().st_mode & 0o777 == 0o700
-    assert Path("/dev/shm") in default_candidates()
+    assert Path("/dev/shm") in memory_places()
 
 
 def test_folder_that_others_may_write_or_that_is_a_link_is_refused(tmp_path):

@@ -74,7 +74,10 @@ def test_a_truncated_entry_is_rebuilt(blob_refs, data_config):
     (entry,) = [p for p in DiskTier(config.cache.folder)._folder.rglob("*") if p.is_file() and p.stat().st_size > 5_000]
     with entry.open("r+b") as file:
         file.truncate(entry.stat().st_size - 100)
-    np.testing.assert_array_equal(prepared(blob_refs[:1], config)[0].image, whole)
+    told = []
+    np.testing.assert_array_equal(prepared(blob_refs[:1], config, told)[0].image, whole)
+    assert len(told) == 1
+    assert f"{entry} is damaged" in told[0]
 
 
 def test_a_disk_that_gets_full_is_told_once_and_what_is_kept_is_still_used(blob_refs, data_config, monkeypatch):
@@ -244,3 +247,22 @@ def test_an_entry_that_cannot_be_removed_does_not_end_the_run(blob_refs, data_co
     assert fill(cases.part([0]))[0].num_found == 1
     cases.drop(0)
     assert fill(cases.part([0]))[0].num_found == 0
+
+
+@pytest.mark.parametrize("source_mode", [0o600, 0o640])
+def test_sources_for_their_owner_alone_in_a_cache_for_a_group_are_reported_once(
+    blob_refs, data_config, tmp_path, source_mode
+):
+    config = data_config("disk")
+    folder = Path(config.cache.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o770)
+    refs = []
+    for number, ref in enumerate(blob_refs[:2]):
+        image = Path(shutil.copy(ref.images[0], tmp_path / f"{number}.nii.gz"))
+        image.chmod(source_mode)
+        refs.append(VolumeRef(case_id=ref.case_id, images=(image,), label=ref.label))
+    told = []
+    fill(prepared(refs, config, told))
+    assert len(told) == (source_mode == 0o600)
+    assert all(str(folder) in text and "for their owner alone" in text for text in told)

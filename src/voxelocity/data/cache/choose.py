@@ -14,9 +14,10 @@ from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.overflow import GOES_ON, OverflowingTier
 from voxelocity.data.cache.shared import SharedMemoryTier
-from voxelocity.data.cache.shared_folder import memory_folder, shared_folder_path
+from voxelocity.data.cache.shared_folder import memory_folder
 from voxelocity.data.cache.tell import Warn
 from voxelocity.data.cache.tiered import FrontTier, TieredCache, memory_floor_bytes
+from voxelocity.observe.memory_folders import memory_folder_in
 
 
 def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
@@ -69,7 +70,7 @@ def _open_memory(max_bytes: int, warn: Warn) -> FrontTier:
     place, reason = memory_folder(min_free_bytes=max_bytes)
     if place is not None:
         try:
-            return SharedMemoryTier(shared_folder_path(place), max_bytes, warn=warn)
+            return SharedMemoryTier(memory_folder_in(place), max_bytes, warn=warn)
         except OutputError as error:
             reason = str(error)
     warn(

@@ -9,14 +9,13 @@ import contextlib
 import fcntl
 import os
 import stat
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from voxelocity.observe import file_system_of
+from voxelocity.observe.memory_folders import USERS_NAME, held_bytes, memory_folder_in, memory_places
 
-_USERS = ".users"
 _LOCK_SUFFIX = ".lock"
 _MOUNTS = Path("/proc/self/mounts")
 
@@ -46,7 +45,7 @@ class SharedFolder:
         Systems with RemoveIPC in logind.conf empty /dev/shm when a person logs out, whoever still computes.
         """
         try:
-            inode = os.stat(self.path / _USERS).st_ino
+            inode = os.stat(self.path / USERS_NAME).st_ino
         except FileNotFoundError:
             inode = 0
         if (os.getpid(), inode) != (self._pid, self._inode):
@@ -76,7 +75,7 @@ class SharedFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(self.path)
             try:
-                descriptor = os.open(self.path / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                descriptor = os.open(self.path / USERS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
                 continue  # its last user has just removed it
             if self._join(descriptor):
@@ -119,7 +118,7 @@ def memory_folder(
         mounts: the table of mounted file systems, for tests.
     """
     reasons = []
-    for place in default_candidates() if candidates is None else candidates:
+    for place in memory_places() if candidates is None else candidates:
         refusal = _refusal(place, mounts)
         if refusal:
             reasons.append(refusal)
@@ -132,18 +131,8 @@ def memory_folder(
 
 def shared_room_bytes(*, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS) -> int:
     """The largest budget for which `memory_folder` finds a place now; 0 where it finds none."""
-    places = default_candidates() if candidates is None else candidates
+    places = memory_places() if candidates is None else candidates
     return max((_room_bytes(place) for place in places if not _refusal(place, mounts)), default=0)
-
-
-def default_candidates() -> tuple[Path, ...]:
-    """Where file systems in main memory are usually mounted, the largest first."""
-    return (Path("/dev/shm"), Path(f"/run/user/{os.getuid()}"), Path(tempfile.gettempdir()))
-
-
-def shared_folder_path(place: Path) -> Path:
-    """The folder of this person in that place."""
-    return place / f"voxelocity-{os.getuid()}"
 
 
 def free_bytes_in(folder: Path | int) -> int:
@@ -158,6 +147,17 @@ def total_bytes_of(folder: Path) -> int:
     return status.f_blocks * status.f_frsize
 
 
+def remove_left_behind(folder: Path) -> bool:
+    """Removes a folder that no process uses, with all it holds; False where one uses it after all.
+
+    Raises:
+        OSError: it is gone, or belongs to another user.
+    """
+    _check_owner(folder)
+    _leave(os.open(folder / USERS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), folder, os.getpid())
+    return not folder.exists()
+
+
 def _refusal(place: Path, mounts: Path) -> str:
     """Why no files can be kept in memory there; "" where they can."""
     if not place.is_dir():
@@ -168,13 +168,7 @@ def _refusal(place: Path, mounts: Path) -> str:
 
 
 def _room_bytes(place: Path) -> int:
-    return _held_bytes(shared_folder_path(place)) + free_bytes_in(place)
-
-
-def _held_bytes(folder: Path) -> int:
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)
-    return 0
+    return held_bytes(memory_folder_in(place)) + free_bytes_in(place)
 
 
 def _check_owner(folder: Path) -> None:
@@ -186,7 +180,7 @@ def _check_owner(folder: Path) -> None:
 
 def _empty(folder: Path) -> None:
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name != _USERS]
+        names = [entry.name for entry in entries if entry.name != USERS_NAME]
     for name in names:
         (folder / name).unlink(missing_ok=True)
 
@@ -199,7 +193,7 @@ def _leave(descriptor: int, folder: Path, pid: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink > 0:
                 _empty(folder)
-                (folder / _USERS).unlink()
+                (folder / USERS_NAME).unlink()
                 folder.rmdir()
     except OSError:
         pass  # somebody else uses it, or came while it was being removed

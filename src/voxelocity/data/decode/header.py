@@ -29,6 +29,8 @@ _LEAST_RELATIVE_DETERMINANT = 1e-6
 # From a nanometer, as in electron microscopy, to ten meters: anything else is a broken header.
 _LEAST_SPACING_MM, _MOST_SPACING_MM = 1e-6, 1e4
 _MOST_ORIGIN_MM = 1e7
+# As of two channels of one case (`data.decode.case`).
+_APART_VOXEL = 0.25
 # Of header and extensions: voxels that are said to start later are in no file.
 _MOST_DATA_START = 1 << 30
 _PLACEMENT_FIELDS = (
@@ -83,6 +85,11 @@ class ScanHeader:
     is_big_endian: bool
     data_start: int
     placement: Placement
+
+    @property
+    def is_placed_twice(self) -> bool:
+        """Whether sform and qform put the voxels at places that differ by more than rounding."""
+        return self.placement.forms_apart_mm > _APART_VOXEL * min(self.grid.spacing_mm)
 
     @property
     def is_scaled(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
+import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,13 +22,15 @@ from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeErro
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
+from voxelocity.data.cache.folder import is_shared
+from voxelocity.data.cache.tell import TellOnce, Warn
 from voxelocity.data.decode import read_case, read_header
 from voxelocity.data.pipeline.renew import RenewableVolume
 from voxelocity.data.pipeline.room import MemoryRoom
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.observe import available_memory_bytes, span
 
-Warn = Callable[[str], None]
+_OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _WORK_SHARE = 0.4
 """Of the memory that is free at the start: what cases being prepared may take at once, beside the cache."""
 _Origin = Literal["found", "kept", "prepared"]
@@ -83,6 +87,7 @@ class PreparedCases:
         self._preparation = Preparation(prepare)
         self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
         self._keeper = _Keeper(_opened(cache, warn), warn)
+        self._shared_folder = cache.folder if cache.tier in ("disk", "lmdb") and is_shared(Path(cache.folder)) else ""
         self._keys = [self._key(ref) for ref in self.refs]
 
     def __len__(self) -> int:
@@ -208,6 +213,8 @@ class PreparedCases:
             if volume is not None:
                 return self._named(volume, index), "found"
             prepared = self._prepare(index)
+            if self._shared_folder:
+                self._tell_if_private(self.refs[index])
             # A file changed since the key was made belongs to another key.
             if self._key(self.refs[index]) != key or not self._keeper.put(key, prepared):
                 return prepared, "prepared"
@@ -215,9 +222,20 @@ class PreparedCases:
         kept = self._keeper.get(key)
         return (prepared if kept is None else self._named(kept, index)), "kept"
 
+    def _tell_if_private(self, ref: VolumeRef) -> None:
+        """Says so where a case's files are for this user alone, and the cache's folder is for a group."""
+        with contextlib.suppress(OSError):
+            if any(not os.stat(path).st_mode & _OTHERS_READ for path in ref.images):
+                self._keeper.tell(
+                    "private",
+                    f"cache: the files of case '{ref.case_id}' are for their owner alone, and what is prepared of them "
+                    f"can be read by the group that may write to {self._shared_folder}; set data.cache.folder to one "
+                    "of your own if that is not meant",
+                )
+
     def _renewed(self, index: int, error: CacheError) -> Volume:
         """The volume in memory, after an error in reading what the cache gave."""
-        self._keeper.tell_lost(error)
+        self._keeper.tell("lost", str(error))
         try:
             return self._take(index)[0].load()
         except CacheError:
@@ -276,16 +294,14 @@ class _Keeper:
 
     def __init__(self, tier: Tier | None, warn: Warn) -> None:
         self._tier = tier
-        self._warn = warn
+        self.tell = TellOnce(warn)
         self._is_writable = tier is not None
-        self._told: set[str] = set()
-        self._lock = threading.Lock()
 
     def get(self, key: str) -> StoredVolume | None:
         try:
             return None if self._tier is None else self._tier.get(key)
         except CacheError as error:
-            self._tell("get", f"{error}; cases that cannot be read are prepared again each time they are used")
+            self.tell("get", f"{error}; cases that cannot be read are prepared again each time they are used")
             return None
 
     def put(self, key: str, volume: Volume) -> bool:
@@ -295,19 +311,16 @@ class _Keeper:
         try:
             self._tier.put(key, volume)
         except EntryTooLargeError as error:
-            self._tell("large", f"{error}; cases as large as this are prepared again each time they are used")
+            self.tell("large", f"{error}; cases as large as this are prepared again each time they are used")
             return False
         except CacheError as error:
             self._is_writable = False
-            self._tell(
+            self.tell(
                 "put",
                 f"{error}; going on without more: cases not in the cache are prepared again each time they are used",
             )
             return False
         return True
-
-    def tell_lost(self, error: CacheError) -> None:
-        self._tell("lost", str(error))
 
     def drop(self, key: str) -> None:
         if self._tier is not None:
@@ -319,10 +332,3 @@ class _Keeper:
 
     def lock(self, key: str) -> AbstractContextManager[None]:
         return nullcontext() if self._tier is None else self._tier.lock(key)
-
-    def _tell(self, cause: str, text: str) -> None:
-        with self._lock:
-            if cause in self._told:
-                return
-            self._told.add(cause)
-        self._warn(text)

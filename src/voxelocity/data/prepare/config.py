@@ -56,6 +56,7 @@ class PrepareConfig(Config):
     """What resamples: compiled loops where Numba is installed, or always the slower NumPy; they differ by rounding."""
     dtype: Literal["smallest", "float32", "float16"] = "smallest"
     """In which the prepared image is kept. "smallest": integers of one or two bytes as they are, else int16 with a
-    scale of its own for each channel, off by at most 1/65,000 of the channel's range."""
+    scale of its own for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 where outliers
+    make that more than 1 % of the interquartile range."""
     foreground_per_class: int = Field(default=10_000, ge=1, le=10_000_000)
     """Voxels remembered of each class as centres of patches, evenly chosen where there are more."""

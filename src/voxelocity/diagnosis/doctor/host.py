@@ -19,6 +19,7 @@ from voxelocity.observe import (
 )
 from voxelocity.observe.file_systems import is_in_memory
 from voxelocity.observe.kernel_files import file_text
+from voxelocity.observe.memory_folders import memory_folders
 
 _ROOT = Path("/")
 _SHM = Path("/dev/shm")
@@ -57,6 +58,7 @@ def see_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
     if shm.is_dir() and is_in_memory(file_system_of(shm)):
         room = os.statvfs(shm)
         shm_bytes, shm_free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
+    left = [folder for folder in memory_folders() if not folder.is_used]
     return Memory(
         machine_bytes=int(psutil.virtual_memory().total),
         total_bytes=total_memory_bytes(root=root),
@@ -65,6 +67,8 @@ def see_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
         swap_used_bytes=swap_used_bytes,
         shm_bytes=shm_bytes,
         shm_free_bytes=shm_free_bytes,
+        left_folders=tuple(str(folder.path) for folder in left),
+        left_bytes=sum(folder.num_bytes for folder in left),
         overcommit=_number(file_text(root / "proc/sys/vm/overcommit_memory")),
     )
 

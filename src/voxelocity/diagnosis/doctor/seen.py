@@ -117,6 +117,7 @@ class Memory:
     Attributes:
         machine_bytes: of the machine; `total_bytes` is less where a control group sets a limit.
         shm_bytes, shm_free_bytes: of /dev/shm; None where there is none or it is not in memory.
+        left_folders, left_bytes: of prepared cases in memory that no process uses any more.
         overcommit: 0 (as it comes), 1 (always), 2 (never more than there is): vm.overcommit_memory.
     """
 
@@ -127,6 +128,8 @@ class Memory:
     swap_used_bytes: int = 0
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
+    left_folders: tuple[str, ...] = ()
+    left_bytes: int = 0
     overcommit: int | None = None
 
 

@@ -66,3 +66,10 @@ def test_a_kernel_that_counts_reserved_memory_as_taken_is_told(memory):
     assert blamed(replace(memory, overcommit=1)) == []
     (check,) = blamed(replace(memory, overcommit=2))
     assert check.cure == "as administrator: sysctl vm.overcommit_memory=0"
+
+
+def test_what_a_killed_run_left_in_memory_is_named_with_its_cure(memory):
+    (check,) = blamed(replace(memory, left_folders=("/dev/shm/voxelocity-1000",), left_bytes=30 * GIB))
+    assert check.level == "warning"
+    assert "30 GiB of prepared cases in /dev/shm/voxelocity-1000" in check.found
+    assert check.cure == "voxelocity cache clear --memory"

@@ -30,6 +30,15 @@ def judge_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
     yield _judge_size(memory)
     yield _judge_swap(memory)
     yield _judge_shm(memory, num_workers)
+    if memory.left_folders:
+        yield _check(
+            name="left behind",
+            level="warning",
+            found=f"{size_text(memory.left_bytes)} of prepared cases in {', '.join(memory.left_folders)}, which no "
+            "process uses",
+            costs="a run that was killed left them, and they take main memory until your next run",
+            cure="voxelocity cache clear --memory",
+        )
     if memory.overcommit == 2:
         yield _check(
             name="overcommit",

@@ -156,6 +156,19 @@ def test_a_run_with_dropout_is_resumed_with_the_masks_of_the_whole_one(run_in, s
     assert_same_weights(tmp_path / "run", tmp_path / "whole")
 
 
+def test_what_decides_the_draws_of_a_cache_must_not_change_and_where_cases_are_kept_may(run_in, stop_after, tmp_path):
+    rotating = {"data.cache.tier": "rotating", "data.cache.num_cases": 2}
+    stop_after(tmp_path / "run", 3, rotating)
+    for change, line in (({"data.cache.num_cases": 3}, "num_cases: 2 -> 3"), ({"data.cache.tier": "memory"}, "tier: ")):
+        with pytest.raises(InputError, match=f"another plan .*data.cache.{line}"):
+            run_in(tmp_path / "run", {**rotating, **change})
+    stop_after(tmp_path / "other", 3)
+    with pytest.raises(InputError, match=r"another plan .*data.cache.num_parts: 1 -> 2"):
+        run_in(tmp_path / "other", {"data.cache.num_parts": 2})
+    disk = {"data.cache.tier": "disk", "data.cache.folder": str(tmp_path / "cache")}
+    assert run_in(tmp_path / "other", disk).step == 6
+
+
 def test_cases_on_the_device_and_in_parts_train_as_far_as_they_should(whole_run, run_in, tmp_path):
     run_in(tmp_path / "run", {"data.cache.device_max_bytes": 2**20, "data.feed.num_threads": 2})
     assert_same_weights(tmp_path / "run", whole_run)
@@ -499,7 +512,7 @@ def test_a_run_with_a_target_stops_when_it_is_reached(run_in, tmp_path):
 def test_a_run_that_ended_after_its_target_was_reached_is_not_trained_further(run_in, tmp_path, monkeypatch):
     plan = {"train.steps": 40, "train.validate_every_steps": 2, "train.target_dice": 0.001}
     with monkeypatch.context() as patched:
-        patched.setattr(run_module.Run, "_score", lambda run, predictor: 1 / 0)
+        patched.setattr(run_module.Run, "_score", lambda run, training, final: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_in(tmp_path / "run", plan)
     reached = events(tmp_path / "run", "validation")[-1]["step"]

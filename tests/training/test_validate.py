@@ -19,7 +19,7 @@ from voxelocity.training.validate import score_cases, validate_prepared
 class _BackgroundEverywhere:
     """In place of `Predictor`."""
 
-    def __init__(self, network, spec, *, device):
+    def __init__(self, network, spec, **options):
         pass
 
     def predict_prepared(self, volumes):

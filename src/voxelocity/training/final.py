@@ -147,7 +147,7 @@ class FinalValidation:
             if scores and not self._is_full and self._clock() > until_s:
                 raise _OutOfTimeError
 
-        predictor = Predictor(network, spec, device=self._device, on_windows=check)
+        predictor = Predictor(network, spec, device=self._device, on_windows=check, warn=warn)
         try:
             for score, scan, prediction in score_cases(predictor, refs, spec, num_threads=self._num_threads):
                 scores.append(score)

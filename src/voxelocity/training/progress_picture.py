@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -85,7 +86,11 @@ class ProgressPicture:
             elif event["event"] == "validation":
                 self._validations.append(_validation(event))
                 if len(self._validations) > _MOST_POINTS:
-                    best = max(self._validations, key=lambda record: record.mean_dice)
+                    best = max(
+                        (v for v in self._validations if math.isfinite(v.mean_dice)),
+                        key=lambda record: record.mean_dice,
+                        default=None,
+                    )
                     self._validations = [v for i, v in enumerate(self._validations) if i % 2 == 0 or v is best]
 
 

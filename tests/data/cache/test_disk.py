@@ -413,4 +413,4 @@ def test_entries_in_use_by_another_process_or_this_one_stay_and_the_limit_is_nam
         user.kill()
     tier.put("more", make_volume(2))
     assert tier.keys() == ["more", "own"]
-    assert len(list((tmp_path / "locks").glob("*.uses"))) == 1, "the list of a killed process stays"
+    assert len(list((tmp_path / "locks" / ".uses").iterdir())) == 1, "the list of a killed process stays"

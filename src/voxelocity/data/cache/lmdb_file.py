@@ -254,7 +254,7 @@ def check_lmdb_file(path: Path) -> None:
         return  # made, and not yet written
     whole = [meta for meta in found if meta is not None]
     if len(whole) < 2:
-        raise DamagedFileError(f"cache.lmdb: {path} is no LMDB file, or it is damaged; remove it")
+        raise DamagedFileError(f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged; remove it")
     _, _, page_bytes, last_page, _ = max(whole, key=lambda meta: meta[-1])
     if num_bytes < (last_page + 1) * page_bytes:
         raise DamagedFileError(

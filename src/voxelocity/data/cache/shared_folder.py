@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import stat
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from voxelocity.data.cache.uses import USES_NAME
 from voxelocity.observe import file_system_of
 from voxelocity.observe.memory_folders import USERS_NAME, held_bytes, memory_folder_in, memory_places
 
@@ -180,7 +182,8 @@ def _check_owner(folder: Path) -> None:
 
 def _empty(folder: Path) -> None:
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if entry.name != USERS_NAME]
+        names = [entry.name for entry in entries if entry.name not in (USERS_NAME, USES_NAME)]
+    shutil.rmtree(folder / USES_NAME, ignore_errors=True)
     for name in names:
         (folder / name).unlink(missing_ok=True)
 

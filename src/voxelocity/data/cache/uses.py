@@ -11,7 +11,9 @@ import time
 import weakref
 from pathlib import Path
 
-_SUFFIX = ".uses"
+from voxelocity.data.cache.folder import is_shared
+
+USES_NAME = ".uses"
 _MAX_AGE_S = 86400.0
 """After this long without a new use a list counts as left behind, where a file system without locks cannot tell."""
 
@@ -23,11 +25,12 @@ class Uses:
     is prepared again. Safe to use from several threads; a forked process begins a list of its own.
 
     Args:
-        folder: for the lists, which begin with a dot; it exists.
+        folder: exists; the lists are in a folder of their own in it, which few files come into.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder / USES_NAME
+        self._listed: tuple[int, list[Path]] = 0, []
         self._lock = threading.Lock()
         self._pid = 0
         self._path = Path()
@@ -59,18 +62,27 @@ class Uses:
     def of_others(self) -> set[str]:
         """The keys that others use; lists of processes that ended are removed."""
         found: set[str] = set()
-        for path in self._folder.glob(f".*{_SUFFIX}"):
+        for path in self._lists():
             if path != self._path or self._pid != os.getpid():
                 with contextlib.suppress(OSError):
                     found |= _keys_in(path)
         return found
 
+    def _lists(self) -> list[Path]:
+        """The lists of all processes; looked for only where some came or went."""
+        with contextlib.suppress(OSError):
+            changed_ns = self._folder.stat().st_mtime_ns
+            if changed_ns != self._listed[0]:
+                self._listed = changed_ns, list(self._folder.iterdir())
+        return self._listed[1]
+
     def _open(self) -> None:
         if self._pid == os.getpid() and self._path.exists():
             return
         self._keys, self._pid = (self._keys if self._pid == os.getpid() else set()), os.getpid()
-        self._path = self._folder / f".{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+        self._path = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o770 if is_shared(self._folder.parent) else 0o700, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self._path, flags, 0o660)
             # Before the lock, as the file must go even where there are no locks.

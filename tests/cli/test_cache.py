@@ -45,6 +45,12 @@ def test_ls_lists_each_entry_and_the_total(voxelocity, folder):
     assert total == f"2 entries, {size(folder)} in {folder}"
 
 
+def test_a_folder_gives_no_orders_to_the_terminal(voxelocity, tmp_path):
+    folder = tmp_path / "esc\x1b]0;pwned\x07"
+    folder.mkdir()
+    assert "\x1b" not in voxelocity("cache", "clear", folder, "--yes").out
+
+
 def test_ls_says_which_entries_are_unusable(voxelocity, folder):
     damage(folder)
     told = voxelocity("cache", "ls", folder)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import voxelocity
+from voxelocity.core.config import check_value
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.planning import Plan, make, make_plan, read_overrides
@@ -18,6 +19,16 @@ from voxelocity.planning.in_turn import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.report import dataset_panel
+from voxelocity.report.quantities import value_text
+
+
+def test_every_value_may_be_given_back_as_it_is_printed(tiny_msd):
+    for choice in make_plan(voxelocity.open(tiny_msd), device="cpu").choices:
+        given = check_value(Plan, choice.key, yaml.safe_load(value_text(choice.value, choice.key)))
+        if isinstance(choice.value, float | int) and not isinstance(choice.value, bool):
+            assert given == pytest.approx(choice.value, rel=0.02), choice.key
+        else:
+            assert given == choice.value, choice.key
 
 
 def test_a_plan_survives_the_way_through_its_record(tiny_msd):

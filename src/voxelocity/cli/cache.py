@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.terminal_text import printable_lines
 
 if TYPE_CHECKING:
     from voxelocity.data.cache.contents import CacheContents, KeptEntry
@@ -38,11 +39,11 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
     contents = _opened(folder)
     entries = sorted(contents.entries(), key=lambda entry: (entry.case_id, entry.key))
     if entries:
-        typer.echo("\n".join(_aligned([_HEAD, *(_row(entry) for entry in entries)])))
+        _say("\n".join(_aligned([_HEAD, *(_row(entry) for entry in entries)])))
     total = sum(entry.num_bytes for entry in entries)
     unusable = [f"{count} {state}" for state in ("damaged", "outdated") if (count := _num_in(entries, state))]
     note = f" ({', '.join(unusable)})" if unusable else ""
-    typer.echo(f"{_counted(entries)}{note}, {bytes_text(total)} in {contents.folder}")
+    _say(f"{_counted(entries)}{note}, {bytes_text(total)} in {contents.folder}")
 
 
 @app.command("verify")
@@ -60,16 +61,16 @@ def verify(
         entries.append(entry)
         if entry.state == "damaged":
             who = f"case '{entry.case_id}', " if entry.case_id else ""
-            typer.echo(f"damaged: {who}entry {entry.key}: {entry.problem}")
+            _say(f"damaged: {who}entry {entry.key}: {entry.problem}")
     damaged = [entry for entry in entries if entry.state == "damaged"]
     if not damaged:
         how = "every voxel" if full else "lengths, headers and foreground; --full reads every voxel"
-        typer.echo(f"{_counted(entries)} in {contents.folder}, none damaged (checked: {how})")
+        _say(f"{_counted(entries)} in {contents.folder}, none damaged (checked: {how})")
         return
     if remove:
         contents.remove(damaged)
     what = "removed; runs make them again" if remove else "--remove removes them, and runs make them again"
-    typer.echo(f"{len(damaged)} of {_counted(entries)} in {contents.folder} damaged: {what}")
+    _say(f"{len(damaged)} of {_counted(entries)} in {contents.folder} damaged: {what}")
     raise typer.Exit(1)
 
 
@@ -94,16 +95,16 @@ def clear(
     # An entry whose age cannot be told is one that nobody can use.
     entries = [entry for entry in contents.entries() if entry.age_s is None or entry.age_s >= min_age_s]
     if not entries:
-        typer.echo(f"nothing to remove in {contents.folder}")
+        _say(f"nothing to remove in {contents.folder}")
         return
     total = bytes_text(sum(entry.num_bytes for entry in entries))
     if not yes and not _agreed(f"Remove {_counted(entries)}, {total}, from {contents.folder}?"):
-        typer.echo("nothing was removed")
+        _say("nothing was removed")
         raise typer.Exit(1)
     freed = bytes_text(contents.remove(entries))
     keeps_size = any(entry.tier == "lmdb" for entry in entries)
     note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
-    typer.echo(f"removed {_counted(entries)}, freed {freed}{note}")
+    _say(f"removed {_counted(entries)}, freed {freed}{note}")
 
 
 def _list_memory(folder: Path | None) -> None:
@@ -114,9 +115,9 @@ def _list_memory(folder: Path | None) -> None:
     found = memory_folders()
     for one in found:
         who = "in use" if one.is_used else "left behind by a process that was killed; `cache clear --memory` removes it"
-        typer.echo(f"{one.path}  {bytes_text(one.num_bytes)}  {who}")
+        _say(f"{one.path}  {bytes_text(one.num_bytes)}  {who}")
     if not found:
-        typer.echo("no run keeps cases in memory, and none was left there")
+        _say("no run keeps cases in memory, and none was left there")
 
 
 def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> None:
@@ -129,14 +130,14 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
     found = memory_folders()
     for one in found:
         if one.is_used:
-            typer.echo(f"{one.path} is in use and stays: its memory comes free with the last run that uses it")
+            _say(f"{one.path} is in use and stays: its memory comes free with the last run that uses it")
     left = [one for one in found if not one.is_used]
     if not left:
-        typer.echo("nothing to remove in memory")
+        _say("nothing to remove in memory")
         return
     total = bytes_text(sum(one.num_bytes for one in left))
     if not yes and not _agreed(f"Remove {total} from {', '.join(str(one.path) for one in left)}?"):
-        typer.echo("nothing was removed")
+        _say("nothing was removed")
         raise typer.Exit(1)
     for one in left:
         try:
@@ -144,7 +145,7 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
         except OSError as error:
             raise OutputError(f"cache clear: {one.path} cannot be removed ({error})") from error
         size = bytes_text(one.num_bytes)
-        typer.echo(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is in use by now and stays")
+        _say(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is in use by now and stays")
 
 
 def _check_alone(given: object) -> None:
@@ -195,3 +196,8 @@ def _num_in(entries: Sequence[KeptEntry], state: str) -> int:
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _say(text: str) -> None:
+    """Folders and cases are shown letter by letter; no name gives orders to the terminal."""
+    typer.echo(printable_lines(text))

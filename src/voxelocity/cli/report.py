@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from voxelocity.core.terminal_text import printable_lines
+
 if TYPE_CHECKING:
     from voxelocity.report import FolderKind
 
@@ -49,7 +51,7 @@ def report(
             raise InputError(
                 f"report: {', '.join(needless)} is for comparing two folders, but one was given; name another"
             )
-        typer.echo(_render_again(folders[0], out))
+        typer.echo(printable_lines(str(_render_again(folders[0], out))))
         return
     kind = _kind_of_both(folders)
     if kind == "run":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.printed import read_printed, sequence_length
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
@@ -92,32 +92,14 @@ def check_value(model: type[Config], key: str, value: Any) -> Any:
     for constraint in field.metadata:
         annotation = Annotated[annotation, constraint]
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-    length = _tuple_length(field.annotation)
+    length = sequence_length(field.annotation)
     try:
-        return adapter.dump_python(adapter.validate_python(_listed(value) if length else value), mode="json")
+        return adapter.dump_python(adapter.validate_python(read_printed(value, field.annotation, key)), mode="json")
     except ValidationError as error:
         reasons = list(dict.fromkeys(str(e["msg"]) for e in error.errors()))
         if length and not isinstance(value, list | tuple):
             reasons = [f"give {length} values, such as {', '.join('1' * length)}"]
         raise ConfigError(f"config: {key} = {value!r} is not valid: {'; or: '.join(reasons)}") from None
-
-
-def _listed(value: Any) -> Any:
-    """The numbers of a text such as "0.5, 0, 0" or "40 x 40 x 48", as a plan prints them; other values unchanged."""
-    parts = re.split(r"\s*[,x×]\s*", value.strip()) if isinstance(value, str) else []
-    try:
-        return [float(part) if "." in part or "e" in part else int(part) for part in parts] if parts else value
-    except ValueError:
-        return value
-
-
-def _tuple_length(annotation: Any) -> int:
-    """How many values a field of a fixed number of them takes; 0 for every other field."""
-    for option in (annotation, *typing.get_args(annotation)):
-        items = typing.get_args(option)
-        if typing.get_origin(option) is tuple and Ellipsis not in items:
-            return len(items)
-    return 0
 
 
 def flatten(model: type[Config], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

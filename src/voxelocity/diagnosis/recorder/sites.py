@@ -10,14 +10,15 @@ import ast
 import linecache
 import sys
 import weakref
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple
 
 from .lines import OWN_CODE, line_of, shown_file
 from .patches import Patches
 
 _LONGEST_CALL = 400
-# They make loaders of their own from the user's, over the same data set.
-_REMAKING = ("accelerate", "lightning", "pytorch_lightning", "ignite", "monai.engines")
+# Makes loaders of its own from the user's, over the same data set, in a call of the user's.
+_REMAKING = "accelerate."
 _DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
 
 
@@ -98,6 +99,7 @@ class Sites:
         return self._calls[key]
 
 
+@lru_cache(maxsize=64)
 def call_at(filename: str, number: int) -> tuple[str, str]:
     """The source of the outermost call that begins at this line, and the plain name it is assigned to ("" for none)."""
     source = "".join(linecache.getlines(filename))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .lines import NOWHERE, OWN_CODE, Place, line_of
+from .lines import NOWHERE, OWN_CODE, Place, line_of, variables_of
 from .sites import call_at
 
 _MAX_FRAMES = 16
@@ -47,9 +47,10 @@ def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | 
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
-        overlap = _overlap(frame.f_locals, lengths)
+        names = variables_of(frame)
+        overlap = _overlap(names, lengths)
         if overlap:
-            own, volume = OWN_CODE.innermost(frame), _volume(frame.f_locals, list(window))
+            own, volume = OWN_CODE.innermost(frame), _volume(names, list(window))
             if own is None:
                 return Windows(overlap, NOWHERE, "", "", volume)
             return Windows(overlap, OWN_CODE.place(own), *call_at(own.f_code.co_filename, line_of(own)), volume)

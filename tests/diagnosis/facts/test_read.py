@@ -120,8 +120,8 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.experiments == (EVERYTHING["experiment"],)
     assert facts.cost == EVERYTHING["cost"]
     assert facts.core_wait == EVERYTHING["core wait"]
-    assert facts.ended == Ending(reason="limit", time_s=18.0)
-    assert facts.seconds == 19.0
+    assert facts.ended == Ending(reason="limit", time_s=20.0)
+    assert facts.seconds == 21.0
     assert facts.not_measured == ("kernels: no profiler",)
     assert read_facts(tmp_path, command=["python", "other.py"]).command == ("python", "other.py")
 

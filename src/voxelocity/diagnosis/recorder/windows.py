@@ -53,9 +53,13 @@ def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | 
             own, volume = OWN_CODE.innermost(frame), _volume(names, list(window))
             if own is None:
                 return Windows(overlap, NOWHERE, "", "", volume)
-            return Windows(overlap, OWN_CODE.place(own), *call_at(own.f_code.co_filename, line_of(own)), volume)
+            return Windows(overlap, OWN_CODE.place(own), *_call(own, frame), volume)
         frame = frame.f_back
     return None
+
+
+def _call(own: FrameType, frame: FrameType) -> tuple[str, str]:
+    return call_at(own.f_code.co_filename, line_of(own), (frame.f_code.co_name,))
 
 
 def _overlap(names: dict[str, Any], lengths: list[int]) -> float:

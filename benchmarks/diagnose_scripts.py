@@ -1,5 +1,7 @@
 """Diagnoses the scripts of `slow_scripts/` and runs each beside its cured twin: verdict right, promise kept?
 
+A regression test: the rules were developed on these scripts, so it says nothing of how right they are on others.
+
     python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
     python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: is all of it in order?
 

@@ -63,7 +63,7 @@ def split_lines() -> list[str]:
 
 
 def diagnosed_lines() -> list[str]:
-    """Scripts of the kind that people write: what the diagnosis named, what it promised, what the change brought."""
+    """The scripts of the regression test, on which the rules were developed: verdict, promise, and what came of it."""
     lines: list[str] = []
     for record in load("diagnose_scripts.json"):
         rows = []

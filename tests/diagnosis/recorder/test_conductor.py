@@ -250,6 +250,11 @@ def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_fro
     given = [resident.replay(entry) for _ in range(3)]
     assert [(batch[0].step, batch[0].image.item()) for batch in given if batch] == [(13, 10.0), (14, 11.0), (15, 10.0)]
     assert [batch.step for batch in batches] == [10, 11, 12], "the program's own stay as they are"
+    new = record(torch.zeros(1), 13)
+    resident.renumber(entry, new)
+    assert new.step == 16, "a new batch among them goes on counting too"
+    (following,) = resident.replay(entry) or ()
+    assert following.step == 17
 
 
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:

@@ -212,8 +212,12 @@ class Conductor:
         return [entry for entry in self._loaders.entries if entry.key in self._steps.training_keys]
 
     def _keep(self, entry: Entry, batch: Any) -> None:
-        if self.resident.is_keeping and entry.key in self._steps.training_keys:
+        if entry.key not in self._steps.training_keys:
+            return
+        if self.resident.is_keeping:
             self.resident.keep(entry, batch)
+        elif self._steps.phase in _ROUND_PHASES:
+            self.resident.renumber(entry, batch)
 
     def _tell_profiler(self, what: str) -> None:
         if self._profiler is None:

@@ -349,6 +349,10 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     for name in ("batch_size", "prefetch_factor"):
         value = getattr(loader, name, None)
         fields[name] = value if isinstance(value, int) else None
+    if fields["batch_size"] is None:
+        # Accelerate and samplers of the user's make whole batches of numbers.
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+        fields["batch_size"] = size if isinstance(size, int) else None
     for name in ("pin_memory", "persistent_workers"):
         fields[name] = bool(getattr(loader, name, False))
     try:

@@ -48,7 +48,11 @@ class Networks:
         stretch.num_forwards += 1
         tensor = self._first_tensor((*args, *kwargs.values()))
         if is_evaluating and tensor is not None and stretch.num_evaluating == 1:
-            stretch.windows = windows_around(sys._getframe(2), tensor.shape)
+            try:
+                stretch.windows = windows_around(sys._getframe(2), tensor.shape)
+            except Exception:
+                # Variables of the program may do anything when they are looked at; it must not see that.
+                stretch.windows = None
         if tensor is not None and tensor.dim() > 0:
             shape = tuple(tensor.shape)
             stretch.num_images += shape[0]

@@ -67,6 +67,13 @@ class Resident:
             object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
         return (batch,)
 
+    def renumber(self, entry: Entry, batch: Any) -> None:
+        """Has a new batch of the loader go on counting behind those that were given out in its place."""
+        if entry.key in self._next_step and _step_of(batch) is not None:
+            turn = self._turn.get(entry.key, 0)
+            self._turn[entry.key] = turn + 1
+            object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
+
     def batch_of(self, key: int) -> Any:
         """One batch that was kept of this loader, None where none was."""
         kept = self._kept.get(key)

@@ -272,6 +272,9 @@ class Steps:
             "overlap": 0.0 if windows is None else round(windows.overlap, 4),
             "windows_where": "" if windows is None else windows.place.where,
             "windows_line": "" if windows is None else windows.place.line,
+            "windows_call": "" if windows is None else windows.call,
+            "windows_variable": "" if windows is None else windows.variable,
+            "volume": [] if windows is None else windows.volume,
         }
 
     def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:

@@ -37,7 +37,7 @@ from .steps import Steps, watch
 from .torch_hooks import TorchHooks
 from .trials import Trials
 from .workers import WorkerStart
-from .writer import Writer
+from .writer import Writer, note_failure
 
 _WRAPPER = "DistributedDataParallel"
 
@@ -230,10 +230,18 @@ class Training:
                 self.steps.restart()
         was_counting = self.steps.phase == "watched"
         if was_counting and self.steps.num_counted:
-            self._growth.after_step(self.steps.num_counted, self._device)
+            self._look_for_growth()
         self._conductor.after_step(seconds, parts)
         if was_counting and self.steps.phase != "watched":
             self._note_core_wait()
+
+    def _look_for_growth(self) -> None:
+        try:
+            self._growth.after_step(self.steps.num_counted, self._device)
+        except Exception:
+            # Variables of the program may do anything when they are looked at; it must not see that.
+            note_failure(self._settings.folder, "what grows with the steps could not be looked for")
+            self._look_for_growth = lambda: None  # type: ignore[method-assign]
 
     def _begin_counting(self) -> None:
         self._compiled_before = compile_counts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -71,10 +72,11 @@ def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
     later: list[str] = []
     # As it is outside of pytest.
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
-    monkeypatch.setattr(recording, "_end_process_later", lambda: later.append("in a minute"))
+    monkeypatch.setattr(recording, "end_process_later", lambda folder: later.append("in a minute"))
     options = {**SHORT, "experiments": False, "profile": False, "warmup_steps": 1, "warmup_seconds": 0.0}
     watching = recording.Recording(Settings(str(tmp_path), **options), ends_process=True)  # type: ignore[arg-type]
     watching.start()
+    quiet = sys.unraisablehook
     try:
         thread = threading.Thread(target=endless(DataLoader(SlowItems(), batch_size=2)))
         thread.start()
@@ -82,6 +84,8 @@ def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
         assert not thread.is_alive()
     finally:
         watching.stop("program")
+        watching._guard.disarm()
+        sys.unraisablehook = quiet
     told = capsys.readouterr().err
     assert told.endswith("steps were counted, which is enough; the program is ended here.\n")
     assert "Traceback" not in told

@@ -1,0 +1,286 @@
+"""A diagnosis leaves a program's files, weights and random numbers as they would be without it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.recorder import conductor
+
+Recorded = Callable[..., Facts]
+SHORT = {"whole": False, "min_steps": 4, "seconds": 0.05, "experiments": True, "experiment_seconds": 0.05}
+OLD = b"a model of 300 epochs"
+
+
+class RandomItems(Dataset[Any]):
+    """Items that are augmented by torch's own generator."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.randn(4), index % 2
+
+
+class Training:
+    """A plain loop: dropout, batch statistics, a schedule, an average of the weights and a counter."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), 0.01)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.99)
+        self.average = {name: value.clone() for name, value in self.net.state_dict().items()}
+        self.num_steps = 0
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "net": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "schedule": self.schedule.state_dict(),
+            "average": self.average,
+            "random": torch.get_rng_state(),
+            "num_steps": self.num_steps,
+        }
+
+    def sha256(self) -> str:
+        buffer = io.BytesIO()
+        torch.save(self.state(), buffer)
+        return hashlib.sha256(buffer.getvalue()).hexdigest()
+
+    def run(self, after_step: Callable[[Training], None] = lambda training: None, *, until: int = 1 << 30) -> None:
+        while self.num_steps < until:
+            for x, y in DataLoader(RandomItems(), batch_size=2, shuffle=True):
+                self.optimizer.zero_grad()
+                nn.functional.cross_entropy(self.net(x), y).backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                self.schedule.step()
+                for name, value in self.net.state_dict().items():
+                    self.average[name] = 0.9 * self.average[name] + 0.1 * value
+                self.num_steps += 1
+                after_step(self)
+                if self.num_steps == until:
+                    break
+
+
+def undiagnosed(num_steps: int) -> str:
+    training = Training()
+    training.run(until=num_steps)
+    return training.sha256()
+
+
+def own_steps(facts: Facts) -> int:
+    return sum(step.phase != "resident" for step in facts.steps)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    path = tmp_path / "last.pt"
+    path.write_bytes(OLD)
+    os.utime(path, (1.0, 1.0))
+    return path
+
+
+def test_a_plain_training_has_the_state_of_an_undiagnosed_one_after_steps_on_resident_batches(
+    recorded: Recorded,
+) -> None:
+    training = Training()
+    facts = recorded(training.run, **SHORT)
+    assert sum(step.phase == "resident" for step in facts.steps) >= 5
+    assert training.num_steps == own_steps(facts)
+    assert training.sha256() == undiagnosed(own_steps(facts))
+
+
+def test_what_a_program_saves_on_its_way_out_is_not_written_and_told(
+    recorded: Recorded, old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = Training()
+
+    def program() -> None:
+        try:
+            training.run()
+        finally:
+            torch.save(training.state(), old)
+
+    facts = recorded(program, **SHORT)
+    assert old.read_bytes() == OLD
+    (refused,) = facts.refused_writes
+    assert refused.path == str(old)
+    assert refused.where.startswith(f"{__file__}:")
+    told = capsys.readouterr().err.splitlines()
+    assert told[1] == f"voxelocity: not written, as the program is being ended: {old} ({refused.where})"
+    torch.save(training.state(), old)
+    assert old.read_bytes() != OLD, "after the block everything may be written again"
+
+
+def test_with_keeps_saves_what_is_saved_on_the_way_out_is_the_state_of_that_step(recorded: Recorded, old: Path) -> None:
+    training = Training()
+    saved: list[str] = []
+
+    def program() -> None:
+        try:
+            training.run()
+        finally:
+            saved.append(training.sha256())
+            torch.save(training.state(), old)
+
+    facts = recorded(program, **SHORT, keeps_saves=True)
+    assert {step.phase for step in facts.steps} == {"warm-up", "watched", "profiled"}
+    assert saved == [undiagnosed(len(facts.steps))]
+    assert torch.load(old)["num_steps"] == len(facts.steps)
+    assert facts.refused_writes == ()
+    assert any("they change what --keep-saves keeps" in text for text in facts.not_measured)
+
+
+def test_a_saving_among_the_steps_on_resident_batches_ends_them_unwritten(recorded: Recorded, tmp_path: Path) -> None:
+    training = Training()
+
+    def save(training: Training) -> None:
+        if training.num_steps % 10 == 0:
+            (tmp_path / f"{training.num_steps}.pt").write_text(training.sha256())
+
+    facts = recorded(lambda: training.run(save), **SHORT, max_steps=9)
+    saved = {int(path.stem): path.read_text() for path in tmp_path.glob("*.pt")}
+    assert training.sha256() == undiagnosed(own_steps(facts))
+    assert max(saved, default=0) <= own_steps(facts)
+    assert {number: undiagnosed(number) for number in saved} == saved
+    assert [Path(one.path).stem for one in facts.refused_writes] == [str((own_steps(facts) // 10 + 1) * 10)]
+
+
+def test_a_checkpoint_that_is_deleted_before_the_next_is_saved_is_never_lost(
+    recorded: Recorded, tmp_path: Path
+) -> None:
+    training, path = Training(), tmp_path / "latest.pt"
+
+    def rotate(training: Training) -> None:
+        path.unlink(missing_ok=True)
+        with path.open("wb") as file:
+            torch.save(training.state(), file)
+
+    facts = recorded(lambda: training.run(rotate), **SHORT)
+    assert torch.load(path)["num_steps"] == own_steps(facts)
+
+
+def test_without_memory_for_the_state_there_are_no_steps_on_resident_batches(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "free_bytes", lambda: 1000)
+    training = Training()
+    facts = recorded(training.run, **SHORT)
+    assert {step.phase for step in facts.steps} == {"warm-up", "watched", "profiled"}
+    assert training.sha256() == undiagnosed(len(facts.steps))
+    (told,) = [text for text in facts.not_measured if text.startswith("the step on batches that are there already")]
+    assert "weights and optimizer (0.0 GiB) could not be kept to be put back after them: 0.0 GiB of memory" in told
+
+
+def test_an_error_of_the_program_among_resident_steps_leaves_its_state_and_no_file(
+    recorded: Recorded, old: Path
+) -> None:
+    training, phases = Training(), []
+
+    def fail(training: Training) -> None:
+        phases.append(training.num_steps)
+        if len(phases) > 40:
+            raise ValueError("planted")
+
+    def program() -> None:
+        try:
+            training.run(fail)
+        except ValueError:
+            old.write_bytes(b"at the error")
+
+    facts = recorded(program, **{**SHORT, "experiment_seconds": 60.0})
+    assert old.read_bytes() == OLD
+    assert training.sha256() == undiagnosed(own_steps(facts))
+
+
+@pytest.fixture
+def engine() -> Callable[[Training, Path], Any]:
+    """An engine of Ignite around the training, with the checkpoints of MONAI."""
+    pytest.importorskip("ignite")
+    handlers = pytest.importorskip("monai.handlers")
+    from ignite.engine import Engine
+
+    def make(training: Training, folder: Path) -> Engine:
+        def update(engine: Engine, batch: Any) -> float:
+            x, y = batch
+            training.optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(training.net(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            training.optimizer.step()
+            training.num_steps += 1
+            return loss.item()
+
+        found = Engine(update)
+        saver = handlers.CheckpointSaver(
+            save_dir=str(folder),
+            save_dict={"net": training.net, "optimizer": training.optimizer, "engine": found},
+            save_final=True,
+            save_interval=5,
+            epoch_level=False,
+            n_saved=None,
+        )
+        saver.attach(found)
+        return found
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_monais_checkpoints_are_those_of_an_undiagnosed_engine_or_not_written(
+    recorded: Recorded, engine: Callable[[Training, Path], Any], tmp_path: Path
+) -> None:
+    from ignite.engine import Events
+
+    def run(folder: Path, until: int = 1 << 30) -> None:
+        made = engine(Training(), folder)
+        made.add_event_handler(Events.ITERATION_COMPLETED(once=until), made.terminate)
+        made.run(DataLoader(RandomItems(), batch_size=2, shuffle=True), max_epochs=10_000)
+
+    facts = recorded(lambda: run(tmp_path / "diagnosed"), **SHORT)
+    assert facts.ended is not None
+    assert facts.ended.reason == "limit"
+    run(tmp_path / "alone", own_steps(facts) + 1)
+
+    def sums(folder: Path) -> dict[str, str]:
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*.pt")}
+
+    diagnosed, alone = sums(tmp_path / "diagnosed"), sums(tmp_path / "alone")
+    assert not [name for name in diagnosed if "final" in name]
+    assert diagnosed.items() <= alone.items()
+    assert len(diagnosed) == own_steps(facts) // 5
+    assert facts.refused_writes
+
+
+def test_a_program_that_only_predicts_is_ended_by_the_clock(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # Other tests' optimizers may still be alive.
+    monkeypatch.setattr(conductor, "has_any", lambda cls: False)
+    net = nn.Linear(4, 2).eval()
+    predicted: list[torch.Tensor] = []
+
+    def program() -> None:
+        with torch.no_grad():
+            while True:
+                for x, _ in DataLoader(RandomItems(), batch_size=2):
+                    predicted.append(net(x))
+
+    facts = recorded(program, whole=False, experiments=True, seconds=0.2)
+    assert predicted
+    assert facts.ended is not None
+    assert (facts.ended.reason, facts.ended.note) == ("limit", "no step of a training was made in 0.2 s")
+    assert [one.kind for one in facts.passes] == ["validation"]
+    assert capsys.readouterr().err == (
+        "voxelocity: no step of a training was made in 0.2 s, so the program is ended here.\n"
+    )

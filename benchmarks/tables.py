@@ -20,7 +20,11 @@ _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmar
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 _NAMED_TABLES = {
-    "diagnose.md": {"the scripts": watching.diagnosed_lines, "the planted waits": watching.planted_lines},
+    "diagnose.md": {
+        "the checkpoints": watching.checkpoint_lines,
+        "the scripts": watching.diagnosed_lines,
+        "the planted waits": watching.planted_lines,
+    },
     "monai.md": {"the examples": monai.example_lines, "the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {
         "the random transforms": monai.parity_lines,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.facts import Facts, read_facts
 from voxelocity.diagnosis.recorder import conductor
+from voxelocity.diagnosis.watching.attach import recording_environment
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "seconds": 0.05, "experiments": True, "experiment_seconds": 0.05}
@@ -284,3 +288,73 @@ def test_a_program_that_only_predicts_is_ended_by_the_clock(
     assert capsys.readouterr().err == (
         "voxelocity: no step of a training was made in 0.2 s, so the program is ended here.\n"
     )
+
+
+PREDICTING = """
+import atexit, sys, time, torch
+from pathlib import Path
+net = torch.nn.Linear(4, 2).eval()
+atexit.register(lambda: Path("at exit.txt").write_text("1"))
+with torch.no_grad():
+    net(torch.ones(1, 4))
+    try:
+        print("ready", flush=True)
+        while True:
+            if sys.argv[1] in ("network", "slow end"):
+                net(torch.ones(1, 4))
+            elif sys.argv[1] == "python":
+                sum(range(1000))
+    finally:
+        Path("prediction.txt").write_text("1")
+        if sys.argv[1] == "slow end":
+            print("ending", flush=True)
+            time.sleep(100)
+"""
+
+
+def predict(tmp_path: Path, what: str, *, seconds: float) -> subprocess.Popen[str]:
+    (tmp_path / "predict.py").write_text(PREDICTING)
+    command = [sys.executable, "predict.py", what]
+    chosen = recording_environment(tmp_path / "recording", seconds=seconds)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=chosen, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("what", ["network", "python"])
+def test_a_command_that_only_predicts_is_ended_wherever_it_is_and_writes_nothing_more(
+    tmp_path: Path, what: str
+) -> None:
+    child = predict(tmp_path, what, seconds=2.0)
+    _, told = child.communicate(timeout=120)
+    assert child.returncode == 0
+    assert "Traceback" not in told
+    assert "no step of a training was made in 2 s, so the program is ended here." in told
+    assert told.count("not written, as the program is being ended") == 2
+    assert not list(tmp_path.glob("*.txt"))
+    facts = read_facts(tmp_path / "recording")
+    assert facts.ended is not None
+    assert facts.ended.reason == "limit"
+    assert [Path(one.path).name for one in facts.refused_writes] == ["prediction.txt", "at exit.txt"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("what", ["network", "slow end"])
+def test_ctrl_c_once_and_twice_reaches_a_command_that_only_predicts_as_without_us(tmp_path: Path, what: str) -> None:
+    child = predict(tmp_path, what, seconds=600.0)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.send_signal(signal.SIGINT)
+    if what == "slow end":
+        assert child.stdout.readline() == "ending\n"
+        child.send_signal(signal.SIGINT)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode != 0
+    assert "KeyboardInterrupt" in told
+    assert (tmp_path / "prediction.txt").read_text() == "1", "its files are its own"
+    assert (tmp_path / "at exit.txt").read_text() == "1"
+    facts = read_facts(tmp_path / "recording")
+    assert facts.ended is not None
+    assert facts.ended.reason == "error"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,21 @@ def test_without_memory_for_the_state_there_are_no_steps_on_resident_batches(
     assert training.sha256() == undiagnosed(len(facts.steps))
     (told,) = [text for text in facts.not_measured if text.startswith("the step on batches that are there already")]
     assert "weights and optimizer (0.0 GiB) could not be kept to be put back after them: 0.0 GiB of memory" in told
+
+
+def test_a_saving_in_a_thread_of_the_programs_is_not_made_either(recorded: Recorded, old: Path) -> None:
+    training = Training()
+
+    def save(training: Training) -> None:
+        if training.num_steps > 30:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(old.write_bytes, b"in a thread").result()
+
+    facts = recorded(lambda: training.run(save), **{**SHORT, "seconds": 0.02, "experiment_seconds": 60.0})
+    assert old.read_bytes() == OLD
+    assert facts.ended is not None
+    assert facts.ended.reason == "limit"
+    assert training.sha256() == undiagnosed(own_steps(facts))
 
 
 def test_an_error_of_the_program_among_resident_steps_leaves_its_state_and_no_file(

@@ -172,6 +172,7 @@ class Conductor:
         profiled = watched + _PROFILED_STEPS
         # All ranks make the same steps: whether the state can be kept is the leader's to say.
         has_resident = not self._why_not_asked() and not self._keep_state(is_only_asked=True)
+        self._steps.restart()
         plan = Plan(watched, profiled, profiled + (num_resident if has_resident else 0))
         announce(self._settings.folder, plan)
         return plan

@@ -15,7 +15,7 @@ from .ending import files_open_for_writing
 _WITH_OPTIMIZER = 3.0
 """As many times the limit for a program that has an optimizer: a long validation, or what comes before training."""
 
-_LEAST_WITH_OPTIMIZER_S = 60.0
+_LEAST_WITH_OPTIMIZER_S = 300.0
 """A step that compiles takes long, however short the limit is."""
 
 _GRACE_S = 15.0

@@ -22,8 +22,8 @@ from .patches import Patches
 from .process import process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-# What Python, Numba and torch.compile keep of code, and nobody's result.
-_COMPILED = (os.sep + "__pycache__" + os.sep, "torchinductor_")
+# What Python, Numba, Triton and torch.compile keep of code, and nobody's result.
+_COMPILED = (*(f"{os.sep}{name}{os.sep}" for name in ("__pycache__", ".triton")), "torchinductor_")
 _TEMPORARY = getattr(os, "O_TMPFILE", 0)
 _CREATING = os.O_CREAT | os.O_TRUNC
 # Writers that open their files in C++ or Rust, where no audit event is raised: module, class ("" for a function of the
@@ -50,7 +50,8 @@ class Guard:
 
     Args:
         folder: of the recording, into which everything may be written.
-        refuse: called with the path in the thread that wants to write; it raises what ends the program.
+        refuse: called with the path in the thread that wants to write; it raises what ends the program, or returns
+            where it may be written after all.
 
     Attributes:
         is_armed: whether it refuses.
@@ -61,8 +62,7 @@ class Guard:
         self._refuse = refuse
         self._began_s = time.time() - process_age_s()
         self._patches = Patches()
-        self._is_inside = threading.local()
-        self._is_lifted = False
+        self._thread = threading.local()
         self.is_armed = False
 
     def arm(self) -> None:
@@ -84,12 +84,12 @@ class Guard:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within the block everything may be written: by a data set that keeps what it makes, say."""
-        before, self._is_lifted = self._is_lifted, True
+        """Within the block this thread may write everything: a data set keeps what it makes, say."""
+        before, self._thread.is_free = getattr(self._thread, "is_free", False), True
         try:
             yield
         finally:
-            self._is_lifted = before
+            self._thread.is_free = before
 
     def _checked(self, original: Callable[..., Any], position: int, modes: str) -> Callable[..., Any]:
         @wraps(original, updated=())
@@ -120,20 +120,15 @@ class Guard:
 
     def _check(self, given: Any, *, is_deleted: bool = False) -> None:
         """Refuses to write to the path, or to delete it, if it is one to refuse."""
-        if self._is_lifted or not isinstance(given, (str, bytes, os.PathLike)):
+        if getattr(self._thread, "is_free", False) or not isinstance(given, (str, bytes, os.PathLike)):
             return
-        if getattr(self._is_inside, "yes", False):
+        path = os.path.abspath(os.fsdecode(given))
+        if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
             return
-        self._is_inside.yes = True
-        try:
-            path = os.path.abspath(os.fsdecode(given))
-            if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
-                return
-            if is_deleted and not self._is_kept(path):
-                return
-            self._refuse(path)
-        finally:
-            self._is_inside.yes = False
+        if not is_deleted or self._is_kept(path):
+            # What is refused is told, and may end in the experiments.
+            with self.lifted():
+                self._refuse(path)
 
     def _is_kept(self, path: str) -> bool:
         try:

@@ -148,7 +148,12 @@ class _Kinds:
         """ "network", "optimizer", "state", "generator", or "" for what is none of the training's state."""
         found = self._known.get(cls)
         if found is None:
-            found = self._known[cls] = self._judge(cls)
+            try:
+                found = self._judge(cls)
+            except Exception:
+                # A class may answer what it likes where it is asked for its attributes; this one is no training's.
+                found = ""
+            self._known[cls] = found
         return found
 
     def of_tensor(self, cls: type) -> bool:

@@ -45,6 +45,8 @@ class Recording:
         self._pid = os.getpid()
         self._guard = Guard(settings.folder, self._refused)
         self._refused_paths: set[str] = set()
+        # Of a notebook, say: what they write is none of the recorded block's.
+        self._hosts = set() if ends_process else {one.ident for one in threading.enumerate()} - {threading.get_ident()}
         self._role = "main"
         self._own_cpu_s = 0.0
         self._since_s = time.perf_counter()
@@ -66,6 +68,9 @@ class Recording:
             self._guard.disarm()
         if self._is_over:
             return
+        if self._refused_paths and self.training is not None:
+            # Another thread was not let write, and the program has ended by it.
+            reason, note = "limit", f"{self.training.steps.num_counted} steps were counted"
         started_s = time.thread_time()
         self._unhook()
         try:
@@ -248,6 +253,8 @@ class Recording:
 
     def _refused(self, path: str) -> None:
         """The program is about to write a file which the guard keeps. Raises what ends it there."""
+        if threading.get_ident() in self._hosts:
+            return
         if os.getpid() == self._pid and path not in self._refused_paths:
             from .lines import OWN_CODE
 

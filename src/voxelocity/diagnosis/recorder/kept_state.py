@@ -288,7 +288,7 @@ def _write(torch: Any, tensor: Any, kept: Any) -> None:
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         if tensor.shape != kept.shape or tensor.dtype != kept.dtype:
             tensor.data = kept.to(tensor.device)
-        elif tensor.device.type != "cpu" or not torch.equal(tensor, kept):
+        elif not torch.equal(tensor.detach().to("cpu"), kept):
             # What has not changed is left alone: an expanded tensor, say, cannot be written.
             tensor.copy_(kept)
 

@@ -98,5 +98,27 @@ def planted_lines() -> list[str]:
     return lines
 
 
+def checkpoint_lines() -> list[str]:
+    """What scripts saved under a diagnosis, next to what they save without one."""
+    lines: list[str] = []
+    for record in load("diagnose_checkpoints.json"):
+        rows = [
+            (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
+             f"{one['num_equal']} of {one['num_checkpoints']}",
+             "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
+            for one in record["scripts"]
+        ]  # fmt: skip
+        heads = (
+            "script",
+            "own steps",
+            "steps of experiments",
+            "equal checkpoints",
+            "an older `last.pt`",
+            "commit",
+        )
+        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
+    return lines
+
+
 def _percent_range(shares: Sequence[float]) -> str:
     return f"{statistics.median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"

@@ -34,6 +34,7 @@ from voxelocity.diagnosis.facts import (
     read_facts,
 )
 from voxelocity.diagnosis.facts.process_file import RECORDS, Unseen
+from voxelocity.diagnosis.facts.recording import RefusedWrite
 from voxelocity.diagnosis.judging.judge import diagnose
 from voxelocity.diagnosis.recorder.writer import Writer
 
@@ -72,6 +73,7 @@ EVERYTHING: dict[str, Any] = {
     "core wait": CoreWait(seconds=0.2, of_s=3.0),
     "end": Ending(reason="limit", time_s=30.0),
     "unseen": Unseen("kernels: no profiler"),
+    "refused": RefusedWrite(path="/runs/last.pt", where="train.py:7"),
 }
 
 
@@ -120,6 +122,7 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.experiments == (EVERYTHING["experiment"],)
     assert facts.cost == EVERYTHING["cost"]
     assert facts.core_wait == EVERYTHING["core wait"]
+    assert facts.refused_writes == (EVERYTHING["refused"],)
     assert facts.ended == Ending(reason="limit", time_s=20.0)
     assert facts.seconds == 21.0
     assert facts.not_measured == ("kernels: no profiler",)

@@ -34,6 +34,11 @@ class Step:
     num_images: int | None = None
     phase: Phase = "watched"
 
+    @property
+    def is_experiment(self) -> bool:
+        """Whether it is undone at the end: the training's state is that of the last step before."""
+        return self.phase in ("resident", "refilled", "unchanged")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:

@@ -45,7 +45,7 @@ def all_experiments(
         folder: of the recording, in which the files that were read are told.
         seconds: for each of them, about.
     """
-    if resident_s:
+    if resident_s and not why_not_resident:
         yield {"name": "resident batch", "unit": "step", "seconds": _rounded(resident_s), "note": ""}
     else:
         yield not_done("resident batch", "step", why_not_resident or "the program ended before")

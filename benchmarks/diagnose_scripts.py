@@ -1,20 +1,29 @@
 """Diagnoses the scripts of `slow_scripts/` and runs each beside its cured twin: verdict right, promise kept?
 
+A regression test: the rules were developed on these scripts, so it says nothing of how right they are on others.
+
     python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
     python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: is all of it in order?
+    python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # are saved files those of an undiagnosed run?
 
 The cured twin is the script with the change that the diagnosis proposed, made by hand. Both print the seconds of their
 epochs; the ratio of a round is that of two runs one after the other, each round begun by the other. Needs
 VOXELOCITY_DATA. Writes `diagnose_scripts.json`, one script after the other, so that what was measured stays where a
 later one fails; `benchmarks/tables.py` makes the table of docs/diagnose.md of it.
+
+With --checkpoints the scripts `saving_*.py` run with and without a diagnosis, and the SHA-256 of what they saved is
+compared. Writes `diagnose_checkpoints.json`. The one of Lightning is left out where pytorch_lightning is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.util
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -71,7 +80,33 @@ CASES = (
 )  # fmt: skip
 
 
-def diagnose(script: Path, folder: Path, *, seconds: int, environ: Mapping[str, str]) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class Saving:
+    """One script that saves as it trains.
+
+    Attributes:
+        name: of the file, without its ending.
+        stands_for: what people do.
+        needs: module without which it cannot run.
+    """
+
+    name: str
+    stands_for: str
+    needs: str
+
+
+SAVING = (
+    Saving(name="saving_plain", stands_for="a plain loop with `torch.save`, and in `finally`", needs="torch"),
+    Saving(name="saving_monai", stands_for="MONAI's `CheckpointSaver`, which saves at an error, too", needs="ignite"),
+    Saving(name="saving_lightning", stands_for="Lightning's `ModelCheckpoint`, and a save in `on_exception`",
+           needs="pytorch_lightning"),
+)  # fmt: skip
+_OLD = b"a model of 300 epochs"
+
+
+def diagnose(
+    script: Path, folder: Path, *, seconds: int, environ: Mapping[str, str], cwd: Path | None = None
+) -> dict[str, Any]:
     """What the diagnosis of a script says.
 
     Raises:
@@ -85,6 +120,7 @@ def diagnose(script: Path, folder: Path, *, seconds: int, environ: Mapping[str, 
         stderr=subprocess.DEVNULL,
         text=True,
         env=dict(environ),
+        cwd=cwd,
     )
     # Places of the script, seen from the project.
     told: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
@@ -148,6 +184,55 @@ def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) 
     }
 
 
+def checkpoints(
+    saving: Saving, folder: Path, *, scripts: Path, seconds: int, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a script saved under a diagnosis, next to what it saves without one up to the same step.
+
+    Both runs work in the same folder, as some checkpoints hold its name. `last.pt` is there before; without a diagnosis
+    it would be replaced.
+    """
+    script, work = scripts / f"{saving.name}.py", folder / saving.name
+    saved = work / "checkpoints"
+    saved.mkdir(parents=True)
+    (saved / "last.pt").write_bytes(_OLD)
+    # Older than the program.
+    os.utime(saved / "last.pt", (1.0, 1.0))
+    told = diagnose(script, folder / f"{saving.name}-diagnosis", seconds=seconds, environ=environ, cwd=work)
+    diagnosed = sums(saved)
+    shutil.rmtree(saved)
+    steps = [one["phase"] for one in told["facts"]["steps"]]
+    own = sum(phase in ("warm-up", "watched", "profiled") for phase in steps)
+    subprocess.run([sys.executable, str(script)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                   env={**environ, "STEPS": str(own)}, cwd=work)  # fmt: skip
+    alone = sums(saved)
+    last = diagnosed.pop("last.pt", None)
+    # Where the script ends by itself, some write none.
+    alone.pop("last.pt", None)
+    return {
+        "name": saving.name,
+        "stands_for": saving.stands_for,
+        "steps": own,
+        "undone_steps": len(steps) - own,
+        "num_checkpoints": len(diagnosed),
+        "num_equal": sum(alone.get(name) == found for name, found in diagnosed.items()),
+        "num_alone": len(alone),
+        "is_last_untouched": last == hashlib.sha256(_OLD).hexdigest(),
+        "refused": [Path(one["path"]).name for one in told["facts"]["refused_writes"]],
+    }
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of a folder."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def is_unharmed(record: Mapping[str, Any]) -> bool:
+    """Whether all that was saved under the diagnosis is what the script saves without it, and nothing is missing."""
+    num = record["num_checkpoints"]
+    return 0 < num == record["num_equal"] == record["num_alone"] and bool(record["is_last_untouched"])
+
+
 def is_kept(predicted: float, achieved: float) -> bool:
     """Whether what came is within a factor of 1.5 of what was promised."""
     return 1.0 / FACTOR <= predicted / achieved <= FACTOR
@@ -181,13 +266,12 @@ def _line(record: Mapping[str, Any]) -> str:
     )
 
 
-def write(record: Mapping[str, Any], path: Path, *, command: str) -> None:
+def write(record: Mapping[str, Any], path: Path, *, command: str, order: Sequence[str]) -> None:
     """Puts one script's record into the file, in place of an older one of the same name. Each tells its own commit."""
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
     machine = environment()
     named = {**record, "commit": machine["commit"]}
     others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
-    order = [case.name for case in CASES]
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = {
         "command": command,
@@ -198,6 +282,27 @@ def write(record: Mapping[str, Any], path: Path, *, command: str) -> None:
     write_whole(path, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) -> int:
+    """Status 1 where a file that was saved under a diagnosis differs."""
+    is_good = True
+    with tempfile.TemporaryDirectory() as folder:
+        for saving in SAVING:
+            if importlib.util.find_spec(saving.needs) is None:
+                print(f"{saving.name}: left out, as {saving.needs} is not installed", flush=True)
+                continue
+            record = checkpoints(saving, Path(folder), scripts=SCRIPTS, seconds=seconds, environ=environ)
+            print(
+                f"{saving.name}: {record['num_equal']} of {record['num_checkpoints']} checkpoints equal, last.pt "
+                f"{'untouched' if record['is_last_untouched'] else 'REPLACED'}, not written: {record['refused']}",
+                flush=True,
+            )
+            is_good = is_good and is_unharmed(record)
+            command = f"python benchmarks/diagnose_scripts.py --checkpoints --seconds {seconds}"
+            order = [one.name for one in SAVING]
+            write(record, out / "diagnose_checkpoints.json", command=command, order=order)
+    return 0 if is_good else 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Status 1 where a verdict was wrong or a promise was not kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -206,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a script and its twin")
     parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
     parser.add_argument("--quick", action="store_true", help="the first script of --only, few steps and one round")
     given = parser.parse_args(arguments)
     environ = {**os.environ}
@@ -214,6 +320,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds, seconds = given.rounds, given.seconds
     if given.quick:
         chosen, rounds, seconds = chosen[:1], 1, 2
+    if given.checkpoints:
+        return compare_checkpoints(given.out, seconds=seconds, environ=environ)
     is_good = True
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
@@ -222,7 +330,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             is_good = is_good and record["is_right"] and record.get("is_kept", True)
             if not given.quick:
                 command = f"python benchmarks/diagnose_scripts.py --rounds {rounds} --seconds {seconds}"
-                write(record, given.out / "diagnose_scripts.json", command=command)
+                write(record, given.out / "diagnose_scripts.json", command=command, order=names)
     return 0 if is_good else 1
 
 

@@ -63,7 +63,7 @@ def split_lines() -> list[str]:
 
 
 def diagnosed_lines() -> list[str]:
-    """Scripts of the kind that people write: what the diagnosis named, what it promised, what the change brought."""
+    """The scripts of the regression test, on which the rules were developed: verdict, promise, and what came of it."""
     lines: list[str] = []
     for record in load("diagnose_scripts.json"):
         rows = []
@@ -94,6 +94,28 @@ def planted_lines() -> list[str]:
             for one in record["shares"]
         ]  # fmt: skip
         heads = ("planted", "waited, by the program's clock", "reported", "largest difference in one run", "n")
+        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
+    return lines
+
+
+def checkpoint_lines() -> list[str]:
+    """What scripts saved under a diagnosis, next to what they save without one."""
+    lines: list[str] = []
+    for record in load("diagnose_checkpoints.json"):
+        rows = [
+            (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
+             f"{one['num_equal']} of {one['num_checkpoints']}",
+             "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
+            for one in record["scripts"]
+        ]  # fmt: skip
+        heads = (
+            "script",
+            "own steps",
+            "steps of experiments",
+            "equal checkpoints",
+            "an older `last.pt`",
+            "commit",
+        )
         lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
     return lines
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_a_script_that_prints_too_little_is_named_with_the_cure(runner):
 def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path):
     path = tmp_path / "results" / "diagnose_scripts.json"
     for name in ("many_workers", "decode_in_loop", "many_workers"):
-        runner.write({"name": name, "n": 1}, path, command="python x.py")
+        runner.write({"name": name, "n": 1}, path, command="python x.py", order=["decode_in_loop", "many_workers"])
     kept = json.loads(path.read_text())
     assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
     assert kept["command"] == "python x.py"
@@ -106,3 +107,50 @@ def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, mon
     # Twice as fast was promised, four times came.
     assert capsys.readouterr().out.endswith("right; predicted 2.00, achieved 4.00 (4.00 to 4.00), NOT KEPT\n")
     assert status == 1
+
+
+def test_what_is_missing_or_differs_beside_an_undiagnosed_run_is_harm(runner):
+    good = {"num_checkpoints": 2, "num_equal": 2, "num_alone": 2, "is_last_untouched": True}
+    assert runner.is_unharmed(good)
+    for bad in ({"num_equal": 1}, {"num_alone": 3}, {"is_last_untouched": False}, dict.fromkeys(good, 0)):
+        assert not runner.is_unharmed({**good, **bad})
+
+
+def test_checkpoints_of_both_runs_are_compared_and_the_older_one_is_looked_after(runner, tmp_path, monkeypatch):
+    script = (
+        "import os, pathlib\n"
+        "folder = pathlib.Path('checkpoints')\n"
+        "folder.mkdir(exist_ok=True)\n"
+        "for step in range(1, int(os.environ['STEPS']) + 1):\n"
+        "    (folder / f'{step}.pt').write_text(os.environ.get('SEED', '') if step == 2 else 'weights')\n"
+        "(folder / 'last.pt').write_text('end')\n"
+    )
+    (tmp_path / "saving.py").write_text(script)
+    saving = runner.Saving(name="saving", stands_for="x", needs="os")
+
+    def diagnose(script, folder, *, seconds, environ, cwd):
+        old = (cwd / "checkpoints" / "last.pt").read_bytes()
+        subprocess.run([sys.executable, script], check=True, cwd=cwd, env={**environ, "STEPS": "3", "SEED": "1"})
+        (cwd / "checkpoints" / "last.pt").write_bytes(old)
+        phases = ["warm-up", "watched", "profiled", "resident", "unchanged"]
+        return {"facts": {"steps": [{"phase": phase} for phase in phases], "refused_writes": [{"path": "/x/last.pt"}]}}
+
+    monkeypatch.setattr(runner, "diagnose", diagnose)
+    found = runner.checkpoints(saving, tmp_path / "work", scripts=tmp_path, seconds=1, environ=dict(os.environ))
+    assert (found["steps"], found["undone_steps"]) == (3, 2)
+    assert (found["num_checkpoints"], found["num_equal"], found["num_alone"]) == (3, 2, 3)
+    assert found["is_last_untouched"]
+    assert found["refused"] == ["last.pt"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["saving_plain", "saving_monai", "saving_lightning"])
+def test_checkpoints_under_a_diagnosis_are_those_of_an_undiagnosed_run(runner, tmp_path, name):
+    (saving,) = [one for one in runner.SAVING if one.name == name]
+    pytest.importorskip(saving.needs, reason=f"{saving.needs} is not installed, so {name}.py cannot run")
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    found = runner.checkpoints(saving, tmp_path, scripts=runner.SCRIPTS, seconds=4, environ=environ)
+    assert runner.is_unharmed(found), found
+    assert found["undone_steps"] > 0
+    assert found["refused"]

@@ -253,6 +253,20 @@ def test_the_page_on_diagnosis_shows_each_script_with_the_commit_it_was_measured
     assert "| all well (`clean`) | nothing is wrong |  |  |  |  | bbbbbbbbbbbb |" in lines
 
 
+def test_the_page_on_diagnosis_shows_which_checkpoints_are_equal(tables, tmp_path):
+    one = {"name": "plain", "stands_for": "a loop", "steps": 100, "undone_steps": 9, "num_checkpoints": 3}
+    one |= {"num_equal": 2, "is_last_untouched": True, "commit": "a" * 40}
+    record = {
+        "command": "python x.py",
+        "environment": ENVIRONMENT,
+        "scripts": [one, {**one, "is_last_untouched": False}],
+    }
+    (tmp_path / "diagnose_checkpoints.json").write_text(json.dumps(record))
+    lines = tables.watching.checkpoint_lines()
+    assert "| a loop (`plain`) | 100 | 9 | 2 of 3 | as before | aaaaaaaaaaaa |" in lines
+    assert "| a loop (`plain`) | 100 | 9 | 2 of 3 | REPLACED | aaaaaaaaaaaa |" in lines
+
+
 def test_the_page_on_diagnosis_shows_what_was_waited_and_what_was_reported(tables, tmp_path):
     share = {"planted": 0.3, "waited": [0.29, 0.31, 0.3], "reported": [0.3, 0.32, 0.31], "largest_difference": 0.0123}
     record = {"command": "python x.py", "environment": ENVIRONMENT, "shares": [{**share, "n": 3}]}

@@ -116,14 +116,21 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     shown = voxelocity("diagnose", "--", "python", "train.py", "--json", "-o", "x", "--", "y")
     assert shown.status == 0, shown.err
     assert play.calls["command"] == ["python", "train.py", "--json", "-o", "x", "--", "y"], "its arguments are its own"
-    assert play.calls["limits"] == {"seconds": 120.0, "whole": False, "experiments": True, "nsys": False}
+    assert play.calls["limits"] == {
+        "seconds": 120.0,
+        "whole": False,
+        "experiments": True,
+        "nsys": False,
+        "keeps_saves": False,
+    }
     assert play.calls["sampling"] == [4711, "start", "stop"]
     assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out
     assert "Page     diagnosis/diagnosis.html" in shown.out
     assert "Trace    diagnosis/timeline.json" in shown.out
     assert shown.err == (
         "voxelocity: watching python train.py --json -o x -- y; it is ended when enough was seen, after 120 s of "
-        "steps at the most; Ctrl-C diagnoses what was seen by then\n"
+        "steps at the most, and what it would write as it is ended is not written; Ctrl-C diagnoses what was seen by "
+        "then\n"
     )
     stored = read_diagnosis(tmp_path / "diagnosis")
     assert stored.facts.command == ("python", "train.py", "--json", "-o", "x", "--", "y")
@@ -135,10 +142,11 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
 
 def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    options = ["--seconds", "5", "--whole", "--no-experiments", "--nsys", "-o", "out"]
+    options = ["--seconds", "5", "--whole", "--no-experiments", "--nsys", "--keep-saves", "-o", "out"]
     shown = voxelocity("diagnose", *options, "python", "train.py", "--whole")
     assert shown.status == 0
-    assert play.calls["limits"] == {"seconds": 5.0, "whole": True, "experiments": False, "nsys": False}
+    limits = {"seconds": 5.0, "whole": True, "experiments": False, "nsys": False, "keeps_saves": True}
+    assert play.calls["limits"] == limits
     assert play.calls["command"] == ["python", "train.py", "--whole"]
     assert "voxelocity: nsys is not on PATH: get Nsight Systems from https://" in shown.err
     assert "watching python train.py --whole to its own end; Ctrl-C" in shown.err

@@ -14,13 +14,20 @@ import typer
 
 from voxelocity.cli import interrupt, options
 from voxelocity.core.errors import InputError
+from voxelocity.core.terminal_text import printable
 
 if TYPE_CHECKING:
     from voxelocity.diagnosis.watching.command import Limits
 
 # What stands behind the first word is the watched program's, its options above all.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-_OF_COMMANDS = {"seconds": "--seconds", "whole": "--whole", "no_experiments": "--no-experiments", "nsys": "--nsys"}
+_OF_COMMANDS = {
+    "seconds": "--seconds",
+    "whole": "--whole",
+    "no_experiments": "--no-experiments",
+    "keep_saves": "--keep-saves",
+    "nsys": "--nsys",
+}
 
 
 def diagnose(
@@ -41,6 +48,9 @@ def diagnose(
     no_experiments: Annotated[
         bool, typer.Option("--no-experiments", help="Do not try single stages alone after the counted steps.")
     ] = False,
+    keep_saves: Annotated[
+        bool, typer.Option("--keep-saves", help="Let the program write its files while it is ended.")
+    ] = False,
     nsys: Annotated[bool, typer.Option("--nsys", help="Record with Nsight Systems too, where installed.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
     evidence: Annotated[bool, typer.Option("--evidence", help="Print what the diagnosis rests on, too.")] = False,
@@ -56,7 +66,13 @@ def diagnose(
     if folder is not None:
         session = diagnose_folder(folder, out)
     else:
-        limits = Limits(seconds=seconds, is_whole=whole, has_experiments=not no_experiments, has_nsys=nsys)
+        limits = Limits(
+            seconds=seconds,
+            is_whole=whole,
+            has_experiments=not no_experiments,
+            has_nsys=nsys,
+            keeps_saves=keep_saves,
+        )
         with _stdout_is_stderr() if as_json else contextlib.nullcontext(), interrupt.is_raised():
             session = diagnose_command(
                 given,
@@ -66,7 +82,7 @@ def diagnose(
                 tell=_tell,
             )
     if session.diagnosis is None:
-        typer.echo(f"voxelocity: {session.problem}", err=True)
+        _tell(session.problem)
     elif as_json:
         typer.echo(json_text(session.diagnosis))
     else:
@@ -75,7 +91,7 @@ def diagnose(
 
         print_screen(session.diagnosis, PlainConsole(), places=session.places, has_evidence=evidence)
     for note in session.notes:
-        typer.echo(f"voxelocity: {note}", err=True)
+        _tell(note)
     if session.status:
         raise typer.Exit(session.status)
 
@@ -105,14 +121,15 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
 
 
 def _tell(text: str) -> None:
-    typer.echo(f"voxelocity: {text}", err=True)
+    typer.echo(f"voxelocity: {printable(text)}", err=True)
 
 
 def _announced(command: list[str], limits: Limits) -> str:
-    """What a person must know before the program runs: that it will be ended."""
+    """What the user must know before the program runs: that it is ended, and what becomes of its files."""
     until = " to its own end"
     if not limits.is_whole:
-        until = f"; it is ended when enough was seen, after {limits.seconds:g} s of steps at the most"
+        until = f"; it is ended when enough was seen, after {limits.seconds:g} s of steps at the most, and "
+        until += "saves as it is ended" if limits.keeps_saves else "what it would write as it is ended is not written"
     return f"watching {shlex.join(command)}{until}; Ctrl-C diagnoses what was seen by then"
 
 

@@ -98,3 +98,12 @@ def test_epochs_that_begin_are_no_time_to_share_out_where_no_step_was_counted(cl
         ("validation", 0.75),
         ("epoch start", 0.25),
     ]
+
+
+def test_a_ceiling_speaks_of_the_same_waiting_as_the_split_where_batches_come_in_bursts(clean, make):
+    """Nine of ten steps find their batch there, and the tenth waits for all of them."""
+    quick, late = make.steps({"forward": 0.1}, count=90), make.steps({"forward": 0.1, "wait": 1.5}, count=10)
+    facts = replace(clean, steps=[*quick, *late], experiments=[], loaders=[make.loader(num_workers=0)])
+    (waiting,) = [one.share for one in split(facts) if one.name == "waiting for data"]
+    found = ceiling(facts)
+    assert found.step_s / found.resident_s == pytest.approx(1.0 / (1.0 - waiting)) == pytest.approx(2.5)

@@ -18,7 +18,9 @@ from voxelocity.diagnosis.facts import (
     ExperimentFacts,
     FetchFacts,
     FileFacts,
+    HeldFacts,
     LoaderFacts,
+    MemoryFacts,
     NetworkFacts,
     OptimizerFacts,
     OwnCost,
@@ -32,6 +34,7 @@ from voxelocity.diagnosis.facts import (
     read_facts,
 )
 from voxelocity.diagnosis.facts.process_file import RECORDS, Unseen
+from voxelocity.diagnosis.facts.recording import RefusedWrite
 from voxelocity.diagnosis.judging.judge import diagnose
 from voxelocity.diagnosis.recorder.writer import Writer
 
@@ -60,12 +63,17 @@ EVERYTHING: dict[str, Any] = {
     "network": NetworkFacts(name="UNet", input_shapes=(((2, 1, 96), 7),), channels=((1, 32),)),
     "optimizer": OptimizerFacts(name="Adam", implementation="fused"),
     "compile": CompileFacts(num_frames=3, reasons=("shape",)),
+    "memory": MemoryFacts(samples=((1, 100, 0), (2, 110, 0))),
+    "held": HeldFacts(
+        name="l", where="t.py:4", line="l.append(x)", count=9, num_steps=9, item_bytes=4, holds_graph=True
+    ),
     "call": CallFacts(call="gc.collect", where="t.py:3", line="gc.collect()", count=3, num_steps=3, seconds=1.0),
     "experiment": ExperimentFacts(name="loader", unit="batch", seconds=(0.1, 0.2)),
     "cost": OwnCost(seconds=0.01, of_s=3.0),
     "core wait": CoreWait(seconds=0.2, of_s=3.0),
     "end": Ending(reason="limit", time_s=30.0),
     "unseen": Unseen("kernels: no profiler"),
+    "refused": RefusedWrite(path="/runs/last.pt", where="train.py:7"),
 }
 
 
@@ -109,11 +117,14 @@ def test_every_event_is_read_back_as_the_record_that_was_written(tmp_path: Path)
     assert facts.network == EVERYTHING["network"]
     assert facts.optimizer == EVERYTHING["optimizer"]
     assert facts.compiled == EVERYTHING["compile"]
+    assert facts.memory == EVERYTHING["memory"]
+    assert facts.held == (EVERYTHING["held"],)
     assert facts.experiments == (EVERYTHING["experiment"],)
     assert facts.cost == EVERYTHING["cost"]
     assert facts.core_wait == EVERYTHING["core wait"]
-    assert facts.ended == Ending(reason="limit", time_s=18.0)
-    assert facts.seconds == 19.0
+    assert facts.refused_writes == (EVERYTHING["refused"],)
+    assert facts.ended == Ending(reason="limit", time_s=20.0)
+    assert facts.seconds == 21.0
     assert facts.not_measured == ("kernels: no profiler",)
     assert read_facts(tmp_path, command=["python", "other.py"]).command == ("python", "other.py")
 

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -76,10 +77,11 @@ def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
     later: list[str] = []
     # As it is outside of pytest.
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
-    monkeypatch.setattr(recording, "_end_process_later", lambda: later.append("in a minute"))
+    monkeypatch.setattr(recording, "end_process_later", lambda folder: later.append("in a minute"))
     options = {**SHORT, "experiments": False, "profile": False, "warmup_steps": 1, "warmup_seconds": 0.0}
     watching = recording.Recording(Settings(str(tmp_path), **options), ends_process=True)  # type: ignore[arg-type]
     watching.start()
+    quiet = sys.unraisablehook
     try:
         thread = threading.Thread(target=endless(DataLoader(SlowItems(), batch_size=2)))
         thread.start()
@@ -87,6 +89,8 @@ def test_program_that_trains_in_a_thread_is_ended_without_a_traceback(
         assert not thread.is_alive()
     finally:
         watching.stop("program")
+        watching._guard.disarm()
+        sys.unraisablehook = quiet
     told = capsys.readouterr().err
     assert told.endswith("steps were counted, which is enough; the program is ended here.\n")
     assert "Traceback" not in told
@@ -233,6 +237,21 @@ def test_batches_are_kept_as_far_as_there_is_room_and_given_out_in_turn() -> Non
     assert [batch[0].tolist() for batch in given if batch] == [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
 
 
+def test_state_is_kept_before_the_first_batch_whatever_other_loaders_gave_before() -> None:
+    record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)])
+    large, small = (type("Entry", (), {"key": key})() for key in (1, 2))
+    resident, begun = Resident(max_bytes=8), list[str]()
+    resident.begins = lambda: begun.append("kept")
+    resident.keep(large, record(torch.zeros(100), 0))
+    resident.keep(small, torch.zeros(1))
+    resident.is_replaying = True
+    assert resident.replay(large) is None
+    resident.renumber(large, record(torch.zeros(100), 1))
+    assert not begun, "its batches are the program's own"
+    assert [resident.replay(small) is not None, resident.replay(small) is not None] == [True, True]
+    assert begun == ["kept"]
+
+
 @pytest.mark.parametrize("is_frozen", [True, False])
 def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_frozen: bool) -> None:
     record = dataclasses.make_dataclass("Numbered", [("image", Any), ("step", int)], frozen=is_frozen)
@@ -250,6 +269,11 @@ def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_fro
     given = [resident.replay(entry) for _ in range(3)]
     assert [(batch[0].step, batch[0].image.item()) for batch in given if batch] == [(13, 10.0), (14, 11.0), (15, 10.0)]
     assert [batch.step for batch in batches] == [10, 11, 12], "the program's own stay as they are"
+    new = record(torch.zeros(1), 13)
+    resident.renumber(entry, new)
+    assert new.step == 16, "a new batch among them goes on counting too"
+    (following,) = resident.replay(entry) or ()
+    assert following.step == 17
 
 
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:

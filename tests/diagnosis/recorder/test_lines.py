@@ -5,6 +5,7 @@ import os
 import sys
 import sysconfig
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -165,3 +166,23 @@ def test_a_line_that_only_started_a_framework_is_not_the_users_place(tmp_path):
 def test_the_command_of_an_installed_package_is_nobodys_own_line():
     command = os.path.join(sysconfig.get_path("scripts"), "nnUNetv2_train")
     assert not OwnCode(script=command).holds(code(command), "__main__")
+
+
+def test_variables_are_read_without_being_kept_by_their_frame():
+    """A frame that is asked for its variables keeps them, and a loss of that moment with its graph."""
+
+    class Loss:
+        pass
+
+    def train(keeps):
+        known = locals() if keeps else None
+        loss = Loss()
+        alive = weakref.ref(loss)
+        found = lines.variables_of(sys._getframe())
+        assert found.pop("loss") is loss
+        del loss, found
+        return alive() is None, known
+
+    assert train(False) == (True, None)
+    _, known = train(True)
+    assert known["keeps"], "what the program holds is not emptied"

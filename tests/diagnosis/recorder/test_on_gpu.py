@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.recorder.kept_state import KeptState
 from voxelocity.diagnosis.recorder.profile import Profiler
 from voxelocity.diagnosis.tracing.trace import profile_facts
 from voxelocity.observe.gpu import GpuSampler
@@ -89,3 +90,27 @@ def test_the_driver_tells_of_the_gpu_that_computes() -> None:
     assert sample.memory_used_bytes is not None
     assert 4 * 8192**2 <= sample.memory_used_bytes <= sample.memory_total_bytes
     assert sample.busy_share is None or sample.busy_share > 0.0
+
+
+def test_weights_optimizer_and_random_states_on_the_device_are_put_back() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5)).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), 0.1, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(torch.randn(4, 8, device="cuda")).square().mean().backward()
+        optimizer.step()
+
+    def state() -> list[torch.Tensor]:
+        held = [one.clone() for per in optimizer.state.values() for one in per.values()]
+        return [*(one.clone() for one in net.state_dict().values()), *held, torch.cuda.get_rng_state()]
+
+    step()
+    kept = KeptState(torch, [])
+    kept.keep()
+    before = state()
+    step()
+    assert not all(map(torch.equal, state(), before))
+    kept.put_back()
+    assert all(map(torch.equal, state(), before))

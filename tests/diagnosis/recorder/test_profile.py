@@ -3,7 +3,9 @@
 import gzip
 import json
 import os
+import subprocess
 import sys
+import threading
 import types
 
 import pytest
@@ -78,6 +80,26 @@ def test_of_stderr_only_what_torch_says_of_its_probes_is_kept_back(tmp_path, ste
         "before\nUSDT: of the program\nthe program's own\n\nand USDT: within, then a line that does not end, after\n"
     )
     assert torch.autograd.profiler._disable_profiler is disable
+
+
+def test_a_child_that_another_thread_starts_meanwhile_has_the_programs_own_stderr(capfd):
+    has_started, children = threading.Event(), []
+    pipe = subprocess.PIPE
+
+    def start():
+        children.append(subprocess.Popen(["sh", "-c", "read line; echo of a child >&2"], stdin=pipe))
+        has_started.set()
+
+    thread = threading.Thread(target=start)
+
+    def native():
+        thread.start()
+        return has_started.wait(0.1)
+
+    assert not profile_module._filtered(native)(), "it has waited"
+    thread.join()
+    children[0].communicate(b"\n", timeout=30)
+    assert capfd.readouterr().err == "of a child\n"
 
 
 def test_stderr_is_put_back_where_the_profiler_fails(tmp_path, capfd, monkeypatch):

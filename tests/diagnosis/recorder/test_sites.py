@@ -83,12 +83,13 @@ def test_constructors_are_as_before_after_the_recording(recorded: Callable[..., 
 
 def test_a_call_is_found_by_its_line_with_the_name_it_is_given(tmp_path: Path) -> None:
     script = tmp_path / "parts.py"
-    script.write_text("self.a = make(\n    1)\nreturn_it(make(2))\nb = c = make(3)\n")
-    assert call_at(str(script), 1) == ("make(\n    1)", "self.a")
-    assert call_at(str(script), 3) == ("return_it(make(2))", "")
-    assert call_at(str(script), 4) == ("make(3)", "")
-    assert call_at(str(script), 9) == ("", "")
-    assert call_at(str(tmp_path / "missing.py"), 1) == ("", "")
+    script.write_text("self.a = make(\n    1)\nuse(other.make(2), 1)\nb = c = make(3)\n")
+    assert call_at(str(script), 1, ("make",)) == ("make(\n    1)", "self.a")
+    assert call_at(str(script), 3, ("make",)) == ("other.make(2)", "")
+    assert call_at(str(script), 4, ("make",)) == ("make(3)", "")
+    assert call_at(str(script), 4, ("another",)) == ("", "")
+    assert call_at(str(script), 9, ("make",)) == ("", "")
+    assert call_at(str(tmp_path / "missing.py"), 1, ("make",)) == ("", "")
 
 
 def test_the_workers_of_a_queue_are_told(

@@ -83,8 +83,11 @@ def test_a_program_that_only_predicts_is_told_that_its_windows_overlap(recorded:
     facts = recorded(program)
     assert facts.passes[-1].overlap == 0.75
     assert facts.passes[-1].windows_line == "net(scan[..., start : start + roi])"
+    assert list(facts.passes[-1].volume) == [4000]
     diagnosis = diagnose(facts)
     (found,) = [one for one in diagnosis.causes if one.code == "VX406"]
     assert found.cause.startswith("Predicting takes ")
+    # 37 windows in steps of 100 voxels, 19 in steps of 200.
+    assert found.saves_s == pytest.approx(found.of_s * (1 - 19 / 37), rel=0.02)
     assert "windows overlap more than they need" in diagnosis.verdict
     assert diagnosis.verdict.startswith("No training step was seen, the network only predicted, for ")

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from voxelocity.core.errors import OutputError
+from voxelocity.diagnosis.facts.recording import RefusedWrite
 from voxelocity.diagnosis.shown.page import render_diagnosis_page
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
@@ -110,6 +111,17 @@ def test_the_page_follows_the_order_of_questions(pages):
         "On what it ran",
         "Do it again",
     ]
+
+
+def test_files_that_stayed_unwritten_are_on_the_page(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("data-bound")
+    writes = (RefusedWrite(path="/runs/<last>.pt", where="train.py:57"),)
+    facts = dataclasses.replace(diagnosis.facts, refused_writes=writes)
+    page = Page(render_diagnosis_page(dataclasses.replace(diagnosis, facts=facts), tmp_path / "page.html"))
+    assert not page.open
+    assert not page.misnested
+    assert "Not written, as the program was being ended" in page.text
+    assert "/runs/<last>.pt, at train.py:57" in page.text
 
 
 def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages):

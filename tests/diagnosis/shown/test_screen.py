@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from voxelocity.diagnosis.facts.recording import RefusedWrite
 from voxelocity.diagnosis.rules import RULES
 from voxelocity.diagnosis.shown.screen import Places, print_screen, screen_lines
 
@@ -173,6 +174,16 @@ def test_texts_of_a_program_give_no_orders_to_the_terminal(example_diagnosis):
     assert "\x1b" not in text
     assert "\x07" not in text
     assert text.count("[red]") >= 6
+
+
+def test_files_that_stayed_unwritten_are_listed_with_the_line_that_asked_for_them(example_diagnosis):
+    diagnosis = example_diagnosis("data-bound")
+    assert "Not written" not in shown(diagnosis)
+    writes = (RefusedWrite(path="/runs/last.pt", where="train.py:57"), RefusedWrite(path="/runs/\x1b[31mred.pt"))
+    facts = dataclasses.replace(diagnosis.facts, refused_writes=writes)
+    text = shown(dataclasses.replace(diagnosis, facts=facts))
+    told = "Not written, as the program was being ended\n- /runs/last.pt, at train.py:57\n- /runs/?[31mred.pt\n"
+    assert told in text
 
 
 def test_evidence_follows_where_it_is_asked_for(example_diagnosis):

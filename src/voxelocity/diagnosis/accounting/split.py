@@ -10,7 +10,6 @@ from voxelocity.diagnosis.accounting.watched import (
     part_s,
     passes_s,
     resident_s,
-    step_s,
     steps_s,
     watched_s,
     without_data_s,
@@ -54,13 +53,15 @@ def split(facts: Facts) -> Sequence[Share]:
 def ceiling(facts: Facts) -> Ceiling | None:
     """A step as it is and a step on batches that are there; None where no step was counted.
 
+    The step as it is is the mean, as the shares are of all steps: where batches come in bursts most steps do not wait.
     Measured where the program was run on resident batches. Otherwise the counted steps without their waiting and
     copying; what workers take from the network on a shared CPU is then not seen.
     """
-    as_is_s, beside_s = step_s(facts), without_data_s(facts)
-    if as_is_s is None or beside_s is None:
+    beside_s = without_data_s(facts)
+    if beside_s is None:
         return None
+    as_is_s = steps_s(facts) / len(facts.counted)
     alone_s = resident_s(facts)
     if alone_s is None:
-        return Ceiling(step_s=as_is_s, resident_s=beside_s, basis="estimated")
-    return Ceiling(step_s=as_is_s, resident_s=alone_s, basis="measured")
+        return Ceiling(step_s=as_is_s, resident_s=min(beside_s, as_is_s), basis="estimated")
+    return Ceiling(step_s=as_is_s, resident_s=min(alone_s, as_is_s), basis="measured")

@@ -22,7 +22,14 @@ from voxelocity.diagnosis.facts.program import (
     StackFacts,
     SyncFacts,
 )
-from voxelocity.diagnosis.facts.recording import CoreWait, Ending, ExperimentFacts, OwnCost, ProcessFacts
+from voxelocity.diagnosis.facts.recording import (
+    CoreWait,
+    Ending,
+    ExperimentFacts,
+    OwnCost,
+    ProcessFacts,
+    RefusedWrite,
+)
 from voxelocity.diagnosis.facts.steps import Pass, Step
 
 
@@ -55,6 +62,7 @@ RECORDS: Mapping[str, Any] = {
     "cost": OwnCost,
     "core wait": CoreWait,
     "end": Ending,
+    "refused": RefusedWrite,
     "unseen": Unseen,
 }
 """The record of each event, field by field."""
@@ -99,7 +107,9 @@ def read_process(path: Path) -> RecordedProcess:
             continue
         if not math.isfinite(time_s):
             continue
-        process.last_s = max(process.last_s, time_s)
+        if name != "refused":
+            # The program's way out is not recorded.
+            process.last_s = max(process.last_s, time_s)
         record = _record(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
         if record is not None:
             process.records.setdefault(name, []).append(record)

@@ -123,6 +123,7 @@ def _merged(
         workers_cost_s=sum(worker.last("cost").seconds for worker in workers if worker.last("cost")),
         core_wait=main.last("core wait"),
         not_measured=tuple(not_measured),
+        refused_writes=tuple(main.all("refused")),
         environment=dict(main.facts.versions),
     )
 

@@ -70,6 +70,19 @@ class CoreWait:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefusedWrite:
+    """Event `refused`: a file that the program would have written on resident batches or while it was being ended.
+
+    Attributes:
+        path: of the file; often a temporary one, to be moved into its place.
+        where: "file:line" of the program that asked for it, "" where none is known.
+    """
+
+    path: str
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """Event `end`: why recording ended: "limit" (enough was seen), "program" (it ended by itself), "error".
 

@@ -34,6 +34,11 @@ class Step:
     num_images: int | None = None
     phase: Phase = "watched"
 
+    @property
+    def is_experiment(self) -> bool:
+        """Whether it is undone at the end: the training's state is that of the last step before."""
+        return self.phase in ("resident", "refilled", "unchanged")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
@@ -48,7 +53,8 @@ class Pass:
         batch_shapes: shapes that the network was given, each with its count, largest count first.
         where: "file:line" of the person's code that ran it.
         overlap: share of a window's length that the next one covers again, 0 where it is not known; `windows_where` and
-            `windows_line` are the person's line that asked for these windows.
+            `windows_line` are the person's line that asked for these windows, `windows_call` its source and
+            `windows_variable` what it is assigned to, `volume` the voxels along each axis of what they are cut from.
     """
 
     kind: Literal["validation", "saving", "epoch start"]
@@ -62,3 +68,6 @@ class Pass:
     overlap: float = 0.0
     windows_where: str = ""
     windows_line: str = ""
+    windows_call: str = ""
+    windows_variable: str = ""
+    volume: Sequence[int] = ()

@@ -20,7 +20,14 @@ from voxelocity.diagnosis.facts.program import (
     StackFacts,
     SyncFacts,
 )
-from voxelocity.diagnosis.facts.recording import CoreWait, Ending, ExperimentFacts, OwnCost, ProcessFacts
+from voxelocity.diagnosis.facts.recording import (
+    CoreWait,
+    Ending,
+    ExperimentFacts,
+    OwnCost,
+    ProcessFacts,
+    RefusedWrite,
+)
 from voxelocity.diagnosis.facts.steps import Pass, Step
 
 
@@ -34,6 +41,7 @@ class Facts:
         seconds: from the start of the process to the end of recording.
         workers_cost_s: CPU seconds that watching took in the loaders' workers, over the whole recording.
         not_measured: what could not be seen, and why, in words.
+        refused_writes: files that the program would have written while it was being ended, and that stayed unwritten.
         settings ... : None where the program never came so far.
     """
 
@@ -64,7 +72,13 @@ class Facts:
     workers_cost_s: float = 0.0
     core_wait: CoreWait | None = None
     not_measured: Sequence[str] = ()
+    refused_writes: Sequence[RefusedWrite] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_own_steps(self) -> int:
+        """Steps that the training keeps; the experiments' are undone."""
+        return sum(not step.is_experiment for step in self.steps)
 
     @property
     def counted(self) -> Sequence[Step]:

@@ -2,15 +2,23 @@
 
 Called after each step, in the training thread. Enough was seen when at least `min_steps` steps and `min_seconds` were
 counted and with them a validation and an epoch's start, if the program had any before; or after `seconds` in any case.
-Then three steps are profiled, steps on resident batches and steps as they are follow each other in rounds, so that both
-are of the same mood of the machine, the other experiments are made, and the program is ended by `Enough`.
+Then three steps are profiled, steps on resident batches and unchanged steps alternate in rounds, so that both meet the
+same load of the machine, the other experiments are made, and the program is ended by `Enough`. A program that makes no
+steps is ended by the clock.
+
+Unchanged steps follow resident ones, so all steps of the rounds train a network that is not the program's any more. The
+training's state is therefore kept once, before the first of them, its files are guarded from then on, and the state is
+put back once, at the end: the program's own last step is the one before the rounds.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Callable
 
 from .agreement import Plan, ahead, announce, announced
+from .deadline import Deadline, has_any
+from .kept_state import KeptState, free_bytes
 from .loaders import Entry, Loaders
 from .profile import CaptureRange, Profiler
 from .resident import Resident, wait_until_idle
@@ -23,9 +31,13 @@ _MAX_COLLECTING_STEPS = 10
 _MIN_RESIDENT_STEPS = 5
 _ROUNDS = 3
 _MIN_UNCHANGED_STEPS = 3
-# Of the time of one experiment, what all steps as they are may take: they are the slow ones.
+# Of the time of one experiment, what all unchanged steps may take: they are the slow ones.
 _UNCHANGED_FACTOR = 10.0
 _ROUND_PHASES = ("resident", "refilled", "unchanged")
+_GIB = float(1 << 30)
+# Of the free memory; the rest is the program's.
+_FREE_SHARE = 0.5
+_NOT_KEPT = "weights and optimizer could not be kept to be put back after them"
 
 
 class Enough(SystemExit):
@@ -42,12 +54,16 @@ class Conductor:
         rank: of this process, and of how many; the first one leads.
         begin_counting: called when the first counted step begins.
         new_profiler: makes what profiles or captures the steps after the counted ones.
-        conclude: called after the last step, with why there were no steps on resident batches ("" if there were); it
-            raises where the program is to end.
+        guard_files: called before the first step on resident batches: from now on the program's files are to stay.
+        conclude: called after the last step, with why there were no steps on resident batches ("" if there were) and
+            why the program is ended ("" where enough steps were counted); it raises where the program is to end.
+        end_outside: called in another thread where a program that makes no steps has to be ended there; None if it may
+            not.
     """
 
     def __init__(
         self,
+        torch: Any,
         settings: Settings,
         steps: Steps,
         loaders: Loaders,
@@ -55,28 +71,74 @@ class Conductor:
         ranks: Callable[[], tuple[int, int]],
         begin_counting: Callable[[], None],
         new_profiler: Callable[[], Profiler | CaptureRange],
-        conclude: Callable[[str], None],
+        guard_files: Callable[[], None],
+        conclude: Callable[[str, str], None],
+        end_outside: Callable[[str], None] | None,
     ) -> None:
         self.resident = Resident(settings.kept_bytes)
+        self._torch = torch
         self._settings = settings
         self._steps = steps
         self._loaders = loaders
         self._ranks = ranks
         self._begin_counting = begin_counting
         self._new_profiler = new_profiler
+        self._guard_files = guard_files
         self._conclude = conclude
+        self._end_outside = end_outside
+        self._deadline = Deadline(settings.seconds, steps.ledger.clock, lambda: has_any(torch.optim.Optimizer))
+        self._kept: KeptState | None = None
+        self._why_not_kept = ""
         self._has_begun = False
         self._plan: Plan | None = None
         self._profiler: Profiler | CaptureRange | None = None
         self._rounds_since = 0
+        self._num_resident = 0
         self._is_epoch_over = False
         loaders.keep = self._keep
         loaders.replay = self.resident.replay
         loaders.replay_at_end = self._at_epoch_end
+        loaders.before_fetch = self._end_at_deadline
+        self.resident.begins = self._begin_resident
+        if settings.whole:
+            self._deadline.turn_off()
+
+    def before_call(self) -> None:
+        """A network is about to be called."""
+        if not self._deadline.is_running:
+            self._deadline.begin()
+            end = self._end_outside
+            if end is not None:
+                self._deadline.watch(self._settings.folder, lambda: end(self._without_steps()))
+        self._end_at_deadline()
+
+    def stop(self) -> None:
+        """There is no phase after this one: what was kept of the training's state is put back."""
+        self._deadline.turn_off()
+        self.resident.is_replaying = False
+        kept, self._kept = self._kept, None
+        if kept is None:
+            return
+        try:
+            kept.put_back()
+        except Exception:
+            note_failure(self._settings.folder, "the training's state could not be put back")
+            print(
+                "voxelocity: weights and optimizer could not be put back as they were before the steps on resident "
+                "batches; do not continue with them",
+                file=sys.stderr,
+            )
+
+    def refused(self, path: str) -> None:
+        """The program was about to write this file in a round, which ends here."""
+        done = self._num_resident
+        is_enough = done >= _MIN_RESIDENT_STEPS
+        self._conclude("" if is_enough else f"the program was about to write {path} after {done} of them", "")
 
     def after_step(self, seconds: float, parts: dict[str, float]) -> None:
         """Goes over to the next phase where this step was the last one of its own."""
         steps = self._steps
+        self._deadline.step_ended()
         if steps.phase == "watched":
             if not self._has_begun:
                 self._has_begun = True
@@ -92,7 +154,7 @@ class Conductor:
         steps, settings = self._steps, self._settings
         if settings.whole:
             if steps.num_counted >= settings.max_steps:
-                self._conclude("")
+                self._conclude("", "")
             return False
         rank, world_size = self._ranks()
         if self._plan is None:
@@ -102,8 +164,9 @@ class Conductor:
             if rank > 0:
                 self._plan = announced(settings.folder)
             elif is_enough:
-                self._plan = self._planned(self._steps.num_steps + ahead(self._mean_s()), seconds, parts)
+                self._plan = self._planned(steps.num_steps + ahead(self._mean_s()), seconds, parts)
                 announce(settings.folder, self._plan)
+                steps.restart()
         return self._plan is not None and steps.num_steps >= self._plan.watched
 
     def _is_enough(self) -> bool:
@@ -118,7 +181,10 @@ class Conductor:
         return max(self._steps.counted_s / max(1, self._steps.num_counted), 1e-6)
 
     def _planned(self, watched: int, seconds: float, parts: dict[str, float]) -> Plan:
-        """The phases from here on: as many rounds as their slow steps leave time for."""
+        """The phases from here on: as many rounds as their slow steps leave time for, none where they would do harm.
+
+        Of several ranks the leader says whether the state can be kept, as all make the same steps.
+        """
         for_s, mean_s = self._settings.experiment_seconds, self._mean_s()
         computing_s = max(seconds - parts.get("wait", 0.0), 1e-6)
         num_resident = max(_MIN_RESIDENT_STEPS, min(2000, int(for_s / computing_s)))
@@ -126,6 +192,9 @@ class Conductor:
         unchanged = max(_MIN_UNCHANGED_STEPS, min(num_resident, int(for_s / mean_s)) // _ROUNDS)
         rounds = min(_ROUNDS, int(_UNCHANGED_FACTOR * for_s / ((refilled + unchanged) * mean_s)))
         profiled = watched + _PROFILED_STEPS
+        self._why_not_kept = "" if self._why_not_asked() else self._look_for_state()
+        if self._why_not_kept:
+            return Plan(watched, profiled)
         if rounds == 0:
             return Plan(watched, profiled, rounds=1, resident=num_resident)
         return Plan(watched, profiled, rounds, -(-num_resident // rounds), refilled, unchanged)
@@ -161,11 +230,12 @@ class Conductor:
         self._tell_profiler("stop")
         self._profiler = None
         reason = self._why_not_resident()
-        is_collecting = self._ranks()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS
-        if reason and self._training_entries() and self._settings.experiments and is_collecting:
-            return
+        if not reason and not self.resident.is_ready:
+            if self._ranks()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS:
+                return
+            reason = f"no batch could be kept: it is larger than {self._settings.kept_bytes} bytes, or none was fetched"
         if reason:
-            self._conclude(reason)
+            self._conclude(reason, "")
             return
         self.resident.is_keeping = False
         self._rounds_since = self._steps.num_steps
@@ -173,9 +243,10 @@ class Conductor:
 
     def _after_step_of_round(self) -> None:
         assert self._plan is not None
+        self._num_resident += self._steps.phase == "resident"
         phase = self._plan.phase_after(self._steps.num_steps - self._rounds_since)
         if not phase:
-            self._conclude("")
+            self._conclude("", "")
         elif phase != self._steps.phase and not self._is_epoch_over:
             self._go_over_to(phase)
 
@@ -187,6 +258,44 @@ class Conductor:
             wait_until_idle(_pids_of_workers(self._training_entries()))
             self._steps.restart()
 
+    def _begin_resident(self) -> None:
+        """Before the first batch: until now all of the training's state and of its files is the program's own."""
+        try:
+            kept = KeptState(self._torch, self._loaders.generators())
+            kept.keep()
+        except Exception as error:
+            note_failure(self._settings.folder, "the training's state could not be kept")
+            self._conclude(f"{_NOT_KEPT} ({type(error).__name__})", "")
+        else:
+            self._kept = kept
+            self._guard_files()
+            self._steps.restart()
+
+    def _look_for_state(self) -> str:
+        """Why the training's state cannot be kept, and so must not be changed; "" where it can."""
+        try:
+            num_bytes = KeptState(self._torch, self._loaders.generators()).num_bytes
+        except Exception as error:
+            note_failure(self._settings.folder, "the training's state could not be looked for")
+            return f"{_NOT_KEPT} ({type(error).__name__})"
+        most = int(_FREE_SHARE * free_bytes())
+        if num_bytes <= most:
+            return ""
+        return (
+            f"weights and optimizer ({num_bytes / _GIB:.1f} GiB) could not be kept to be put back after them: "
+            f"{most / _GIB:.1f} GiB of memory could be taken for it"
+        )
+
+    def _end_at_deadline(self) -> None:
+        if self._deadline.is_over():
+            self._tell_profiler("stop")
+            self._conclude("the program made no more steps", self._without_steps())
+
+    def _without_steps(self) -> str:
+        counted = self._steps.num_counted
+        since = f"{counted} steps were counted and no further one" if counted else "no step of a training"
+        return f"{since} was made in {self._deadline.allowed_s:g} s"
+
     def _at_epoch_end(self, entry: Entry) -> tuple[Any] | None:
         """While steps are experiments no epoch ends, as the program would validate and save: resident batches go on."""
         if self._steps.phase not in _ROUND_PHASES or entry.key not in self._steps.training_keys:
@@ -197,23 +306,33 @@ class Conductor:
         return self.resident.replay(entry)
 
     def _why_not_resident(self) -> str:
-        if not self._settings.experiments:
-            return "experiments were not asked for"
+        reason = self._why_not_asked()
+        if reason:
+            return reason
+        if self._plan is not None and not self._plan.rounds:
+            return self._why_not_kept or _NOT_KEPT
         if not self._training_entries():
             return (
                 "the program's batches come from no loader that is known here (torch's DataLoader, MONAI's thread "
                 "loaders, batchgenerators, DALI, Voxelocity's Feed), so they could not be replaced"
             )
-        if not self.resident.is_ready:
-            return f"no batch could be kept: it is larger than {self._settings.kept_bytes} bytes, or none was fetched"
         return ""
+
+    def _why_not_asked(self) -> str:
+        if not self._settings.experiments:
+            return "experiments were not asked for"
+        return "they change what --keep-saves keeps" if self._settings.keeps_saves else ""
 
     def _training_entries(self) -> list[Entry]:
         return [entry for entry in self._loaders.entries if entry.key in self._steps.training_keys]
 
     def _keep(self, entry: Entry, batch: Any) -> None:
-        if self.resident.is_keeping and entry.key in self._steps.training_keys:
+        if entry.key not in self._steps.training_keys:
+            return
+        if self.resident.is_keeping:
             self.resident.keep(entry, batch)
+        elif self._steps.phase in _ROUND_PHASES:
+            self.resident.renumber(entry, batch)
 
     def _tell_profiler(self, what: str) -> None:
         if self._profiler is None:

@@ -113,7 +113,11 @@ def shown_sync_s(network: Any) -> float:
     ask = getattr(network, "_get_ddp_logging_data", None)
     if ask is None:
         return 0.0
-    found = ask()
+    try:
+        found = ask()
+    except RuntimeError:
+        # Before the first backward there is nothing to tell.
+        return 0.0
     summed_ns = float(found.get("avg_backward_comm_time", 0))
     return max(0.0, summed_ns - float(found.get("avg_backward_compute_comm_overlap_time", 0))) / 1e9
 

@@ -45,7 +45,7 @@ def all_experiments(
         folder: of the recording, in which the files that were read are told.
         seconds: for each of them, about.
     """
-    if resident_s:
+    if resident_s and not why_not_resident:
         yield {"name": "resident batch", "unit": "step", "seconds": _rounded(resident_s), "note": ""}
     else:
         yield not_done("resident batch", "step", why_not_resident or "the program ended before")
@@ -209,7 +209,7 @@ def network_alone(
     deadline_s = time.perf_counter() + seconds
     try:
         network.eval()
-        while len(found[names[1]]) < 2 or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
+        while not found[names[1]] or (len(found[names[1]]) < _MAX_REPEATS and time.perf_counter() < deadline_s):
             for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
                 found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
     except Exception as error:
@@ -217,8 +217,11 @@ def network_alone(
     finally:
         for module, mode in modes:
             module.training = mode
-    # The first of each is slower than those that follow.
-    return [{"name": name, "unit": "sample", "seconds": _rounded(found[name][1:]), "note": ""} for name in names]
+    # The first of each is slower than those that follow, if there was time for any.
+    return [
+        {"name": name, "unit": "sample", "seconds": _rounded(found[name][1:] or found[name]), "note": ""}
+        for name in names
+    ]
 
 
 def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .lines import OWN_CODE, module_of, shown_file
+from .lines import OWN_CODE, module_of, shown_file, variables_of
 from .writer import Writer
 
 _MAX_SAMPLES = 128
@@ -107,7 +107,7 @@ def _variables(frame: FrameType | None, tensor: Any) -> Iterator[tuple[str, Seen
             return
         code = frame.f_code
         if OWN_CODE.holds(code, module_of(frame)):
-            namespaces = [frame.f_locals]
+            namespaces = [variables_of(frame)]
             if id(frame.f_globals) not in shown_globals and code.co_name != "<module>":
                 shown_globals.add(id(frame.f_globals))
                 namespaces.append(frame.f_globals)

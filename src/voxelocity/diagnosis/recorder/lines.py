@@ -6,6 +6,7 @@ program that came with a package has lines too.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
 import re
@@ -15,6 +16,8 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 _LONGEST_LINE = 160
+# Of the variables that a frame keeps: by the frame, by the one who asked, and by the asking for their number.
+_OWN_REFERENCES = 3
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 # Typed by a person, with no file: an interactive session and cells of a notebook.
 _TYPED = ("<stdin>", "<ipython-input", "<python-input")
@@ -192,6 +195,20 @@ def standard_folders() -> tuple[str, ...]:
 def is_installed(path: str) -> bool:
     """Whether the file came with an installed package."""
     return any(part in path for part in _INSTALLED)
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of the frame's variables. Before Python 3.13 the frame would keep what it was asked for, and with it the
+    tensors of that moment; it is emptied again, unless the program holds it itself, by `locals()`."""
+    names = frame.f_locals
+    copied = dict(names)
+    if (
+        frame.f_code.co_flags & inspect.CO_OPTIMIZED
+        and type(names) is dict
+        and sys.getrefcount(names) <= _OWN_REFERENCES
+    ):
+        names.clear()
+    return copied
 
 
 def line_of(frame: FrameType) -> int:

@@ -93,6 +93,7 @@ class Loaders:
         replay_at_end: asked where the loader has no further batch; returns (batch,) to be used so that the epoch goes
             on, or None.
         keep: given each batch of a loader after the loader gave it.
+        before_fetch: called before each batch is asked for; it may raise to end the program.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Loaders:
         self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.replay_at_end: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
+        self.before_fetch: Callable[[], None] = lambda: None
         self.entries: list[Entry] = []
         self._ledger = ledger
         self._steps = steps
@@ -146,9 +148,18 @@ class Loaders:
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
 
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that the loaders and their samplers were given."""
+        loaders = [entry.loader for entry in self.entries]
+        samplers = [getattr(one, "sampler", None) for one in loaders]
+        inner = [getattr(getattr(one, "batch_sampler", None), "sampler", None) for one in loaders]
+        found = [getattr(one, "generator", None) for one in (*loaders, *samplers, *inner)]
+        return list({id(one): one for one in found if one is not None}.values())
+
     def fetch(self, entry: Entry, produce: Callable[[], Any]) -> Any:
         """A batch, with the waiting for it written down. In the training thread, outside of any part."""
         self._steps.settle()
+        self.before_fetch()
         self._outer = entry
         ledger = self._ledger
         is_first = entry.is_opening and entry.works_ahead
@@ -349,6 +360,10 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
     for name in ("batch_size", "prefetch_factor"):
         value = getattr(loader, name, None)
         fields[name] = value if isinstance(value, int) else None
+    if fields["batch_size"] is None:
+        # Accelerate and samplers of the user's make whole batches of numbers.
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+        fields["batch_size"] = size if isinstance(size, int) else None
     for name in ("pin_memory", "persistent_workers"):
         fields[name] = bool(getattr(loader, name, False))
     try:

@@ -20,10 +20,12 @@ class Networks:
 
     Attributes:
         look: called with (network, first tensor) at the next learning call, once; None for no one.
+        before_call: called before each call of a network; it may raise to end the program.
     """
 
     def __init__(self, torch: Any, ledger: Ledger) -> None:
         self.look: Callable[[Any, Any], None] | None = None
+        self.before_call: Callable[[], None] = lambda: None
         self._torch = torch
         self._ledger = ledger
         self._is_network: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
@@ -32,6 +34,7 @@ class Networks:
         """Notes a call that is about to be made. Costs about 3 microseconds."""
         if not self._has_parameters(module):
             return
+        self.before_call()
         ledger, stretch = self._ledger, self._ledger.running
         is_evaluating = not module.training or not self._torch.is_grad_enabled()
         if is_evaluating:
@@ -48,7 +51,11 @@ class Networks:
         stretch.num_forwards += 1
         tensor = self._first_tensor((*args, *kwargs.values()))
         if is_evaluating and tensor is not None and stretch.num_evaluating == 1:
-            stretch.windows = windows_around(sys._getframe(2), tensor.shape)
+            try:
+                stretch.windows = windows_around(sys._getframe(2), tensor.shape)
+            except Exception:
+                # Variables of the program may do anything when they are looked at; it must not see that.
+                stretch.windows = None
         if tensor is not None and tensor.dim() > 0:
             shape = tuple(tensor.shape)
             stretch.num_images += shape[0]

@@ -14,10 +14,12 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
+from . import audit
 from .patches import Patches
 from .process import rank_and_world_size
 from .syncs import Syncs
@@ -32,6 +34,8 @@ _PROBE_LINE = re.compile(
     rb"|ERROR: External init callback must run in same thread as registerClient \(-?\d+ != -?\d+\)\n"
 )
 _NATIVE_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+_CHILD_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
+_MAX_CHILD_WAIT_S = 1.0
 # Ten times as quick as gzip's own choice for a file that is a sixth larger.
 _LEVEL = 1
 
@@ -171,9 +175,9 @@ def _without_probe_lines() -> Iterator[None]:
 def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
     """The call with descriptor 2 set aside for as long as it takes.
 
-    What other threads write meanwhile lies in a file without a name and follows at once. Where there is no descriptor
-    2, or no room for such a file, nothing is kept back. A child that is started within those milliseconds keeps the
-    file as its stderr.
+    What other threads write meanwhile lies in a file without a name and follows at once; a child that they start waits,
+    as it would keep that file as its stderr. Where there is no descriptor 2, or no room for such a file, nothing is
+    kept back.
     """
 
     def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +190,7 @@ def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
         except OSError:
             os.close(before)
             return call(*args, **kwargs)
-        with kept:
+        with kept, _children_wait():
             os.dup2(kept.fileno(), 2)
             try:
                 return call(*args, **kwargs)
@@ -196,6 +200,23 @@ def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
                 _write_all(2, _programs_own(kept))
 
     return filtered
+
+
+@contextlib.contextmanager
+def _children_wait() -> Iterator[None]:
+    """Within the block other threads that are about to start a child process wait for its end, a second at the most."""
+    is_over, thread = threading.Event(), threading.get_ident()
+
+    def wait(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _CHILD_EVENTS and threading.get_ident() != thread:
+            is_over.wait(_MAX_CHILD_WAIT_S)
+
+    audit.listen(wait)
+    try:
+        yield
+    finally:
+        audit.forget(wait)
+        is_over.set()
 
 
 def _programs_own(kept: Any) -> bytes:

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
+from .ending import end_process_later, raise_in
+from .guard import Guard
 from .imports import Imports
 from .process import (
     describe_versions,
@@ -30,9 +32,6 @@ if TYPE_CHECKING:
     from .profile import CaptureRange, Profiler
     from .training import Training
 
-_PATIENCE_S = 60.0
-"""For a program that was told to end, to clean up; then it is ended."""
-
 
 class Recording:
     """Records this process from `start` to `stop`.
@@ -48,6 +47,13 @@ class Recording:
         self.training: Training | None = None
         self._ends_process = ends_process
         self._is_over = False
+        self._is_ending = False
+        self._finishing = threading.Lock()
+        self._pid = os.getpid()
+        self._guard = Guard(settings.folder, self._refused)
+        self._refused_paths: set[str] = set()
+        # Of a notebook, say: what they write is none of the recorded block's.
+        self._hosts = set() if ends_process else {one.ident for one in threading.enumerate()} - {threading.get_ident()}
         self._role = "main"
         self._own_cpu_s = 0.0
         self._since_s = time.perf_counter()
@@ -65,8 +71,13 @@ class Recording:
 
     def stop(self, reason: str, note: str = "") -> None:
         """Restores everything and writes all that was seen. A second call does nothing."""
+        if not self._ends_process:
+            self._guard.disarm()
         if self._is_over:
             return
+        if self._refused_paths and self.training is not None:
+            # Another thread was not let write, and the program has ended by it.
+            reason, note = "limit", f"{self.training.steps.num_counted} steps were counted"
         started_s = time.thread_time()
         self._unhook()
         try:
@@ -94,6 +105,7 @@ class Recording:
         from .steps import watch
 
         started_s = time.thread_time()
+        self._guard.disarm()
         self._role = "worker"
         self._since_s = time.perf_counter()
         self._drop_extras()
@@ -117,6 +129,10 @@ class Recording:
             at_end: called when the child turns out to train, to have its end told.
         """
         self._age_offset_s = process_age_s() - time.perf_counter()
+        self._finishing = threading.Lock()
+        if not self._guard.is_armed:
+            # Otherwise what it writes is the work of the process that it comes from.
+            self._pid = os.getpid()
         self._writer.forget()
         self._writer = self._new_writer()
         self._drop_extras(is_forked=True)
@@ -150,7 +166,9 @@ class Recording:
             start_age_s=self._age_offset_s,
             first_step=lambda: self._begin(first_step),
             new_profiler=self._new_profiler,
+            guard_files=self._guard.arm,
             conclude=self._conclude,
+            end_outside=self._end_outside if self._ends_process else None,
         )
         self.training.hook()
         # Again, as now torch is there: a process that is killed, or ends by `os._exit`, comes to no other word.
@@ -187,34 +205,81 @@ class Recording:
             return CaptureRange()
         return Profiler(self.settings.folder, syncs=None if self._extras is None else self._extras.syncs)
 
-    def _conclude(self, why_not_resident: str) -> None:
-        """Enough was seen. Raises `Enough`, unless the whole program was asked for, which then runs on unwatched."""
-        from .conductor import Enough
+    def _conclude(self, why_not_resident: str, note: str) -> None:
+        """Enough was seen. Raises what ends the program, unless it was to run to its own end, which it then does
+        unwatched."""
+        self._finish(why_not_resident, note)
+        if not self.settings.whole:
+            raise self._end_of_program()
 
+    def _end_outside(self, note: str) -> None:
+        """As `_conclude`, for the training thread, in another one."""
+        training = self.training
+        thread = 0 if training is None or self._is_over else training.ledger.thread
+        if thread:
+            self._finish("the program made no more steps", note, has_experiments=False)
+            raise_in(thread, type(self._end_of_program(thread)))
+
+    def _finish(self, why_not_resident: str, note: str, *, has_experiments: bool = True) -> None:
+        """Puts everything back and writes all that was seen, once; from now on the program is ending."""
         training = self.training
         assert training is not None
+        with self._finishing:
+            if self._is_ending:
+                return
+            self._is_ending = True
+        is_whole = self.settings.whole
         self._unhook()
         # The experiments read from the file which files the program has read.
         self._writer.flush()
-        steps = training.steps.num_counted
+        counted = f"{training.steps.num_counted} steps were counted"
         training.write_sums()
-        is_whole = self.settings.whole
-        if self.settings.experiments and not is_whole and rank_and_world_size()[0] == 0:
-            training.write_experiments(why_not_resident)
+        if has_experiments and self.settings.experiments and not is_whole and rank_and_world_size()[0] == 0:
+            with self._guard.lifted():
+                training.write_experiments(why_not_resident)
         self._tell_process()
-        self._tell_end("limit", f"{steps} steps were counted" + ("; the program ran on unwatched" if is_whole else ""))
+        self._tell_end("limit", note or counted + ("; the program ran on unwatched" if is_whole else ""))
         self._writer.close()
         if is_whole:
             return
+        if not self.settings.keeps_saves:
+            self._guard.arm()
         if rank_and_world_size()[0] == 0:
-            told = f"voxelocity: {steps} steps were counted, which is enough; the program is ended here."
-            print(told, file=sys.stderr)
+            told = f"{note}, so" if note else f"{counted}, which is enough;"
+            print(f"voxelocity: {told} the program is ended here.", file=sys.stderr)
         if self._ends_process:
-            _end_process_later()
-            if threading.current_thread() is not threading.main_thread():
-                # Python ends a thread without a word for this class alone, not for one that comes of it.
-                raise SystemExit(0)
-        raise Enough
+            _keep_quiet_about_the_end()
+            end_process_later(self.settings.folder)
+
+    def _end_of_program(self, thread: int = 0) -> SystemExit:
+        from .conductor import Enough
+
+        is_main = (thread or threading.get_ident()) == threading.main_thread().ident
+        # Python ends a thread without a word for this class alone, not for one that comes of it.
+        return Enough() if is_main or not self._ends_process else SystemExit(0)
+
+    def _refused(self, path: str) -> None:
+        """The program is about to write a file which the guard keeps. Raises what ends it there."""
+        if threading.get_ident() in self._hosts or self._is_making_batch():
+            return
+        if os.getpid() == self._pid and path not in self._refused_paths:
+            from .lines import OWN_CODE
+
+            self._refused_paths.add(path)
+            where = OWN_CODE.where()
+            self._writer.write("refused", path=path, where=where)
+            if self._is_ending:
+                self._writer.close()
+                named = f"{path} ({where})" if where else path
+                print(f"voxelocity: not written, as the program is being ended: {_printable(named)}", file=sys.stderr)
+            elif self.training is not None and threading.get_ident() == self.training.ledger.thread:
+                self.training.conductor.refused(path)
+        raise self._end_of_program()
+
+    def _is_making_batch(self) -> bool:
+        """Whether the training's own thread makes a batch: a data set keeps items on disk there as in a worker."""
+        ledger = None if self.training is None else self.training.ledger
+        return ledger is not None and ledger.thread == threading.get_ident() and ledger.part == "wait"
 
     def _unhook(self) -> None:
         self._is_over = True
@@ -259,8 +324,19 @@ class Recording:
         return Imports(lambda what: note_failure(self.settings.folder, what))
 
 
-def _end_process_later() -> None:
-    """Programs that catch `SystemExit`, or train in a thread while another one waits, do not end by it."""
-    timer = threading.Timer(_PATIENCE_S, os._exit, args=(0,))
-    timer.daemon = True
-    timer.start()
+def _printable(path: str) -> str:
+    """The path without what would give orders to a terminal."""
+    return "".join(one if one.isprintable() else "?" for one in path)
+
+
+def _keep_quiet_about_the_end() -> None:
+    """Python prints what is raised while it ends by itself, as in `atexit`; that the program is ended is known."""
+    from .conductor import Enough
+
+    before = sys.unraisablehook
+
+    def tell(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, Enough):
+            before(unraisable)
+
+    sys.unraisablehook = tell

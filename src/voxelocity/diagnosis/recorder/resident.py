@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from typing import Any
+from typing import Any, Callable
 
 from .fetches import size_of
 from .loaders import Entry
@@ -20,15 +20,20 @@ class Resident:
 
     Args:
         max_bytes: that the copies of all loaders may take.
+
+    Attributes:
+        begins: called once, before the first batch is given out; it may raise to end the program.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        self.begins: Callable[[], None] = lambda: None
         self.is_keeping = False
         self.is_replaying = False
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._kept: dict[int, list[Any]] = {}
         self._turn: dict[int, int] = {}
+        self._has_begun = False
         self._next_step: dict[int, int] = {}
 
     @property
@@ -60,12 +65,22 @@ class Resident:
         kept = self._kept.get(entry.key)
         if not self.is_replaying or not kept:
             return None
+        if not self._has_begun:
+            self._has_begun = True
+            self.begins()
         turn = self._turn.get(entry.key, 0)
         self._turn[entry.key] = turn + 1
         batch = copy_of(kept[turn % len(kept)], copies_tensors=False)
         if entry.key in self._next_step and _step_of(batch) is not None:
             object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
         return (batch,)
+
+    def renumber(self, entry: Entry, batch: Any) -> None:
+        """Has a new batch of the loader go on counting behind those that were given out in its place."""
+        if entry.key in self._next_step and _step_of(batch) is not None:
+            turn = self._turn.get(entry.key, 0)
+            self._turn[entry.key] = turn + 1
+            object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
 
     def batch_of(self, key: int) -> Any:
         """One batch that was kept of this loader, None where none was."""

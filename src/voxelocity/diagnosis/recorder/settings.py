@@ -27,6 +27,7 @@ class Settings(NamedTuple):
         profile: has three steps profiled.
         nsys: the program runs under Nsight Systems, which captures the profiled steps in place of torch.profiler.
         kept_bytes: most that batches kept for the experiment may take.
+        keeps_saves: lets the program write its files while it is ended; there are no steps on resident batches then.
     """
 
     folder: str
@@ -42,6 +43,7 @@ class Settings(NamedTuple):
     profile: bool = True
     nsys: bool = False
     kept_bytes: int = 1 << 30
+    keeps_saves: bool = False
 
     def to_json(self) -> str:
         return json.dumps(self._asdict(), sort_keys=True)

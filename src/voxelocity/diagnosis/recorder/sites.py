@@ -10,14 +10,15 @@ import ast
 import linecache
 import sys
 import weakref
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple
 
 from .lines import OWN_CODE, line_of, shown_file
 from .patches import Patches
 
 _LONGEST_CALL = 400
-# They make loaders of their own from the user's, over the same data set.
-_REMAKING = ("accelerate", "lightning", "pytorch_lightning", "ignite", "monai.engines")
+# Makes loaders of its own from the user's, over the same data set, in a call of the user's.
+_REMAKING = "accelerate."
 _DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
 
 
@@ -39,7 +40,6 @@ class Sites:
         self._patches = Patches()
         self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
-        self._calls: dict[tuple[str, int], Site] = {}
 
     def hook(self, torch: Any, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
         """Exchanges the constructors."""
@@ -80,7 +80,8 @@ class Sites:
         own = OWN_CODE.innermost(frame)
         if own is None or _is_remade(frame, own):
             return
-        site = self._site(own.f_code.co_filename, line_of(own))
+        names = tuple(cls.__name__ for cls in type(made).__mro__)
+        site = self._site(own.f_code.co_filename, line_of(own), names)
         try:
             self._by_object[made] = site
             dataset = getattr(made, "dataset", None)
@@ -90,32 +91,37 @@ class Sites:
             # Such as a list as a data set, of which no weak reference can be had.
             return
 
-    def _site(self, filename: str, number: int) -> Site:
-        key = (filename, number)
-        if key not in self._calls:
-            call, variable = call_at(filename, number)
-            self._calls[key] = Site(f"{shown_file(filename)}:{number}", call, variable)
-        return self._calls[key]
+    @staticmethod
+    def _site(filename: str, number: int, names: tuple[str, ...]) -> Site:
+        return Site(f"{shown_file(filename)}:{number}", *call_at(filename, number, names))
 
 
-def call_at(filename: str, number: int) -> tuple[str, str]:
-    """The source of the outermost call that begins at this line, and the plain name it is assigned to ("" for none)."""
+@lru_cache(maxsize=64)
+def call_at(filename: str, number: int, names: tuple[str, ...]) -> tuple[str, str]:
+    """The source of the call of one of these functions or classes within the statement that runs at this line, and what
+    its value is assigned to ("" for neither)."""
     source = "".join(linecache.getlines(filename))
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return "", ""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.lineno == number]
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= number <= (node.end_lineno or number)
+        and (getattr(node.func, "id", "") or getattr(node.func, "attr", "")) in names
+    ]
     if not calls:
         return "", ""
-    call = min(calls, key=lambda node: node.col_offset)
-    names = [
+    call = max(calls, key=lambda node: node.lineno)
+    targets = [
         node.targets[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1
     ]
     text = ast.get_source_segment(source, call) or ""
-    variable = ast.get_source_segment(source, names[0]) or "" if names else ""
+    variable = ast.get_source_segment(source, targets[0]) or "" if targets else ""
     return (text, variable) if len(text) <= _LONGEST_CALL else ("", variable)
 
 

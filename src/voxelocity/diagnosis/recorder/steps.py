@@ -101,10 +101,11 @@ class Steps:
         self._num_ended = 0
         self._pending: deque[tuple[Group, str, dict[str, float]]] = deque()
         self._opened: float | None = None
+        self._put_off: tuple[float, dict[str, float]] | None = None
 
     def optimizer_begins(self, optimizer: Any) -> None:
         """Closes the step before, if this optimiser ended it already."""
-        if self._num_ended and id(optimizer) in self._steppers:
+        if self._put_off is not None or (self._num_ended and id(optimizer) in self._steppers):
             self.settle()
 
     def optimizer_ended(self, optimizer: Any) -> None:
@@ -113,8 +114,16 @@ class Steps:
         self.ledger.cut("step")
         self._num_ended = len(self.ledger.open) - 1
 
-    def settle(self) -> None:
-        """Closes the step that has ended, if one has. To be called before anything new begins."""
+    def settle(self, *, may_end: bool = True) -> None:
+        """Closes the step that has ended, if one has. To be called before anything new begins.
+
+        Args:
+            may_end: whether the program may be ended here. Within a saving it may not: the file to be replaced may be
+                open and empty already, or the one before it deleted. `after_step` is then called at the next place.
+        """
+        if may_end and self._put_off is not None:
+            put_off, self._put_off = self._put_off, None
+            self._after_step(*put_off)
         if not self._num_ended:
             return
         ledger, count = self.ledger, self._num_ended
@@ -140,7 +149,10 @@ class Steps:
             self.own_s += ledger.clock() - started_s
         elif self.phase == "warm-up":
             self._warm_up(seconds)
-        self._after_step(seconds, parts)
+        if may_end:
+            self._after_step(seconds, parts)
+        else:
+            self._put_off = seconds, parts
 
     def restart(self) -> None:
         """What happened since the last step's end counts for nothing: the recorder's own work, say."""
@@ -272,6 +284,9 @@ class Steps:
             "overlap": 0.0 if windows is None else round(windows.overlap, 4),
             "windows_where": "" if windows is None else windows.place.where,
             "windows_line": "" if windows is None else windows.place.line,
+            "windows_call": "" if windows is None else windows.call,
+            "windows_variable": "" if windows is None else windows.variable,
+            "volume": [] if windows is None else windows.volume,
         }
 
     def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:

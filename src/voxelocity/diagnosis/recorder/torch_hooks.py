@@ -139,7 +139,7 @@ class TorchHooks:
         def save(*args: Any, **kwargs: Any) -> Any:
             if ledger.depth or get_ident() != ledger.thread:
                 return original(*args, **kwargs)
-            steps.settle()
+            steps.settle(may_end=False)
             mode = ledger.mode
             ledger.cut("save", where=OWN_CODE.where())
             ledger.mode, ledger.depth = "saving", 1

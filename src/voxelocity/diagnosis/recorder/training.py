@@ -26,6 +26,7 @@ from .fetches import Fetches
 from .frames import skip_own_frames
 from .growth import Growth
 from .imports import Imports
+from .kept_state import kept_generators
 from .ledger import Ledger
 from .loaders import Loaders, hook_known_loaders
 from .networks import Networks
@@ -37,7 +38,7 @@ from .steps import Steps, watch
 from .torch_hooks import TorchHooks
 from .trials import Trials
 from .workers import WorkerStart
-from .writer import Writer
+from .writer import Writer, note_failure
 
 _WRAPPER = "DistributedDataParallel"
 
@@ -50,8 +51,7 @@ class Training:
         start_age_s: what is added to the clock to give seconds since the process began.
         first_step: called once, when the first step was closed.
         new_profiler: makes what profiles or captures a few steps.
-        conclude: called in the training thread when enough was seen, with why there were no steps on resident batches
-            ("" if there were); it may raise to end the program.
+        guard_files, conclude, end_outside: as of the `Conductor`.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class Training:
         start_age_s: float,
         first_step: Callable[[], None],
         new_profiler: Callable[[], Profiler | CaptureRange],
-        conclude: Callable[[str], None],
+        guard_files: Callable[[], None],
+        conclude: Callable[[str, str], None],
+        end_outside: Callable[[str], None] | None,
     ) -> None:
         self.torch = torch
         self._settings = settings
@@ -81,15 +83,19 @@ class Training:
         self._trials = Trials(self.ledger)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
-        self._conductor = Conductor(
+        self.conductor = Conductor(
+            torch,
             settings,
             self.steps,
             self.loaders,
             ranks=rank_and_world_size,
             begin_counting=self._begin_counting,
             new_profiler=new_profiler,
+            guard_files=guard_files,
             conclude=conclude,
+            end_outside=end_outside,
         )
+        self._networks.before_call = self.conductor.before_call
         self._growth = Growth(torch, writer)
         self._network: dict[str, Any] = {}
         self._model: Callable[[], Any] = lambda: None
@@ -142,6 +148,7 @@ class Training:
         self._sites.unhook()
         self._trials.unhook()
         self.fetches.unhook()
+        self.conductor.stop()
 
     def rest(self) -> None:
         """In a loader's worker, which trains nothing: hooks of loaders and fetchers are put back. Those in torch's own
@@ -191,19 +198,24 @@ class Training:
         """Makes the experiments that need no step, and writes all of them."""
         entries = [entry for entry in self.loaders.entries if entry.key in self.steps.training_keys]
         entries.sort(key=lambda entry: entry.iterator is None)
-        for fields in all_experiments(
-            self.torch,
-            entries[0] if entries else None,
-            resident_s=self.steps.resident_s,
-            why_not_resident=why_not_resident,
-            batch=self._conductor.resident.batch_of(entries[0].key) if entries else None,
-            device=self._device,
-            folder=self._settings.folder,
-            seconds=self._settings.experiment_seconds,
-        ):
-            self._writer.write("experiment", **fields)
-        for fields in self._single_calls():
-            self._writer.write("experiment", **fields)
+        # Data sets and samplers draw random numbers for it.
+        put_back = kept_generators(self.torch, self.loaders.generators())
+        try:
+            for fields in all_experiments(
+                self.torch,
+                entries[0] if entries else None,
+                resident_s=self.steps.resident_s,
+                why_not_resident=why_not_resident,
+                batch=self.conductor.resident.batch_of(entries[0].key) if entries else None,
+                device=self._device,
+                folder=self._settings.folder,
+                seconds=self._settings.experiment_seconds,
+            ):
+                self._writer.write("experiment", **fields)
+            for fields in self._single_calls():
+                self._writer.write("experiment", **fields)
+        finally:
+            put_back()
 
     def _single_calls(self) -> list[dict[str, Any]]:
         """The network alone, where it is called once for each sample of a batch."""
@@ -230,10 +242,18 @@ class Training:
                 self.steps.restart()
         was_counting = self.steps.phase == "watched"
         if was_counting and self.steps.num_counted:
-            self._growth.after_step(self.steps.num_counted, self._device)
-        self._conductor.after_step(seconds, parts)
+            self._look_for_growth()
+        self.conductor.after_step(seconds, parts)
         if was_counting and self.steps.phase != "watched":
             self._note_core_wait()
+
+    def _look_for_growth(self) -> None:
+        try:
+            self._growth.after_step(self.steps.num_counted, self._device)
+        except Exception:
+            # Variables of the program may do anything when they are looked at; it must not see that.
+            note_failure(self._settings.folder, "what grows with the steps could not be looked for")
+            self._look_for_growth = lambda: None  # type: ignore[method-assign]
 
     def _begin_counting(self) -> None:
         self._compiled_before = compile_counts()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .lines import OWN_CODE, Place
+from .lines import NOWHERE, OWN_CODE, Place, line_of, variables_of
+from .sites import call_at
 
 _MAX_FRAMES = 16
 _SHARES = ("overlap",)
@@ -16,10 +18,19 @@ _GRIDS = ("GridSampler",)
 
 
 class Windows(NamedTuple):
-    """Windows of a prediction: the share of a window's length that the next one covers again, and the user's line."""
+    """Windows of a prediction.
+
+    Attributes:
+        overlap: share of a window's length that the next one covers again.
+        place: the user's line that asked for them; `call` is its source and `variable` the name it is assigned to.
+        volume: voxels along each axis of what they are cut from; empty where that is not known.
+    """
 
     overlap: float
     place: Place
+    call: str
+    variable: str
+    volume: list[int]
 
 
 def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | None:
@@ -36,11 +47,19 @@ def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | 
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
-        overlap = _overlap(frame.f_locals, lengths)
+        names = variables_of(frame)
+        overlap = _overlap(names, lengths)
         if overlap:
-            return Windows(overlap, OWN_CODE.place(frame))
+            own, volume = OWN_CODE.innermost(frame), _volume(names, list(window))
+            if own is None:
+                return Windows(overlap, NOWHERE, "", "", volume)
+            return Windows(overlap, OWN_CODE.place(own), *_call(own, frame), volume)
         frame = frame.f_back
     return None
+
+
+def _call(own: FrameType, frame: FrameType) -> tuple[str, str]:
+    return call_at(own.f_code.co_filename, line_of(own), (frame.f_code.co_name,))
 
 
 def _overlap(names: dict[str, Any], lengths: list[int]) -> float:
@@ -62,6 +81,19 @@ def _overlap(names: dict[str, Any], lengths: list[int]) -> float:
             covered = _numbers(list(getattr(value, "patch_overlap", ())))
             return _of_strides([length - one for length, one in zip(lengths, covered)], lengths) if covered else 0.0
     return 0.0
+
+
+def _volume(names: dict[str, Any], window: list[int]) -> list[int]:
+    """Lengths of the largest image among the variables; the axis of the batch may be missing."""
+    lengths = window[2:]
+    found: list[list[int]] = []
+    for value in list(names.values()):
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple) and len(shape) in (len(window), len(window) - 1) and hasattr(value, "dtype"):
+            spatial = [int(length) for length in shape[-len(lengths) :]]
+            if all(length >= one for length, one in zip(spatial, lengths)) and spatial != lengths:
+                found.append(spatial)
+    return max(found, key=lambda spatial: math.prod(spatial), default=[])
 
 
 def _of_strides(strides: list[float], lengths: list[int]) -> float:

@@ -8,7 +8,7 @@ from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts, HeldFacts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import on_gpu
+from voxelocity.diagnosis.rules.seen import on_gpu, stacks_in
 from voxelocity.diagnosis.rules.words import shape_text
 from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
@@ -35,7 +35,7 @@ def sample_by_sample(facts: Facts) -> Found | None:
     if calls < 2.0 or single < _SINGLE_SHARE * whole:
         return None
     if loader is not None and optimizer.batches_per_step > 0.0:
-        size, each = loader.batch_size or 0, calls / optimizer.batches_per_step
+        size, each = loader.batch_size or _MIN_CALLS, calls / optimizer.batches_per_step
         if size < 2 or each < _MOST_OF_BATCH * size:
             return None
     elif calls < _MIN_CALLS * max(1.0, optimizer.backwards_per_step):
@@ -76,11 +76,13 @@ def synced_accumulation(facts: Facts) -> Found | None:
     synced, needed = optimizer.synced_per_step, 1.0
     if synced < 1.5 or optimizer.backwards_per_step < 1.5:
         return None
+    line = next((one for one in stacks_in(facts, ("backward",)) if one.where), None)
     sync_s = optimizer.sync_s * (synced - needed) * len(facts.counted)
     return Found(
         cause=f"A step has {optimizer.backwards_per_step:.0f} backward passes, and DistributedDataParallel sums all "
         f"gradients over {facts.main.world_size} ranks after {synced:.0f} of them; once, after the last, is enough.",
         evidence=[
+            *([f"{line.where}: {line.line.strip()}"] if line is not None else []),
             f"{synced:.1f} sums of gradients a step, {optimizer.backwards_per_step:.1f} backward passes",
             f"a sum shows for {duration_text(optimizer.sync_s)} of a backward pass"
             if optimizer.sync_s > 0.0
@@ -92,7 +94,7 @@ def synced_accumulation(facts: Facts) -> Found | None:
         "with nullcontext() if last else network.no_sync():  # forward and backward\n"
         "    loss = loss_function(network(images), labels) / accumulate\n"
         "    loss.backward()",
-        where=optimizer.where,
+        where=optimizer.where if line is None else line.where,
     )
 
 

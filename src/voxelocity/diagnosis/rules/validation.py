@@ -7,6 +7,7 @@ import re
 
 from voxelocity.diagnosis.accounting.watched import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
+from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.making import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
@@ -184,6 +185,8 @@ def overlapping_windows(facts: Facts) -> Found | None:
     scans = sum(one.num_items for one in facts.fetches if one.key in _validation_keys(facts))
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
+    if told is not None and told.volume and told.batch_shapes:
+        left = _windows_of(told, _ENOUGH_OVERLAP) / _windows_of(told, overlap)
     # What is done with a whole scan stays as it is.
     same_s = _part_s(passes, "wait", "copy")
     saves_s = (seconds - same_s) * (1.0 - left)
@@ -200,18 +203,27 @@ def overlapping_windows(facts: Facts) -> Found | None:
         ],
         saves_s=saves_s,
         risk="changes results",
-        change=(
-            _OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", line)
-            if _overlap(line)
-            else f"overlap = {_ENOUGH_OVERLAP}  # a step of half a window; now {overlap:g}"
-            + (f", for {line}" if line else "")
-        )
-        + (
-            "  # 0.25 is MONAI's default; more in the last validation only"
-            if facts.counted
-            else "  # MONAI's default: 0.25"
-        ),
+        change=_with_less_overlap(told, line, overlap)
+        + ("  # 0.25 is MONAI's default" + ("; more in the last validation only" if facts.counted else "")),
         where=where,
+    )
+
+
+def _with_less_overlap(told: Pass | None, line: str, overlap: float) -> str:
+    """The program's own call or line with enough overlap, in general words where it does not say."""
+    if told is not None and "overlap=" in told.windows_call:
+        return changed_call(told.windows_call, told.windows_variable, overlap=str(_ENOUGH_OVERLAP))
+    if _overlap(line):
+        return _OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", line)
+    return f"overlap = {_ENOUGH_OVERLAP}  # steps of half a window, in place of {overlap:g}"
+
+
+def _windows_of(one: Pass, overlap: float) -> int:
+    """Windows of a volume, if they overlap by so much along each axis."""
+    lengths = one.batch_shapes[0][0][2:]
+    steps = [max(1, int(length * (1.0 - overlap))) for length in lengths]
+    return math.prod(
+        math.ceil((whole - length) / step) + 1 for whole, length, step in zip(one.volume, lengths, steps, strict=True)
     )
 
 

@@ -9,12 +9,14 @@ from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
 from voxelocity.diagnosis.shown.wording import (
+    NOT_WRITTEN,
     beside_ceiling_text,
     few_steps_text,
     gain_text,
     pace,
     per_second_text,
     percent_text,
+    refused_texts,
     title_text,
 )
 from voxelocity.report.atomic import write_whole
@@ -47,6 +49,8 @@ def render_diagnosis_page(diagnosis: Diagnosis, path: str | Path, *, trace: str 
         "causes": [view for view, one in zip(findings, diagnosis.findings, strict=True) if one.is_cause],
         "others": [view for view, one in zip(findings, diagnosis.findings, strict=True) if not one.is_cause],
         "not_measured": diagnosis.not_measured,
+        "refused_writes": refused_texts(facts),
+        "refused_title": NOT_WRITTEN,
         "evidence": evidence_sections(diagnosis),
         "steps": steps_view(facts.counted),
         "trace": trace,

@@ -21,14 +21,17 @@ from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.looks import cells, look_of, shown
 from voxelocity.diagnosis.shown.screen_tables import table_lines
 from voxelocity.diagnosis.shown.wording import (
+    NOT_WRITTEN,
     beside_ceiling_text,
     command_text,
     faster_text,
     few_steps_text,
     gain_text,
+    own_steps_text,
     pace,
     per_second_text,
     percent_text,
+    refused_texts,
     risk_text,
 )
 from voxelocity.report.quantities import count_text, duration_text
@@ -79,7 +82,8 @@ def screen_lines(
     lines += _prose(diagnosis.verdict, columns, style="bold")
     lines += [*_bar(diagnosis, columns, has_colour=has_colour), *_pace(diagnosis, columns)]
     lines += _cures(diagnosis, columns)
-    lines += _not_measured(diagnosis, columns)
+    lines += _listed("Not measured", diagnosis.not_measured, columns)
+    lines += _listed(NOT_WRITTEN, refused_texts(diagnosis.facts), columns)
     lines += _places(diagnosis, places or Places(), columns, has_evidence=has_evidence)
     if has_evidence:
         for section in evidence_sections(diagnosis):
@@ -128,7 +132,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         images = "" if seen.images_per_s is None else f", {per_second_text(seen.images_per_s, 'images')}"
         yield from _prose(
             f"Watched: {count_text(seen.num_steps, 'step')} in {duration_text(seen.watched_s)}, "
-            f"{per_second_text(seen.steps_per_s, 'steps')}{images}.",
+            f"{per_second_text(seen.steps_per_s, 'steps')}{images}. {own_steps_text(diagnosis.facts)}",
             columns,
         )
     if ceiling is not None and ceiling.resident_s > 0.0:
@@ -174,11 +178,11 @@ def _cure(number: int, finding: Finding, facts: Facts, columns: int) -> Iterator
         yield Text(f"{indent}  {printable(line)}".rstrip(), style="cyan")
 
 
-def _not_measured(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
-    if diagnosis.not_measured:
+def _listed(title: str, sentences: Sequence[str], columns: int) -> Iterator[Text]:
+    if sentences:
         yield Text()
-        yield Text("Not measured", style="bold")
-        for line in diagnosis.not_measured:
+        yield Text(title, style="bold")
+        for line in sentences:
             yield from _prose(f"- {line}", columns, hanging="  ")
 
 

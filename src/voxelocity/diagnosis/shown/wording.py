@@ -13,9 +13,26 @@ from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding, Share
 from voxelocity.report.quantities import NOT_AVAILABLE, count_text, rate_text
 
+NOT_WRITTEN = "Not written, as the program was being ended"
+"""Above `refused_texts`."""
+
 # A gain below this reads better as time saved than as a factor.
 _LEAST_FACTOR = 1.095
 _MOST_FACTOR = 100.0
+
+
+def refused_texts(facts: Facts) -> list[str]:
+    """Files that the program did not get to write, each with the line that asked for it."""
+    return [f"{one.path}, at {one.where}" if one.where else one.path for one in facts.refused_writes]
+
+
+def own_steps_text(facts: Facts) -> str:
+    """How many steps the training keeps, where experiments made more; "" where they did not."""
+    own = facts.num_own_steps
+    undone = len(facts.steps) - own
+    if not undone:
+        return ""
+    return f"The training itself made {count_text(own, 'step')}; {undone:,} later ones were experiments and are undone."
 
 
 @dataclass(frozen=True, kw_only=True)

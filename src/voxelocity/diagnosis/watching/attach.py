@@ -23,6 +23,7 @@ def recording_environment(
     experiments: bool = True,
     profile: bool = True,
     nsys: bool = False,
+    keeps_saves: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment in which every Python program, and every one that it starts, is recorded.
@@ -34,13 +35,22 @@ def recording_environment(
         experiments: runs the step on resident batches and the loader alone, after the counted steps.
         profile: has three steps profiled, after the counted ones.
         nsys: the program runs under Nsight Systems, which captures these steps instead.
+        keeps_saves: lets the program write its files while it is ended; there are no steps on resident batches then.
         environment: to start from; this process's own by default.
 
     Raises:
         ConfigError: `seconds` is not above 0.
         OutputError: the folder cannot be made.
     """
-    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, nsys=nsys)
+    settings = _settings(
+        folder,
+        seconds=seconds,
+        whole=whole,
+        experiments=experiments,
+        profile=profile,
+        nsys=nsys,
+        keeps_saves=keeps_saves,
+    )
     chosen = dict(os.environ if environment is None else environment)
     chosen[VARIABLE] = settings.to_json()
     own = [path for path in chosen.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
@@ -59,6 +69,9 @@ def record_here(
     **limits: float,
 ) -> Iterator[None]:
     """Records what this process does in the block. Everything is as before afterwards.
+
+    Weights, optimizers and random states are then those of the last step that the block made by itself. Where it is
+    left because enough was seen, what it would write on its way out is not written.
 
     The thread that enters trains, unless another one makes the first step. Optimisers and loaders may be older than the
     block; workers that run already are not seen.

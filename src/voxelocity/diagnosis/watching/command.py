@@ -28,12 +28,14 @@ class Limits:
         is_whole: the program runs to its own end instead, unchanged and without experiments.
         has_experiments: whether single stages are tried alone after the counted steps.
         has_nsys: whether Nsight Systems records it too, where it is installed.
+        keeps_saves: whether the program writes its files while it is ended; otherwise they stay as they are.
     """
 
     seconds: float = 120.0
     is_whole: bool = False
     has_experiments: bool = True
     has_nsys: bool = False
+    keeps_saves: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ def watch_command(
         whole=limits.is_whole,
         experiments=limits.has_experiments,
         nsys=wrapped is not None,
+        keeps_saves=limits.keeps_saves,
     )
     watch = _HostWatch()
 

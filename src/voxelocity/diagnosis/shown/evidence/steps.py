@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from voxelocity.diagnosis.facts import PARTS, Facts, Pass, Step
 from voxelocity.diagnosis.shown.evidence.section import Section, quantile
 from voxelocity.diagnosis.shown.looks import name_of
+from voxelocity.diagnosis.shown.wording import own_steps_text
 from voxelocity.report.quantities import duration_text, share_text
 from voxelocity.report.views import Table
 
@@ -31,7 +32,8 @@ def steps_section(facts: Facts) -> Section | None:
         key="steps",
         title="Steps",
         tables=tables,
-        hint="From the end of one optimiser step to the end of the next, validation and saving left out.",
+        hint="From the end of one optimiser step to the end of the next, validation and saving left out. "
+        + own_steps_text(facts),
     )
 
 

@@ -1,0 +1,139 @@
+"""Keeps the program's files from what it would write with a state or at a moment that is not its own.
+
+That is from the first resident batch on, and while it is being ended: a `finally: torch.save(...)` would then
+replace a finished model by one of some hundred steps. A write is refused by ending the program there. To return without
+writing would be worse: the program would go on to delete the checkpoint before, or move an empty file into its place.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Callable
+
+from . import audit
+from .patches import Patches
+from .process import process_age_s
+
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+# What Python, Numba, Triton and torch.compile keep of code, and nobody's result.
+_COMPILED = (*(f"{os.sep}{name}{os.sep}" for name in ("__pycache__", ".triton")), "torchinductor_")
+_TEMPORARY = getattr(os, "O_TMPFILE", 0)
+_CREATING = os.O_CREAT | os.O_TRUNC
+# Writers that open their files in C++ or Rust, where no audit event is raised: module, class ("" for a function of the
+# module), function, position of the path, and the modes that replace a file ("" where the function has no mode).
+_NATIVE_WRITERS = (
+    ("torch._C", "", "PyTorchFileWriter", 0, ""),
+    ("torch.jit._script", "RecursiveScriptModule", "save", 1, ""),
+    ("safetensors.torch", "", "serialize_file", 1, ""),
+    ("safetensors.numpy", "", "serialize_file", 1, ""),
+    ("h5py", "File", "__init__", 1, "wx"),
+    ("SimpleITK", "", "WriteImage", 1, ""),
+)
+# A lock or a file with a process's number is smaller; a checkpoint is not.
+_LARGEST_LOCK_BYTES = 4096
+_PATH_NAMES = ("f", "filename", "fileName", "name")
+
+
+class Guard:
+    """Refuses writing from `arm` to `disarm`.
+
+    Refused are: making or truncating a file, moving one into place, and deleting what is older than this process or may
+    be a checkpoint of its own. Files that are open already, logs that are opened to append, and the deletion of a lock
+    that this process made are as always.
+
+    Args:
+        folder: of the recording, into which everything may be written.
+        refuse: called with the path in the thread that wants to write; it raises what ends the program, or returns
+            where it may be written after all.
+
+    Attributes:
+        is_armed: whether it refuses.
+    """
+
+    def __init__(self, folder: str, refuse: Callable[[str], None]) -> None:
+        self._folder = os.path.join(os.path.abspath(folder), "")
+        self._refuse = refuse
+        self._began_s = time.time() - process_age_s()
+        self._patches = Patches()
+        self._thread = threading.local()
+        self.is_armed = False
+
+    def arm(self) -> None:
+        """Begins to refuse. A second call does nothing."""
+        self.disarm()
+        self.is_armed = True
+        for module, owner, name, position, modes in _NATIVE_WRITERS:
+            found = sys.modules.get(module)
+            target = getattr(found, owner, None) if owner else found
+            if target is not None and hasattr(target, name):
+                self._patches.put(target, name, self._checked(getattr(target, name), position, modes))
+        audit.listen(self._heard)
+
+    def disarm(self) -> None:
+        """Everything may be written again. A second call does nothing."""
+        self.is_armed = False
+        audit.forget(self._heard)
+        self._patches.restore()
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Within the block this thread may write everything: a data set keeps what it makes, say."""
+        before, self._thread.is_free = getattr(self._thread, "is_free", False), True
+        try:
+            yield
+        finally:
+            self._thread.is_free = before
+
+    def _checked(self, original: Callable[..., Any], position: int, modes: str) -> Callable[..., Any]:
+        @wraps(original, updated=())
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            named = next((kwargs[key] for key in _PATH_NAMES if key in kwargs), None)
+            given = args[position] if len(args) > position else named
+            mode = kwargs.get("mode", args[position + 1] if len(args) > position + 1 else "r") if modes else ""
+            if not modes or str(mode)[:1] in modes:
+                # A file that is open already has a name; a buffer in memory has none.
+                self._check(given if isinstance(given, (str, os.PathLike)) else getattr(given, "name", None))
+            return original(*args, **kwargs)
+
+        return checked
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            is_making = flags & os.O_ACCMODE != os.O_RDONLY and flags & _CREATING and not flags & os.O_APPEND
+            if is_making and (not _TEMPORARY or flags & _TEMPORARY != _TEMPORARY):
+                self._check(path)
+        elif event == "os.rename":
+            self._check(arguments[1])
+        elif event == "os.truncate":
+            self._check(arguments[0])
+        elif event in ("os.remove", "shutil.rmtree") and arguments[1:2] in ((), (-1,), (None,)):
+            # With a folder's descriptor: within `rmtree`, which was asked about as a whole.
+            self._check(arguments[0], is_deleted=True)
+
+    def _check(self, given: Any, *, is_deleted: bool = False) -> None:
+        """Refuses to write to the path, or to delete it, if it is one to refuse."""
+        if getattr(self._thread, "is_free", False) or not isinstance(given, (str, bytes, os.PathLike)):
+            return
+        path = os.path.abspath(os.fsdecode(given))
+        if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
+            return
+        if not is_deleted or self._is_kept(path):
+            # What is refused is told, and may end in the experiments.
+            with self.lifted():
+                self._refuse(path)
+
+    def _is_kept(self, path: str) -> bool:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        is_file = stat.S_ISREG(found.st_mode)
+        return found.st_mtime < self._began_s or (is_file and found.st_size > _LARGEST_LOCK_BYTES)

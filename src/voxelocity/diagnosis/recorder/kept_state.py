@@ -1,0 +1,366 @@
+"""The state of a training, kept in memory and put back as it was: steps on resident batches must leave no trace.
+
+Nothing of the program is called for it. Tensors, containers and attributes are copied where they stand and written back
+in place, so that whatever refers to them (a scheduler to its optimiser, a captured graph to its memory) stays right.
+Found on the heap: networks with their buffers and gradients, optimisers, whatever has `state_dict` and
+`load_state_dict` (schedulers, scalers, averages of weights, metrics, loops of trainers), objects of the person's own
+classes, containers of tensors that are shaped like weights, and generators of random numbers. Not found: numbers in
+local and global variables.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import threading
+from collections import OrderedDict, defaultdict, deque
+from typing import Any, Callable
+
+from .lines import OWN_CODE
+
+_CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
+_MAPPINGS = (dict, OrderedDict, defaultdict)
+# Also of an object that is no checkpoint's: a metric's counts, a loss's weights.
+_SMALL_ELEMENTS = 1 << 20
+_SMALL_BYTES = 1 << 20
+# Longer containers hold data, not state.
+_LONGEST = 100_000
+_STATES = (("ignite.engine.events", "State"),)
+"""Classes, by module and name, that hold a trainer's state and do not say so by `state_dict`."""
+
+_TRACED = ("FakeTensor", "FunctionalTensor")
+_GIVES_ITEMS = ("__getitem__", "__iter__", "__next__")
+
+
+class KeptState:
+    """What was found, from the moment it is made; `keep` copies it and `put_back` restores it.
+
+    Made and used in the thread that trains, between two steps. Other threads may run; what only they change is not
+    looked for.
+
+    Args:
+        torch: the module.
+        generators: of torch, besides its own: the program's loaders'.
+
+    Attributes:
+        num_bytes: that the copies take, in the memory of the host.
+    """
+
+    def __init__(self, torch: Any, generators: list[Any]) -> None:
+        self._torch = torch
+        self._tensors: dict[int, Any] = {}
+        self._arrays: dict[int, Any] = {}
+        self._containers: dict[int, Any] = {}
+        self._generators = _Generators(torch, generators)
+        self._undo: list[Callable[[], None]] = []
+        self._find()
+        self.num_bytes = sum(_bytes_of(one) for one in self._tensors.values())
+        self.num_bytes += sum(int(one.nbytes) for one in self._arrays.values())
+
+    def keep(self) -> None:
+        """Copies everything. Waits for the device, if there is one."""
+        self._undo = [_kept_container(one) for one in self._containers.values()]
+        self._undo += [_kept_tensor(self._torch, one) for one in self._tensors.values()]
+        self._undo += [_kept_array(one) for one in self._arrays.values()]
+        self._generators.keep()
+
+    def put_back(self) -> None:
+        """Restores what was kept, and lets go of it. A second call does nothing.
+
+        Raises:
+            Exception: something could not be written back; everything else was.
+        """
+        undo, self._undo = self._undo, []
+        failure: Exception | None = None
+        for one in [*undo, self._generators.put_back]:
+            try:
+                one()
+            except Exception as error:
+                failure = failure or error
+        self._tensors, self._arrays, self._containers = {}, {}, {}
+        if failure is not None:
+            raise failure
+
+    def _find(self) -> None:
+        kinds = _Kinds(self._torch)
+        everything = gc.get_objects()
+        weak: list[Any] = []
+        for value in everything:
+            kind = kinds.of(type(value))
+            if kind == "generator":
+                self._generators.add(value)
+            elif kind:
+                self._take_object(value, kind, weak)
+        shapes = {tuple(one.shape) for one in self._tensors.values() if one.dim()}
+        for value in everything:
+            if type(value) in (dict, OrderedDict, list) and 0 < len(value) <= _LONGEST:
+                first: Any = next(iter(value.values() if isinstance(value, dict) else value), None)
+                if kinds.of_tensor(type(first)) and _is_plain(first) and tuple(first.shape) in shapes:
+                    self._take(value, weak, is_strong=False)
+        for tensor in weak:
+            if tensor.grad_fn is None and (tensor.numel() <= _SMALL_ELEMENTS or tuple(tensor.shape) in shapes):
+                self._tensors[id(tensor)] = tensor
+
+    def _take_object(self, value: Any, kind: str, weak: list[Any]) -> None:
+        attributes = getattr(value, "__dict__", None)
+        if type(attributes) is not dict:
+            return
+        self._containers[id(attributes)] = attributes
+        strong = {"network": ("_parameters", "_buffers"), "optimizer": ("state", "param_groups")}.get(kind, ())
+        for name, held in list(attributes.items()):
+            self._take(held, weak, is_strong=name in strong)
+
+    def _take(self, value: Any, weak: list[Any], *, is_strong: bool) -> None:
+        """A value and, if it is a container, what it holds."""
+        waiting = [value]
+        while waiting:
+            one = waiting.pop()
+            kind = type(one)
+            if kind in _CONTAINERS:
+                if id(one) not in self._containers and len(one) <= _LONGEST:
+                    self._containers[id(one)] = one
+                    waiting += list(one.values() if kind in _MAPPINGS else one)
+            elif kind is tuple:
+                waiting += one
+            elif issubclass(kind, self._torch.Tensor) and _is_plain(one):
+                if is_strong:
+                    self._tensors[id(one)] = one
+                else:
+                    weak.append(one)
+            elif kind is getattr(sys.modules.get("numpy"), "ndarray", None) and one.nbytes <= _SMALL_BYTES:
+                self._arrays[id(one)] = one
+
+
+class _Kinds:
+    """What the objects of a class are to a training; each class is judged once."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        numpy: Any = sys.modules.get("numpy.random")
+        self._generators = (random.Random, *((numpy.RandomState, numpy.Generator) if numpy is not None else ()))
+        data = torch.utils.data
+        self._others = (data.DataLoader, data.Dataset, data.Sampler, threading.Thread)
+        self._known: dict[type, str] = {}
+
+    def of(self, cls: type) -> str:
+        """ "network", "optimizer", "state", "generator", or "" for what is none of the training's state."""
+        found = self._known.get(cls)
+        if found is None:
+            try:
+                found = self._judge(cls)
+            except Exception:
+                # A class may answer what it likes where it is asked for its attributes; this one is no training's.
+                found = ""
+            self._known[cls] = found
+        return found
+
+    def of_tensor(self, cls: type) -> bool:
+        return issubclass(cls, self._torch.Tensor)
+
+    def _judge(self, cls: type) -> str:
+        if issubclass(cls, type) or issubclass(cls, self._others) or str(cls.__module__).startswith(_own_package()):
+            return ""
+        if issubclass(cls, self._torch.nn.Module):
+            return "network"
+        if issubclass(cls, self._torch.optim.Optimizer):
+            return "optimizer"
+        if issubclass(cls, self._generators):
+            return "generator"
+        if callable(getattr(cls, "state_dict", None)) and callable(getattr(cls, "load_state_dict", None)):
+            return "state"
+        if (cls.__module__, cls.__name__) in _STATES:
+            return "state"
+        # What gives items is data, however it is written.
+        if any(hasattr(cls, name) for name in _GIVES_ITEMS):
+            return ""
+        return "state" if _is_own(cls) else ""
+
+
+class _Generators:
+    """States of all generators of random numbers: the modules' own, and those that were added."""
+
+    def __init__(self, torch: Any, more: list[Any]) -> None:
+        self._torch = torch
+        self._objects: list[Any] = list(more)
+        self._undo: list[Callable[[], None]] = []
+
+    def add(self, generator: Any) -> None:
+        """One of Python's or NumPy's."""
+        self._objects.append(generator)
+
+    def keep(self) -> None:
+        torch, numpy = self._torch, sys.modules.get("numpy.random")
+        pairs: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+            (random.getstate, random.setstate),
+            (torch.get_rng_state, torch.set_rng_state),
+        ]
+        if numpy is not None:
+            pairs.append((numpy.get_state, numpy.set_state))
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            pairs.append((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
+        for one in self._objects:
+            if isinstance(one, torch.Generator):
+                pairs.append((one.get_state, one.set_state))
+            elif isinstance(one, random.Random):
+                if not isinstance(one, random.SystemRandom):
+                    pairs.append((one.getstate, one.setstate))
+            elif hasattr(one, "bit_generator"):
+                pairs.append(_attribute(one.bit_generator, "state"))
+            else:
+                pairs.append((one.get_state, one.set_state))
+        self._undo = [_later(write, read()) for read, write in pairs]
+
+    def put_back(self) -> None:
+        undo, self._undo = self._undo, []
+        for one in undo:
+            one()
+
+
+def kept_generators(torch: Any, more: list[Any]) -> Callable[[], None]:
+    """Keeps the states of all generators of random numbers; the function that is returned puts them back."""
+    generators, kinds = _Generators(torch, more), _Kinds(torch)
+    for value in gc.get_objects():
+        if kinds.of(type(value)) == "generator":
+            generators.add(value)
+    generators.keep()
+    return generators.put_back
+
+
+def _later(write: Callable[[Any], Any], value: Any) -> Callable[[], None]:
+    return lambda: write(value)
+
+
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _kept_container(container: Any) -> Callable[[], None]:
+    """Which values stand in it; restored where it holds others now."""
+    if isinstance(container, dict):
+        items = list(container.items())
+
+        def put_back_items() -> None:
+            if len(items) != len(container) or any(container.get(key, items) is not value for key, value in items):
+                container.clear()
+                container.update(items)
+
+        return put_back_items
+    values = list(container)
+
+    def put_back_values() -> None:
+        if len(values) == len(container) and all(now is before for now, before in zip(container, values)):
+            return
+        if isinstance(container, list):
+            container[:] = values
+        else:
+            container.clear()
+            (container.update if isinstance(container, set) else container.extend)(values)
+
+    return put_back_values
+
+
+def _kept_tensor(torch: Any, tensor: Any) -> Callable[[], None]:
+    """Its values and its gradient's."""
+    kept = _copied(torch, tensor)
+    gradient = tensor.grad if tensor.is_leaf else None
+    kept_gradient = None if gradient is None else _copied(torch, gradient)
+
+    def put_back() -> None:
+        _write(torch, tensor, kept)
+        if tensor.is_leaf:
+            if gradient is not None:
+                _write(torch, gradient, kept_gradient)
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
+
+    return put_back
+
+
+def _copied(torch: Any, tensor: Any) -> Any:
+    with torch.no_grad():
+        return tensor.detach().to("cpu", copy=True)
+
+
+def _write(torch: Any, tensor: Any, kept: Any) -> None:
+    # A tensor that was made in inference mode can be written in that mode alone.
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        if tensor.shape != kept.shape or tensor.dtype != kept.dtype:
+            tensor.data = kept.to(tensor.device)
+        elif not torch.equal(tensor.detach().to("cpu"), kept):
+            # What has not changed is left alone: an expanded tensor, say, cannot be written.
+            tensor.copy_(kept)
+
+
+def _kept_array(array: Any) -> Callable[[], None]:
+    kept = array.copy()
+
+    def put_back() -> None:
+        if array.flags.writeable:
+            array[...] = kept
+
+    return put_back
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it has values: no tensor of a trace, no parameter that waits for its shape."""
+    kind = type(tensor)
+    if kind.__name__ in _TRACED or tensor.device.type == "meta" or hasattr(kind, "materialize"):
+        return False
+    return bool(tensor.layout == sys.modules["torch"].strided)
+
+
+def _bytes_of(tensor: Any) -> int:
+    own = int(tensor.numel()) * int(tensor.element_size())
+    return 2 * own if tensor.is_leaf and tensor.grad is not None else own
+
+
+def _is_own(cls: type) -> bool:
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if cls.__module__ != "__main__" and not isinstance(file, str):
+        return False
+    methods = [getattr(value, "__code__", None) for value in vars(cls).values()]
+    return any(OWN_CODE.holds(code, cls.__module__) for code in methods if code is not None)
+
+
+def _own_package() -> str:
+    return __name__.rpartition(".")[0]
+
+
+def free_bytes() -> int:
+    """Of the host's memory, as far as this process may take more of it; a great number where nobody tells."""
+    found = [_meminfo("MemAvailable")]
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        most, taken = _number(limit), _number(used)
+        if most is not None and taken is not None:
+            # What files take of it is given up for others.
+            found.append(max(0, most - taken) + _file_bytes(os.path.dirname(used)))
+    return min([one for one in found if one is not None], default=1 << 62)
+
+
+def _meminfo(name: str) -> int | None:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{name}:"))
+    except (OSError, ValueError, StopIteration):
+        return None
+
+
+def _file_bytes(group: str) -> int:
+    try:
+        with open(os.path.join(group, "memory.stat"), encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(("inactive_file", "total_inactive_f")))
+    except (OSError, ValueError, StopIteration):
+        return 0
+
+
+def _number(path: str) -> int | None:
+    try:
+        with open(path, encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None

@@ -24,6 +24,7 @@ _NAMED_TABLES = {
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the scripts": watching.diagnosed_lines,
+        "the held-out programs": watching.held_out_lines,
         "the planted waits": watching.planted_lines,
     },
     "monai.md": {"the examples": monai.example_lines, "the chains": monai.chain_lines, "the curves": monai.curve_lines},

@@ -62,10 +62,10 @@ def split_lines() -> list[str]:
     return lines
 
 
-def diagnosed_lines() -> list[str]:
-    """The scripts of the regression test, on which the rules were developed: verdict, promise, and what came of it."""
+def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:
+    """Scripts with a planted fault: what the diagnosis named, what it promised, what the change brought."""
     lines: list[str] = []
-    for record in load("diagnose_scripts.json"):
+    for record in load(result):
         rows = []
         for one in record["scripts"]:
             first, achieved = one["first"], one.get("achieved")
@@ -82,6 +82,11 @@ def diagnosed_lines() -> list[str]:
         heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
         lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
     return lines
+
+
+def held_out_lines() -> list[str]:
+    """The same of programs that no rule was developed with."""
+    return diagnosed_lines("diagnose_held_out.json")
 
 
 def planted_lines() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from voxelocity.diagnosis import findings
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -36,10 +39,21 @@ def told(*findings):
     return {"verdict": "v", "findings": list(findings), "own_share": 0.01}
 
 
-def test_every_script_but_the_one_at_its_ceiling_has_a_twin(runner):
+def test_every_script_but_the_one_at_its_ceiling_has_a_cured_form(runner):
     for case in runner.CASES:
         assert (runner.SCRIPTS / f"{case.name}.py").is_file()
         assert (runner.SCRIPTS / f"{case.name}_cured.py").is_file() == bool(case.codes)
+    assert {one.stem for one in runner.HELD_OUT.glob("*.py")} == {case.name for case in runner.HELD_OUT_CASES}
+    for case in runner.HELD_OUT_CASES:
+        text = (runner.HELD_OUT / f"{case.name}.py").read_text()
+        assert 'os.environ.get("CURED") == "1"' in text
+        assert case.cured_environ["CURED"] == "1"
+
+
+def test_an_expected_verdict_is_a_finding_that_has_a_page(runner):
+    pages = Path(findings.__file__).parent
+    for case in (*runner.CASES, *runner.HELD_OUT_CASES):
+        assert all((pages / f"{code}.md").is_file() for code in case.codes)
 
 
 def test_the_machines_own_trouble_is_not_taken_for_the_scripts_cause(runner):
@@ -48,6 +62,12 @@ def test_the_machines_own_trouble_is_not_taken_for_the_scripts_cause(runner):
     assert (found["is_right"], found["predicted"], found["machine"]) == (True, 2.0, ["VX504"])
     assert not runner.judged(case, told(finding("VX101"), finding("VX116")))["is_right"]
     assert not runner.judged(case, told())["is_right"]
+
+
+def test_memory_that_grows_is_the_scripts_cause_where_it_was_planted(runner):
+    case = runner.Case(name="x", stands_for="y", codes=("VX508",))
+    found = runner.judged(case, told(finding("VX504"), finding("VX508"), finding("VX101")))
+    assert (found["is_right"], found["causes"], found["machine"]) == (True, ["VX508", "VX101"], ["VX504"])
 
 
 def test_nothing_wrong_is_little_to_gain(runner):
@@ -71,6 +91,9 @@ def test_a_script_and_its_twin_are_timed_in_turn_by_what_they_print(runner, tmp_
     found = runner.timed(tmp_path / "slow.py", case, rounds=2, environ=os.environ)
     assert found["achieved"] == {"median": 5.0, "low": 5.0, "high": 5.0}
     assert (found["epoch_s"], found["cured_epoch_s"], found["n"]) == (2.5, 0.5, 2)
+    (tmp_path / "slow.py").write_text(text.format('{os.environ.get("CURED", "2.0")}'))
+    found = runner.timed(tmp_path / "slow.py", dataclasses.replace(case, has_twin=False), rounds=1, environ=os.environ)
+    assert found["achieved"]["median"] == 4.0
 
 
 def test_a_script_that_prints_too_little_is_named_with_the_cure(runner):
@@ -154,3 +177,17 @@ def test_checkpoints_under_a_diagnosis_are_those_of_an_undiagnosed_run(runner, t
     assert runner.is_unharmed(found), found
     assert found["undone_steps"] > 0
     assert found["refused"]
+
+
+def test_a_script_whose_packages_are_missing_is_left_out_in_one_line(runner, tmp_path, monkeypatch, capsys):
+    case = runner.Case(name="x", stands_for="y", codes=("VX101",), needs=("torch", "torch<2", "no-such-package>=1"))
+    monkeypatch.setitem(runner.SETS, "held-out", (tmp_path, (case,), "record.json"))
+    assert runner.main(["--set", "held-out", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "x: left out; not installed: torch<2, no-such-package>=1\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_script_of_the_other_set_is_refused_with_those_of_this_one(runner, capsys):
+    with pytest.raises(SystemExit):
+        runner.main(["--set", "held-out", "--only", "many_workers"])
+    assert "many_workers: the set held-out has monai_elastic_scan" in capsys.readouterr().err

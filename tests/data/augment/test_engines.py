@@ -338,8 +338,8 @@ def test_turned_back_and_forth_a_patch_is_what_it_was(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_begin_at_once_fill_the_batches_that_one_thread_fills(engine):
     """Triton's compiler and its interpreter keep what they work on in one place for all threads."""
-    volume, patch, num_threads = make_volume(), (3, 4, 5), 2 if IS_INTERPRETED else 8
-    params = sample(draws(2), seed=6, num_channels=1, patch_shape=patch, config=EVERYTHING)
+    volume, patch, num_threads = make_volume(num_channels=2), (4, 5, 9), 2 if IS_INTERPRETED else 8
+    params = sample(draws(2), seed=6, num_channels=2, patch_shape=patch, config=EVERYTHING)
     regions = some_regions(2, volume.grid.shape, patch)
     begin = threading.Barrier(num_threads)
 

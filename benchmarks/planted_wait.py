@@ -52,11 +52,12 @@ def reported_share(told: Mapping[str, Any]) -> float:
     return next((float(one["share"]) for one in told["split"] if one["name"] == "waiting for data"), 0.0)
 
 
-def watch(share: float, *, seconds: int) -> tuple[float, float]:
+def watch(share: float, *, seconds: int, limit_s: float | None = None) -> tuple[float, float]:
     """The share that one run waited by its own clock, and the one that its diagnosis reports.
 
     Raises:
         CalledProcessError: the command failed.
+        TimeoutExpired: it took longer than `limit_s`.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "voxelocity", "diagnose", "--json", "--seconds", str(seconds)]
@@ -66,6 +67,7 @@ def watch(share: float, *, seconds: int) -> tuple[float, float]:
             capture_output=True,
             text=True,
             env={**os.environ, "WAIT_SHARE": str(share)},
+            timeout=limit_s,
         )
     return waited_share(done.stderr), reported_share(json.loads(done.stdout))
 

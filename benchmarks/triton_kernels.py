@@ -61,12 +61,13 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All kernels, each as it is launched for a patch of 128 x 128 x 128, some also for a patch of one voxel."""
+    """All kernels as they are launched for 128 x 128 x 128 voxels; some also for one channel and axes of one voxel."""
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block, parts = {"BLOCK": triton_intensity.BLOCK}, {"BLOCK": triton_intensity.BLOCK, "PARTS": 128}
     gathers = [
-        Variant("gather", {"VOTES": votes, **tile}, image=image, num_warps=GATHER_WARPS)
-        for image in ("i16", "u8", "fp16", "fp32")
+        Variant("gather", {"VOTES": votes, **tile}, ones, image=image, num_warps=GATHER_WARPS)
+        for ones, images in ((("num_channels",), ("i16", "u8", "fp16", "fp32")), ((), ("i16", "fp32")))
+        for image in images
         for votes in (False, True)
     ]
     blurs = [
@@ -94,6 +95,15 @@ def variants() -> list[Variant]:
             if some.kernel != "coarsen"
         ),
     ]
+    coarsen = next(some for some in summing if some.kernel == "coarsen")
+    thin = [
+        Variant("gather", {"VOTES": True, **tile}, ("num_channels", "nz"), image="i16", num_warps=GATHER_WARPS),
+        Variant("change_points", {}, ("num_channels",)),
+        Variant("change_points", {}, ("nz",)),
+        Variant("elastic_lines", lines, ("nx",)),
+        replace(coarsen, ones=("nz",)),
+        replace(blurs[2], ones=("side", "inner")),
+    ]
     return [
         *gathers,
         Variant("swap_classes", {"BLOCK": triton_warp.SWAP_BLOCK}),
@@ -102,6 +112,7 @@ def variants() -> list[Variant]:
         *blurs,
         *summing,
         *bent_again,
+        *thin,
         *one_voxel,
     ]
 

@@ -101,6 +101,31 @@ def voxelocity(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 @pytest.fixture(scope="session")
+def reads_of_tensors() -> Callable[[], Any]:
+    """Makes a context that lists, in `found`, the operations of its thread that a CUDA device must be waited for."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    # Also those whose result has a size that depends on values.
+    names = ("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "masked_select", "bincount")
+
+    class Reads(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found: list[str] = []
+
+        def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+            name = function.overloadpacket.__name__
+            indices = arguments[1] if name == "index" else ()
+            has_mask = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+            if name in names or name.startswith(("unique", "_unique")) or has_mask:
+                self.found.append(name)
+            return function(*arguments, **(options or {}))
+
+    return Reads
+
+
+@pytest.fixture(scope="session")
 def tiny_plan() -> dict[str, Any]:
     """Keys of a plan that trains in a fraction of a second."""
     import torch

@@ -7,8 +7,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
+from voxelocity.core.batch import Batch
 from voxelocity.planning.memory_rule import device_bytes, step_bytes
-from voxelocity.step import LossConfig, NetworkConfig, build_loss, build_network
+from voxelocity.step import (
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrainingStep,
+    build_loss,
+    build_network,
+)
 
 PATCH = (16, 16, 16)
 
@@ -92,3 +101,39 @@ def test_the_reference_of_nnunet_takes_no_less_than_its_planner_says():
         network, patch_voxel=(160, 128, 128), batch_size=2, num_channels=1, num_classes=2, is_half=True
     )
     assert 8e9 < needed < 10e9
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compute", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("num_classes", [2, 40])
+def test_training_on_a_gpu_takes_no_more_than_the_rule_counts(compute, num_classes):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    config = NetworkConfig.parse(
+        {"name": "dynunet", "widths": [32, 64, 128, 256], "strides": [[2, 2, 2]] * 3, "num_res_units": 0}
+    )
+    patch, batch_size = (96, 96, 96), 2
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before_bytes = torch.cuda.memory_reserved()
+    step = TrainingStep(
+        build_network(config, num_channels=1, num_classes=num_classes, seed=0),
+        build_loss(LossConfig()),
+        optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3, average_decay=0.9),
+        precision=PrecisionConfig(compute=compute),
+        device=torch.device("cuda"),
+    )
+    image = torch.randn(batch_size, 1, *patch, device="cuda")
+    given = Batch(image=image, label=(image[:, 0] > 0).to(torch.uint8), draws=(), regions=(), step=0)
+    for _ in range(3):
+        step(given, 1e-3)
+    taken_bytes = torch.cuda.max_memory_reserved() - before_bytes
+    planned_bytes = device_bytes(
+        config,
+        patch_voxel=patch,
+        batch_size=batch_size,
+        num_channels=1,
+        num_classes=num_classes,
+        is_half=compute != "float32",
+    )
+    assert taken_bytes <= planned_bytes

@@ -3,6 +3,13 @@ import torch
 
 from voxelocity.step import BackendConfig, backend_as_found, set_backend
 
+NEWER = (
+    torch.backends.cuda.matmul,
+    torch.backends.cudnn.conv,
+    torch.backends.cudnn.rnn,
+    torch.backends.mkldnn.matmul,
+)
+
 
 def switches():
     backends = torch.backends
@@ -11,9 +18,16 @@ def switches():
 
 @pytest.fixture(autouse=True)
 def _switches_are_put_back():
-    before = switches()
+    before, newer = switches(), precisions()
     yield
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark = before
+    for switch, precision in zip(NEWER, newer, strict=True):
+        switch.fp32_precision = precision
+
+
+def precisions():
+    return [switch.fp32_precision for switch in NEWER]
 
 
 @pytest.mark.parametrize("tf32", [True, False])
@@ -49,6 +63,46 @@ def test_switches_are_put_back_as_they_were_found_also_after_an_error():
         change()
     assert seen != [before]
     assert switches() == before
+
+
+def set_newer():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+
+
+@pytest.mark.parametrize("set_before", [set_newer, lambda: torch.set_float32_matmul_precision("medium"), lambda: None])
+def test_switches_that_the_program_set_in_another_way_are_put_back_too(set_before):
+    """torch refuses to read `allow_tf32` where the newer `fp32_precision` says otherwise."""
+    set_before()
+    before = precisions()
+    for tf32 in (True, False):
+        with backend_as_found(torch.device("cuda")):
+            set_backend(BackendConfig(tf32=tf32), torch.device("cuda"))
+            assert switches()[:2] == (tf32, tf32)
+        assert precisions() == before
+    if set_before is not set_newer:
+        assert torch.get_float32_matmul_precision() == ("highest" if before[0] == "none" else "medium")
+        assert torch.backends.cuda.matmul.allow_tf32 is (before[0] != "none")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tf32_rounds_products_on_a_gpu_and_ieee_does_not():
+    device, rng = torch.device("cuda"), torch.Generator().manual_seed(0)
+    matrix, image = torch.randn(512, 512, generator=rng), torch.randn(1, 32, 12, 12, 12, generator=rng)
+    weight = torch.randn(32, 32, 3, 3, 3, generator=rng)
+    makers = (lambda to: to(matrix) @ to(matrix), lambda to: torch.conv3d(to(image), to(weight)))
+    has_tf32 = torch.cuda.get_device_capability() >= (8, 0)
+    for make in makers:
+        exact = make(torch.Tensor.double)
+        errors = {}
+        for tf32 in (False, True):
+            with backend_as_found(device):
+                set_backend(BackendConfig(tf32=tf32), device)
+                made = make(lambda tensor: tensor.to(device)).cpu()
+            errors[tf32] = float((made - exact).abs().max() / exact.abs().max())
+        assert errors[False] < 1e-5
+        assert (errors[True] > 5 * errors[False]) == has_tf32
 
 
 def test_nothing_is_put_back_on_a_cpu():

@@ -91,11 +91,14 @@ def test_the_masks_of_dropout_follow_the_seed_and_the_step_and_leave_torchs_numb
     assert not training()._has_dropout
 
 
-def test_the_average_follows_the_weights_and_is_the_network_itself_when_off():
-    step = training(average_decay=0.99, norm="batch")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_average_follows_the_weights_and_is_the_network_itself_when_off(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    step = training(average_decay=0.99, norm="batch", device=device)
     expected = None
     for i in range(20):
-        step(batch(i), 0.05)
+        step(batch(i, device=device), 0.05)
         weight = next(iter(step.network.parameters())).detach().clone()
         share = 1.0 - min((1 + i) / (10 + i), 0.99)
         expected = weight if expected is None else torch.lerp(expected, weight, share)
@@ -118,6 +121,19 @@ def test_the_average_reads_no_tensor_and_so_never_waits(monkeypatch):
     for name in ("__bool__", "__float__", "__int__", "item"):
         monkeypatch.setattr(torch.Tensor, name, read)
     step._average.update(step.network)
+
+
+@pytest.mark.parametrize("network", [{}, {"norm": "batch"}, {"dropout": 0.3}])
+@pytest.mark.parametrize(("compute", "name"), [("float32", "sgd"), ("bfloat16", "adamw"), ("float16", "adamw")])
+def test_no_operation_of_a_step_needs_the_value_of_a_tensor(reads_of_tensors, compute, name, network):
+    step = training(compute, name=name, **network)
+    step(batch(), 0.05)
+    with reads_of_tensors() as reads:
+        step(batch(1), 0.05)
+    assert reads.found == []
+    with reads_of_tensors() as reads:
+        float(torch.ones(1)), torch.ones(2)[torch.ones(2) > 0]
+    assert len(reads.found) == 2
 
 
 def full_beyond(step, num_patches, error=torch.OutOfMemoryError):
@@ -257,3 +273,47 @@ def test_a_gpu_that_is_full_computes_the_batch_in_pieces():
     assert len(said) == 1
     for name, weight in weights(cut).items():
         torch.testing.assert_close(weight, expected[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_an_overflow_on_a_gpu_skips_the_step_and_lowers_the_scale_which_is_saved(name):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    step, given = training("float16", device="cuda", name=name), batch(device="cuda")
+    step(given, 0.01)
+    before, scale = {key: weight.clone() for key, weight in weights(step).items()}, step._scaler.get_scale()
+    broken = Batch(image=given.image * float("inf"), label=given.label, draws=(), regions=(), step=1)
+    assert not step(broken, 0.01).isfinite()
+    assert_equal(weights(step), before)
+    assert step._scaler.get_scale() == 0.5 * scale
+    file = io.BytesIO()
+    torch.save(step.state(), file)
+    file.seek(0)
+    resumed = training("float16", device="cuda", name=name)
+    resumed.load_state(torch.load(file, weights_only=True))
+    assert resumed._scaler.get_scale() == 0.5 * scale
+    losses = [float(some(given, 0.01)) for some in (step, resumed)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    for key, weight in weights(step).items():
+        torch.testing.assert_close(weights(resumed)[key], weight, rtol=1e-2, atol=1e-3)
+
+
+# torch warns about parts of its own that compiling touches.
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_cuda_graphs_train_the_weights_of_plain_steps_and_keep_the_losses_until_they_are_read():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    plain, fast = (training(compile=mode, device="cuda") for mode in ("none", "reduce-overhead"))
+    losses = []
+    for i in range(6):
+        # As the loop does: read together, when graphs were replayed since.
+        losses.append([step(batch(i, device="cuda", side=16), 0.05) for step in (plain, fast)])
+        with torch.no_grad():
+            fast.averaged(batch(i, device="cuda", side=16).image)
+    for ours, theirs in losses:
+        assert float(theirs) == pytest.approx(float(ours), rel=1e-2)
+    for name, weight in weights(plain).items():
+        torch.testing.assert_close(weights(fast)[name], weight, rtol=2e-2, atol=2e-3)

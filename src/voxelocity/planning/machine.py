@@ -24,6 +24,7 @@ class Machine:
 
     Attributes:
         device: "cpu" or "cuda".
+        device_index: which CUDA device, the current one of the thread that asked; None on a CPU.
         device_name: as its maker calls it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
         device_free_bytes: what of it nobody has taken.
@@ -47,10 +48,12 @@ class Machine:
     disk_bytes: int
     has_lmdb: bool
     cache_bytes: int = 0
+    device_index: int | None = None
 
     @property
     def torch_device(self) -> torch.device:
-        return torch.device(self.device)
+        """The same device in every thread."""
+        return torch.device(self.device) if self.device_index is None else torch.device(self.device, self.device_index)
 
 
 def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
@@ -67,12 +70,13 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
             f"plan: --device cuda was asked for, but torch {torch.__version__} sees no CUDA device; "
             "use --device cpu, or install a CUDA build of torch and its driver"
         )
-    properties = torch.cuda.get_device_properties(0) if has_cuda and device != "cpu" else None
+    index = torch.cuda.current_device() if has_cuda and device != "cpu" else None
+    properties = None if index is None else torch.cuda.get_device_properties(index)
     return Machine(
         device="cpu" if properties is None else "cuda",
         device_name="CPU" if properties is None else properties.name,
         device_memory_bytes=0 if properties is None else properties.total_memory,
-        device_free_bytes=0 if properties is None else torch.cuda.mem_get_info(0)[0],
+        device_free_bytes=0 if index is None else torch.cuda.mem_get_info(index)[0],
         fast_bfloat16=cpu_has_bfloat16() if properties is None else properties.major >= 8,
         num_cpus=cpu_budget(),
         memory_bytes=available_memory_bytes(),
@@ -80,6 +84,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         disk_bytes=free_disk_bytes(cache_folder),
         has_lmdb=_has_lmdb(cache_folder),
         cache_bytes=disk_bytes_in(cache_folder),
+        device_index=index,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from voxelocity.core.batch import Batch
+from voxelocity.core.device import numbered
 from voxelocity.core.region import Index3
 from voxelocity.observe import Clock, system_clock
 from voxelocity.planning.in_turn import Times, time_in_turn
@@ -88,7 +89,8 @@ def time_steps(
         clock: tells seconds.
     """
     on_cuda = device.type == "cuda"
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_cuda else []), backend_as_found(device):
+    device = numbered(device)
+    with torch.random.fork_rng(devices=[device.index] if on_cuda else []), backend_as_found(device):
         done: list[str] = []
         try:
             times = _timed(task, ways, device, limit_s, clock, done)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -30,12 +32,48 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
 
 @contextmanager
 def backend_as_found(device: torch.device) -> Iterator[None]:
-    """Puts the process's switches for a CUDA device back as they were; does nothing for a CPU."""
+    """Puts the process's switches for a CUDA device back as they were; does nothing for a CPU.
+
+    torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
+    contradicts.
+    """
     if device.type != "cuda":
         yield
         return
-    found = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark
+    newer, cudnn = _newer_switches(), torch.backends.cudnn
+    older = [(write, read()) for read, write in _older_switches() if _is_readable(read)]
+    found, benchmark = [switch.fp32_precision for switch in newer], cudnn.benchmark
     try:
         yield
     finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.benchmark = found
+        # The older ones set newer ones too.
+        for write, value in older:
+            write(value)
+        for switch, precision in zip(newer, found, strict=True):
+            switch.fp32_precision = precision
+        cudnn.benchmark = benchmark
+
+
+def _newer_switches() -> list[Any]:
+    backends: Any = torch.backends
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
+
+
+def _older_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """How each is read and written. The last one sets what the one before it does, and more."""
+    backends: Any = torch.backends
+    allowed = [
+        (partial(getattr, owner, "allow_tf32"), partial(setattr, owner, "allow_tf32"))
+        for owner in (backends.cudnn, backends.cuda.matmul)
+    ]
+    return [*allowed, (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)]
+
+
+def _is_readable(read: Callable[[], Any]) -> bool:
+    try:
+        read()
+    except RuntimeError as error:
+        if "mix of the legacy and new APIs" not in str(error):
+            raise
+        return False
+    return True

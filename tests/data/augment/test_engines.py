@@ -4,11 +4,13 @@
 """
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voxelocity.core.batch import Draw
@@ -249,8 +251,16 @@ def test_volumes_that_stay_on_the_device_give_the_same_as_their_boxes(engine):
     assert torch.equal(results[0][1], results[1][1])
 
 
+def thin_patches(test):
+    """Axes of one voxel, which Triton's compiler takes for constants and its interpreter does not."""
+    for patch in () if IS_INTERPRETED else ((1, 1, 1), (1, 9, 10), (9, 1, 10), (9, 10, 1)):
+        test = example(shape=(8, 9, 7), patch=patch, seed=3, votes=True)(test)
+    return test
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=6 if IS_INTERPRETED else 30)
+@thin_patches
 @given(
     shape=st.tuples(*[st.integers(1, 24)] * 3),
     patch=st.tuples(*[st.integers(1, 20)] * 3),
@@ -323,6 +333,26 @@ def test_turned_back_and_forth_a_patch_is_what_it_was(engine):
     wanted_image, wanted_label = augmented(volume, regions, still, engine)
     np.testing.assert_allclose(np.rot90(image, -1, (2, 3)), wanted_image, atol=1e-6)
     np.testing.assert_array_equal(np.rot90(label, -1, (1, 2)), wanted_label)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_that_begin_at_once_fill_the_batches_that_one_thread_fills(engine):
+    """Triton's compiler and its interpreter keep what they work on in one place for all threads."""
+    volume, patch, num_threads = make_volume(num_channels=2), (4, 5, 9), 2 if IS_INTERPRETED else 8
+    params = sample(draws(2), seed=6, num_channels=2, patch_shape=patch, config=EVERYTHING)
+    regions = some_regions(2, volume.grid.shape, patch)
+    begin = threading.Barrier(num_threads)
+
+    def fill(_):
+        begin.wait(60)
+        return augmented(volume, regions, params, engine)
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        made = list(pool.map(fill, range(num_threads)))
+    image, label = augmented(volume, regions, params, engine)
+    for some_image, some_label in made:
+        np.testing.assert_array_equal(some_image, image)
+        np.testing.assert_array_equal(some_label, label)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

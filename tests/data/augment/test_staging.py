@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from voxelocity.data.augment.staging import Staging
@@ -39,3 +40,18 @@ def test_an_array_can_be_stored_as_another_dtype():
     stored = piece.of(staging.to(torch.device("cpu")))
     assert stored.dtype == torch.float32
     assert stored.tolist() == [1.5, -2.0]
+
+
+@pytest.mark.gpu
+def test_page_locked_memory_is_kept_until_its_copy_is_done_though_nobody_holds_it():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    device, copies = torch.device("cuda"), []
+    matrix = torch.zeros(4096, 4096, device=device)
+    for number in range(32):
+        # Copies wait behind it, while the next ones ask for memory of the same size.
+        matrix @ matrix
+        staging = Staging()
+        piece = staging.add(np.full(2**18, number, np.int32))
+        copies.append(piece.of(staging.to(device)))
+    assert all(bool((copy == number).all()) for number, copy in enumerate(copies))

@@ -1,5 +1,7 @@
 """The device tier, on the CPU as device where there is no other."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -121,3 +123,28 @@ def test_room_of_a_copy_that_failed_is_used_again(monkeypatch):
     tier.put("b", volume("b"))
     np.testing.assert_array_equal(tier.get("a").load().image, volume().image)
     np.testing.assert_array_equal(tier.get("b").load().label, volume().label)
+
+
+@pytest.mark.gpu
+def test_volumes_are_whole_on_the_streams_of_other_threads():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    tier, matrix = DeviceTier(2**26, "cuda"), torch.zeros(4096, 4096, device="cuda")
+    given = [volume(str(number), shape=(60 + number, 50, 40)) for number in range(8)]
+
+    def put(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(4):
+                matrix @ matrix
+            tier.put(str(number), given[number])
+        return number
+
+    def load(number):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return tier.get(str(number)).load()
+
+    with ThreadPoolExecutor(4) as putting, ThreadPoolExecutor(4) as loading:
+        loaded = list(loading.map(load, putting.map(put, range(8))))
+    for found, wanted in zip(loaded, given, strict=True):
+        np.testing.assert_array_equal(found.image, wanted.image)
+        np.testing.assert_array_equal(found.label, wanted.label)

@@ -1,6 +1,7 @@
 import gc
 import threading
 
+import pytest
 import torch
 
 from voxelocity.data.feed import BufferRing
@@ -59,3 +60,24 @@ def test_memory_may_come_back_while_the_same_thread_is_inside_the_ring():
     taking.join(30)
     assert not taking.is_alive(), "the ring waits for itself"
     assert ring.num_free() == 2
+
+
+@pytest.mark.gpu
+def test_page_locked_memory_is_used_again_with_what_was_copied_from_it_whole():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    ring, stream, copies = BufferRing(max_free=2, pinned=True), torch.cuda.Stream(), []
+    busy, places = torch.zeros(2**26, device="cuda"), set()
+    for number in range(16):
+        buffer = ring.take((2**20,), torch.float32).fill_(number)
+        assert buffer.is_pinned()
+        places.add(buffer.data_ptr())
+        with torch.cuda.stream(stream):
+            busy.add_(1.0)
+            copies.append(buffer.to("cuda", non_blocking=True))
+        # As the feed does before it lets go of the buffer.
+        stream.synchronize()
+        del buffer
+        gc.collect()
+    assert len(places) == 1
+    assert all(bool((copy == number).all()) for number, copy in enumerate(copies))

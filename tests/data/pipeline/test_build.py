@@ -1,3 +1,4 @@
+import contextlib
 import gc
 import itertools
 import threading
@@ -11,7 +12,7 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
 from voxelocity.observe import SpanRecorder
 
 
@@ -100,6 +101,83 @@ def test_an_engine_that_is_not_to_be_had_here_is_refused_before_any_batch(blob_r
         Feed(prepared(blob_refs, config), config)
 
 
+class SecondGpu:
+    """As if the caller's thread had chosen CUDA device 1 of several: memory of the host, with a note of each use."""
+
+    def __init__(self, monkeypatch):
+        self.used = set()
+        self._caller = threading.current_thread()
+        self._own = threading.local()
+        empty, to = torch.empty, torch.Tensor.to
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda, "is_available", lambda: True)
+        monkeypatch.setattr(cuda, "current_device", self.current)
+        monkeypatch.setattr(cuda, "device", self.entered)
+        monkeypatch.setattr(cuda, "Stream", self.stream)
+        monkeypatch.setattr(cuda, "stream", lambda stream: contextlib.nullcontext())
+        monkeypatch.setattr(cuda, "current_stream", lambda device: self.note("current stream", device))
+        monkeypatch.setattr(cuda, "mem_get_info", lambda device: self.note("free", device) or (2**30, 2**30))
+        monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+
+        def make(*shape, device="cpu", pin_memory=False, **options):
+            if pin_memory:
+                # Page-locked memory belongs to the current device.
+                self.note("page-locked", torch.device("cuda"))
+            if torch.device(device).type == "cuda":
+                self.note("memory", torch.device(device))
+            return empty(*shape, **options)
+
+        def copy(tensor, target, *rest, **options):
+            if isinstance(target, torch.device) and target.type == "cuda":
+                self.note("copy", target)
+                return tensor.clone()
+            return to(tensor, target, *rest, **options)
+
+        monkeypatch.setattr(torch, "empty", make)
+        monkeypatch.setattr(torch.Tensor, "to", copy)
+
+    def current(self):
+        return getattr(self._own, "index", 1 if threading.current_thread() is self._caller else 0)
+
+    @contextlib.contextmanager
+    def entered(self, device):
+        before, self._own.index = self.current(), torch.device(device).index
+        yield
+        self._own.index = before
+
+    def stream(self, device):
+        self.note("stream", device)
+        return type("Stream", (), {"synchronize": lambda stream: None})()
+
+    def note(self, what, device):
+        self.used.add((what, self.current() if device.index is None else device.index))
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+@pytest.mark.parametrize("engine", ["auto", "numba"])
+def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
+    blob_refs, data_config, monkeypatch, engine, num_threads
+):
+    """Filled on the device, next to cases that stay there, and on the CPU with a copy."""
+    config = data_config(num_threads=num_threads, engine=engine)
+    if engine == "auto":
+        config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": 2**20})})
+        monkeypatch.setattr(build, "chosen_engine", lambda engine, device: "triton")
+        monkeypatch.setattr(build, "filling_device", lambda engine, device: device)
+        monkeypatch.setattr(build, "augment", lambda *_, **__: None)
+    gpu = SecondGpu(monkeypatch)
+    with Feed(prepared(blob_refs, config), config, seed=3, device="cuda") as feed:
+        list(itertools.islice(feed, 4))
+    uses = {"auto": ("free", "memory"), "numba": ("page-locked", "copy")}[engine]
+    assert gpu.used == {(what, 1) for what in (*uses, "stream", "current stream")}
+
+
+def test_a_feed_for_a_missing_device_is_refused_before_any_batch(blob_refs, data_config, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="'cuda' was asked for"):
+        Feed(prepared(blob_refs, data_config()), data_config(), device="cuda")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("device_max_bytes", [0, 2**24, 40_000])
 def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, data_config, device_max_bytes):
@@ -121,6 +199,49 @@ def test_batches_made_on_the_device_agree_with_those_made_on_the_cpu(blob_refs, 
         torch.testing.assert_close(ours.image, theirs.image, rtol=0, atol=5e-3)
         # Places in the middle between two voxels may go either way.
         assert (ours.label != theirs.label).float().mean() < 1e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ["numba", "triton"])
+def test_batches_are_whole_though_the_device_is_busy_and_they_are_let_go_before_they_are_read(
+    blob_refs, data_config, engine
+):
+    """Page-locked memory, memory of the device and streams are all used again while work on batches is queued."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    matrix, found = torch.zeros(4096, 4096, device="cuda"), []
+    for num_threads in (4, 0):
+        config, sums = data_config(num_threads=num_threads, engine=engine), []
+        with Feed(prepared(blob_refs, config), config, seed=3, device="cuda") as feed:
+            for batch in itertools.islice(feed, 24):
+                for _ in range(8 if num_threads else 0):
+                    matrix @ matrix
+                sums.append(torch.stack([batch.image.double().sum(), batch.label.double().sum()]))
+                if num_threads == 0:
+                    torch.cuda.synchronize()
+                del batch
+        found.append(torch.stack(sums))
+    assert torch.equal(*found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device_max_bytes", [0, 2**24])
+@pytest.mark.parametrize("name", ["cuda", "last"])
+def test_a_feed_uses_the_device_that_is_current_or_named_and_no_other(blob_refs, data_config, name, device_max_bytes):
+    """Looks at one device only where there is no second."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    last = torch.device("cuda", torch.cuda.device_count() - 1)
+    config = data_config(num_threads=3)
+    config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": device_max_bytes})})
+    reserved_bytes = torch.cuda.memory_reserved(0)
+    with torch.cuda.device(last if name == "cuda" else 0):
+        feed = Feed(prepared(blob_refs, config), config, seed=3, device="cuda" if name == "cuda" else last)
+        with feed:
+            batches = list(itertools.islice(feed, 6))
+    assert {batch.image.device for batch in batches} == {batch.label.device for batch in batches} == {last}
+    if last.index > 0:
+        assert torch.cuda.memory_reserved(0) == reserved_bytes
 
 
 def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path):

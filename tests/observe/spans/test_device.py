@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import torch
 
@@ -71,3 +73,26 @@ def test_a_cuda_device_tells_the_time_of_its_own_work():
     end = clock.mark()
     torch.cuda.synchronize()
     assert clock.seconds(begin, end) > 1e-4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_spans_of_a_captured_graph_leave_it_as_it_is_and_the_clock_stays_with_its_device():
+    clock, given = device_clock("cuda"), torch.ones(8, device="cuda")
+    begin = clock.mark()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled = given * 2.0
+        assert clock.mark() is None
+    given.fill_(3.0)
+    graph.replay()
+    end = clock.mark()
+    torch.cuda.synchronize()
+    assert clock.seconds(begin, end) > 0.0
+    assert (doubled == 6.0).all()
+    marks = []
+    thread = threading.Thread(target=lambda: marks.append(clock.mark()))
+    thread.start()
+    thread.join()
+    torch.cuda.synchronize()
+    assert clock.seconds(end, marks[0]) is not None

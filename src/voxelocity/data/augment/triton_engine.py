@@ -4,7 +4,7 @@ drew. The host waits for nothing.
 
 from __future__ import annotations
 
-import contextlib
+import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 import triton
 
+from voxelocity.core.device import as_current
 from voxelocity.core.region import Index3, Region
 from voxelocity.core.volume import Array
 from voxelocity.data.augment import triton_intensity as intensity
@@ -35,6 +36,9 @@ SUMMING_WARPS = 8
 _VOXELS_PER_PART = 8192
 _MAX_PARTS = 128
 _Bools = npt.NDArray[np.bool_]
+# Triton compiles a kernel when it is first launched with arguments of a kind, and nowhere says that threads may do that
+# at once; each would compile its own. Launches are Python, which runs in one thread at a time anyway.
+_launching = threading.Lock()
 
 
 def augment_batch(
@@ -44,7 +48,7 @@ def augment_batch(
     image: torch.Tensor,
     label: torch.Tensor,
 ) -> None:
-    """Fills a batch on the current stream of its device.
+    """Fills a batch on the current stream of its device. Safe to use from several threads.
 
     Args:
         sources: one per sample, what it looks at by `placement.needed_box`, on the host or on the device.
@@ -58,10 +62,11 @@ def augment_batch(
     staging = Staging()
     gather = _Gather(staging, sources, regions, params)
     changes = _Changes(staging, params, regions[0].shape)
-    memory = staging.to(image.device)
-    with torch.cuda.device(image.device) if image.is_cuda else contextlib.nullcontext():
-        gather.launch(memory, image, label)
-        changes.launch(memory, image)
+    with as_current(image.device):
+        memory = staging.to(image.device)
+        with _launching:
+            gather.launch(memory, image, label)
+            changes.launch(memory, image)
 
 
 @dataclass(frozen=True)

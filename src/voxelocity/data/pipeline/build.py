@@ -13,6 +13,7 @@ import torch
 from voxelocity.core.batch import Batch, Draw
 from voxelocity.core.cases import Cases
 from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.device import as_current, numbered
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.core.region import Region
@@ -51,7 +52,7 @@ class Feed:
             of their own. As opened, those without a label are left out.
         config: the path's configuration.
         seed: of the order, the patches and the augmentation.
-        device: where batches end up.
+        device: where batches end up; "cuda" is the current device of the thread that makes this object.
         start_step: the first batch to give; a resumed run names the step it had reached.
         rank: of this process among those that train together, from 0, as torchrun's `RANK`.
         world_size: how many they are. Each makes its share of a batch of `batch_size`, which is the same for any
@@ -59,8 +60,8 @@ class Feed:
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
-        ConfigError: the augmentation's engine is not to be had here, its `swap_pairs` name an unknown class, there is
-            no such rank, or the batch or the parts of the cache cannot be shared out among the ranks.
+        ConfigError: the device or the augmentation's engine is not available here, its `swap_pairs` name an unknown
+            class, there is no such rank, or the batch or the parts of the cache cannot be shared out among the ranks.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -82,7 +83,7 @@ class Feed:
         unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
         if unlabelled is not None:
             raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
-        self._device = torch.device(device)
+        self._device = numbered(device)
         self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
         filled_on = filling_device(config.augment.engine, self._device)
@@ -203,7 +204,8 @@ class _Assembler:
         self._own = threading.local()
 
     def __call__(self, step: int) -> Batch:
-        with span("collate", color="gold"):
+        # Threads of the feed begin with device 0, where page-locked memory would open a context on a full device.
+        with span("collate", color="gold"), as_current(self._device):
             return self._batch(step)
 
     def _batch(self, step: int) -> Batch:

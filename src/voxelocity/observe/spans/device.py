@@ -63,8 +63,8 @@ class CudaClock:
 
 
 def device_clock(device: torch.device | str) -> DeviceClock | None:
-    """The clock of a device; None for a CPU and for devices whose clock is not known here."""
-    import torch
+    """The clock of a device, for "cuda" of the calling thread's; None where the clock is not known, as for a CPU."""
+    from voxelocity.core.device import numbered
 
-    device = torch.device(device)
+    device = numbered(device)
     return CudaClock(device) if device.type == "cuda" else None

@@ -16,7 +16,7 @@ from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.core.laterality import swapped_classes
-from voxelocity.core.whole_file import put_in_place
+from voxelocity.core.whole_file import check_is_file, put_in_place
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
@@ -143,7 +143,7 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
     """
     for name in (SPEC_NAME, WEIGHTS_NAME):
         try:
-            with (folder / name).open("rb"):
+            with check_is_file(folder / name).open("rb"):
                 pass
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise InputError(

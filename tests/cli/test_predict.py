@@ -257,6 +257,9 @@ def test_another_gpu_is_refused_with_the_cure(predict, model, tmp_path, voxeloci
     [
         MemoryError("Unable to allocate 3.20 GiB for an array"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nmore"),
+        RuntimeError("can't start new thread"),
+        RuntimeError("could not create a primitive"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
     ],
 )
 def test_too_little_memory_is_one_sentence(predict, model, tmp_path, monkeypatch, error):

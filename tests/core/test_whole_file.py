@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from voxelocity.core.whole_file import put_in_place, remove_abandoned, whole_file
+from voxelocity.core.whole_file import check_is_file, put_in_place, remove_abandoned, whole_file
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
@@ -86,3 +87,11 @@ def test_a_folder_that_is_missing_is_an_error_and_not_made(tmp_path):
     with pytest.raises(FileNotFoundError):
         put_in_place(tmp_path / "none" / "page.html", b"")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused_before_it_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a pipe or a device, not a file"):
+        check_is_file(tmp_path / "pipe")
+    for path in (tmp_path, Path(__file__)):
+        assert check_is_file(path) == path

@@ -113,6 +113,7 @@ def test_a_record_that_is_no_text_or_no_yaml_is_named(tmp_path, content):
         ({"seed": "x"}, r"'x'"),
         ({"seed": [1]}, r"int\(\) argument"),
         ({"choices": 3}, r"int"),
+        ({"choices": [3]}, r"a choice is 3, not keys and values"),
         ({"choices": [{"key": 3, "value": 1, "reason": "r"}]}, r"a choice has the key 3, which is no text"),
         ({"dataset": {"num_cases": "x"}}, r"'x'"),
         ({"dataset": {"classes": 3}}, r"int"),

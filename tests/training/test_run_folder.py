@@ -92,6 +92,13 @@ def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
         folder.read_begun()
 
 
+def test_cases_that_are_no_names_are_named_as_damage(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.record.write_text("dataset: {fold: 0}\ncases: {training: [case_1, [2]]}")
+    with pytest.raises(ConfigError, match=r"run\.yaml: 'cases' is damaged; start again with --overwrite"):
+        folder.read_begun()
+
+
 def test_a_record_keeps_any_name(tmp_path):
     folder = RunFolder(tmp_path)
     folder.write_record({"name": "Hüfte 股関節"})

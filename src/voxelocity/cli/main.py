@@ -51,6 +51,8 @@ app.command("doctor")(doctor.doctor)
 
 # They start a person's own program, whose variables must be the person's own.
 _STARTS_A_PROGRAM = {"monitor", "diagnose"}
+# Of Python, where a thread gets no stack, and of the linker, where a library finds no room.
+_NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
 # As if SIGPIPE had ended the program.
 _PIPE_STATUS = 141
 
@@ -102,21 +104,19 @@ def main() -> None:
         _end(error, 128 + error.signal_number)
     except VoxelocityError as error:
         _end(error, 1)
-    except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
-            raise
-        reason = str(error).partition("\n")[0]
-        _end(
-            f"there is too little memory ({reason}); end other programs, use a machine or a GPU with more, or make the "
-            "work smaller: smaller scans, or a smaller data.batch_size",
-            1,
-        )
     except BrokenPipeError:
         # The reader of our output went away; what was asked for up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_STATUS)
-    except OSError as error:
-        if not is_out_of_space(error):
+    except (MemoryError, RuntimeError, ImportError, OSError) as error:
+        if _is_out_of_memory(error):
+            reason = str(error).partition("\n")[0]
+            _end(
+                f"there is too little memory ({reason}); end other programs, use a machine or a GPU with more, or make "
+                "the work smaller: smaller scans, or a smaller data.batch_size",
+                1,
+            )
+        if not isinstance(error, OSError) or not is_out_of_space(error):
             raise
         # EFBIG is a limit that was set (ulimit -f), and no full disk.
         what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
@@ -127,8 +127,12 @@ def main() -> None:
         )
 
 
-def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    if isinstance(error, MemoryError):
+def _is_out_of_memory(error: Exception) -> bool:
+    # Who imports a library may say what failed in other words.
+    inner = error.__cause__ or error.__context__
+    if isinstance(inner, Exception) and _is_out_of_memory(inner):
+        return True
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY_WORDS):
         return True
     if "torch" not in sys.modules:
         return False

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,18 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
                 path.unlink()
                 num_removed += 1
     return num_removed
+
+
+def check_is_file(path: Path) -> Path:
+    """The path, if opening it ends: a reader of a pipe waits for a writer that may never come.
+
+    Raises:
+        OSError: it is not there, or is a pipe, a socket or a device.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", os.fspath(path))
+    return path
 
 
 def is_out_of_space(error: OSError) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Self
@@ -15,7 +16,7 @@ from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.core.laterality import swapped_classes
-from voxelocity.core.whole_file import put_in_place
+from voxelocity.core.whole_file import check_is_file, put_in_place
 from voxelocity.data.prepare import PrepareConfig
 from voxelocity.infer.window import WindowConfig
 from voxelocity.step import NetworkConfig, PrecisionConfig, build_network
@@ -70,6 +71,8 @@ class ModelSpec(Config):
     """What the training scans were like; None in models of earlier releases."""
     num_steps: int | None = Field(default=None, ge=0)
     """Steps that it was trained for."""
+    weights_sha256: str = ""
+    """Checksum of the file of weights; "" in models of earlier releases."""
 
     @model_validator(mode="after")
     def _window_fits_the_network(self) -> Self:
@@ -128,6 +131,7 @@ def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each beside its place first, so that a reader never sees half of one."""
     weights = save({name: tensor.cpu().contiguous() for name, tensor in _once(network).items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
+    spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
@@ -139,7 +143,7 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
     """
     for name in (SPEC_NAME, WEIGHTS_NAME):
         try:
-            with (folder / name).open("rb"):
+            with check_is_file(folder / name).open("rb"):
                 pass
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             raise InputError(
@@ -154,6 +158,7 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
     _check_weights(spec, folder / WEIGHTS_NAME)
     network = _network(spec)
     _load_weights(network, folder / WEIGHTS_NAME)
+    _check_bytes(spec, folder / WEIGHTS_NAME)
     return network.eval(), spec
 
 
@@ -211,6 +216,19 @@ def _check_weights(spec: ModelSpec, path: Path) -> None:
     # A tensor that a network has under two names stands in the file under one of them.
     if not found.items() <= wanted.items():
         raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
+
+
+def _check_bytes(spec: ModelSpec, path: Path) -> None:
+    """A weight that changed to another finite number would predict something else without a word."""
+    if not spec.weights_sha256:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != spec.weights_sha256:
+        raise InputError(
+            f"infer: {path} is not the file that was written with {SPEC_NAME} beside it (its SHA-256 is "
+            f"{found[:12]}..., not {spec.weights_sha256[:12]}...); take another copy of both, or train the model again"
+        )
 
 
 def _load_weights(network: torch.nn.Module, path: Path) -> None:

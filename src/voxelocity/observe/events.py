@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.plain import plain_data
+from voxelocity.core.whole_file import check_is_file
 from voxelocity.observe.clock import Clock, system_clock
 
 _NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
@@ -159,7 +160,7 @@ def read_events(path: Path | str) -> list[dict[str, Any]]:
         InputError: the file cannot be read, or a line before the last is no event.
     """
     try:
-        lines = Path(path).read_bytes().splitlines()
+        lines = check_is_file(Path(path)).read_bytes().splitlines()
     except OSError as error:
         raise InputError(f"observe.events: cannot read {path} ({error.strerror}); name a run's events.jsonl") from None
     events = []

@@ -16,6 +16,7 @@ import numpy as np
 from voxelocity.core.errors import InputError
 from voxelocity.core.plain import shortened
 from voxelocity.core.records import CaseScore, Choice, Measured
+from voxelocity.core.whole_file import check_is_file
 from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.observe import events_path, read_events
 from voxelocity.report.records import (
@@ -207,7 +208,7 @@ def _count(value: Any) -> int:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = parse_yaml(path.read_text(encoding="utf-8"))
+        record = parse_yaml(check_is_file(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
             f"report: cannot read {path} ({error.strerror}); name the folder that `voxelocity train` wrote"
@@ -229,7 +230,9 @@ def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value
 
 
-def _choice(values: Mapping[str, Any]) -> Choice:
+def _choice(values: Any) -> Choice:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"a choice is {shortened(values)}, not keys and values")
     measured = values.get("measured")
     choice = Choice(**{**values, "measured": None if measured is None else Measured(**measured)})
     for name in ("key", "reason"):
@@ -252,7 +255,7 @@ def _read_scores(path: Path) -> tuple[CaseScore, ...]:
     if not path.exists():
         return ()
     try:
-        cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+        cases = json.loads(check_is_file(path).read_text(encoding="utf-8"))["cases"]
         return tuple(map(_score, cases))
     # Brackets can be nested deeper than Python goes.
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -278,7 +281,7 @@ def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
     if not path.exists():
         return (), []
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        with check_is_file(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             count = sum(name.endswith("_image") for name in arrays.files)
             return tuple(_slice(arrays, i) for i in range(count)), []
     # The zip's and the arrays' headers may say anything: a packing that nobody knows, more bytes than there are.

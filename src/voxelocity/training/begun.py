@@ -47,7 +47,7 @@ class Begun:
         if fold != "all" and not isinstance(fold, int):
             raise ConfigError(f"train: {where} names no fold ({shortened(fold)}); start again with --overwrite")
         case_ids = _mapping(record, "cases", where=where) if "cases" in record else {}
-        if not all(isinstance(ids, list) for ids in case_ids.values()):
+        if not all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in case_ids.values()):
             raise ConfigError(f"train: {where}: 'cases' is damaged; start again with --overwrite")
         try:
             plan = Plan.parse(_mapping(record, "plan", where=where), where=where)

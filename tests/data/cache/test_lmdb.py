@@ -101,7 +101,10 @@ def test_entry_put_again_in_the_other_format_is_read_by_who_has_it_in_use(tmp_pa
     assert_same(got, example_volume())
 
 
-@pytest.mark.parametrize("error", [lmdb.DiskError("No space left on device"), lmdb.Error("Disk quota exceeded")])
+@pytest.mark.parametrize(
+    "error",
+    [lmdb.DiskError("No space left on device"), lmdb.Error("Disk quota exceeded"), lmdb.Error("File too large")],
+)
 def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypatch, error):
     tier = LmdbTier(tmp_path)
 

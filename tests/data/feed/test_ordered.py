@@ -197,6 +197,21 @@ def test_waiting_is_measured(num_threads):
     assert items.wait_s == 4.5
 
 
+def test_a_thread_that_cannot_be_started_is_an_error_and_is_not_waited_for(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def start_one(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start_one)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            OrderedPrefetch(lambda i: i, start=0, stop=9, num_threads=3, num_ahead=2)
+
+
 def test_interpreter_ends_promptly_with_a_feed_left_open():
     code = (
         "from voxelocity.data.feed import OrderedPrefetch\n"

@@ -97,7 +97,7 @@ class LmdbFile:
                 raise CacheError(
                     f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged ({error}); remove it"
                 ) from error
-            is_full = isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
+            is_full = self._says_full(error)
             raise OSError(errno.ENOSPC if is_full else errno.EACCES, str(error), str(path)) from error
         if settings.get("lock", True):
             self._environment.reader_check()
@@ -209,8 +209,12 @@ class LmdbFile:
 
     def _means_full(self, error: Exception, num_bytes: int) -> bool:
         # A write that the disk took only a part of is reported by LMDB as "Input/output error".
-        is_told = isinstance(error, self._lmdb.DiskError) or os.strerror(errno.EDQUOT) in str(error)
-        return is_told or shutil.disk_usage(self._path.parent).free < num_bytes
+        return self._says_full(error) or shutil.disk_usage(self._path.parent).free < num_bytes
+
+    def _says_full(self, error: Exception) -> bool:
+        # The user's share of the disk, or the size that a file may have, which LMDB knows by their texts alone.
+        limits = (os.strerror(errno.EDQUOT), os.strerror(errno.EFBIG))
+        return isinstance(error, self._lmdb.DiskError) or any(text in str(error) for text in limits)
 
     def _resize(self, map_bytes: int) -> None:
         # The map moves, so that no transaction of this process may be under way.

@@ -177,8 +177,9 @@ class _Crew(Generic[T]):
     def begin(self, num_threads: int) -> None:
         for number in range(num_threads):
             thread = threading.Thread(target=self._work, name=f"voxelocity-feed-{number}", daemon=True)
-            self._threads.append(thread)
+            # Where there is no memory for it this raises, and a thread that never began cannot be waited for.
             thread.start()
+            self._threads.append(thread)
 
     def take(self, index: int) -> _Made[T] | None:
         """What became of the item of this index, or None once the crew has ended. Indices are taken in order."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from voxelocity.core.cases import MAX_LABEL_VALUE
 from voxelocity.core.errors import DatasetError
+from voxelocity.core.whole_file import check_is_file
 
 T = TypeVar("T")
 
@@ -220,7 +221,7 @@ def read_json(path: Path) -> Any:
         DatasetError: the file cannot be read, is empty, or is not valid JSON in UTF-8 (line and column are named).
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = check_is_file(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError as error:

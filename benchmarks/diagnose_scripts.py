@@ -6,12 +6,12 @@
     python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # are saved files those of an undiagnosed run?
 
 The regression set is `slow_scripts/`, on which the rules were developed, so it says nothing of how right they are on
-other programs: a cured twin of each is the script with the change that the diagnosis proposed, made by hand. The held-out
-set is `held_out/`, written down with its expected verdicts in `expected.json` before any of it was diagnosed; no rule may
-be changed for it. `CURED=1` switches a program to its cured form. Both forms print the seconds of their epochs; the ratio
-of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes `diagnose_scripts.json` or
-`diagnose_held_out.json`, one script after the other, so that what was measured stays where a later one fails;
-`benchmarks/tables.py` makes the tables of docs/diagnose.md of them.
+other programs: a cured twin of each is the script with the change that the diagnosis proposed, made by hand. The
+held-out set is `held_out/`, written down with its expected verdicts in `expected.json` before any of it was
+diagnosed; no rule may be changed for it. `CURED=1` switches a program to its cured form. Both forms print the seconds
+of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
+`diagnose_scripts.json` or `diagnose_held_out.json`, one script after the other, so that what was measured stays where
+a later one fails; `benchmarks/tables.py` makes the tables of docs/diagnose.md of them.
 
 With --checkpoints the scripts `saving_*.py` run with and without a diagnosis, and the SHA-256 of what they saved is
 compared. Writes `diagnose_checkpoints.json`. The one of Lightning is left out where pytorch_lightning is not installed.

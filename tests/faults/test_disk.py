@@ -15,7 +15,7 @@ from voxelocity.testing.trial import Trouble
 
 # Where writing stops; what comes later finds no more space either.
 _STOPS = {
-    "first checkpoint": Trouble(file=r"step_0*1\.pt", max_bytes=9000, is_kill=False),
+    "first checkpoint": Trouble(file=r"step_0*0\.pt", max_bytes=9000, is_kill=False),
     "later checkpoint": Trouble(file=r"step_0*6\.pt", max_bytes=20_000, is_kill=False),
     "weights": Trouble(file=r"model\.safetensors", max_bytes=5000, is_kill=False),
     "page": Trouble(file=r"report\.html", max_bytes=20_000, is_kill=False),

@@ -12,7 +12,7 @@ from voxelocity.testing.trial import Trouble
 
 # Bytes of a write that are done when the process dies. Each file named is larger.
 _WRITES = {
-    "first checkpoint": Trouble(file=r"step_0*1\.pt", max_bytes=9000),
+    "first checkpoint": Trouble(file=r"step_0*0\.pt", max_bytes=9000),
     "third checkpoint": Trouble(file=r"step_0*3\.pt", max_bytes=20_000),
     "whole checkpoint, not yet moved": Trouble(file=r"step_0*6\.pt", at_move=True),
     "record": Trouble(file=r"run\.yaml", max_bytes=700),

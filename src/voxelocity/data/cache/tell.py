@@ -9,7 +9,7 @@ Warn = Callable[[str], None]
 
 
 class TellOnce:
-    """Passes the first text of each cause on. Safe to use from several threads.
+    """Passes the first text of each cause on. Safe to use from several threads; a copy for another process begins anew.
 
     Args:
         warn: told; None says nothing.
@@ -19,6 +19,9 @@ class TellOnce:
         self._warn = warn
         self._told: set[str] = set()
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[TellOnce], tuple[Warn | None]]:
+        return TellOnce, (self._warn,)
 
     def __call__(self, cause: str, text: str) -> None:
         """Tells the text, unless one of this cause was told before."""

@@ -370,6 +370,18 @@ def test_on_a_network_a_file_that_is_cut_or_replaced_under_a_volume_is_an_error_
         got.load()
 
 
+def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_path, monkeypatch):
+    tier = DiskTier(tmp_path)
+    tier.put(KEY, make_volume())
+    errors = [OSError(errno.ESTALE, "it was replaced while it was in use")] * 2
+    read = tier._read
+    monkeypatch.setattr(tier, "_read", lambda key: read(key) if not errors else (_ for _ in ()).throw(errors.pop()))
+    assert_same(tier.get(KEY).load(), make_volume())
+    errors += [OSError(errno.ESTALE, "it was replaced while it was in use")] * 3
+    with pytest.raises(CacheError, match="replaced while it was in use"):
+        tier.get(KEY)
+
+
 def limited(folder, told=None, num_entries=3):
     size = entry_file(folder, "first").stat().st_size
     return DiskTier(folder, max_bytes=int((num_entries + 0.5) * size), warn=None if told is None else told.append)

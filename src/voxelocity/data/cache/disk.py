@@ -82,6 +82,16 @@ class DiskTier:
         Raises:
             CacheError: the file is there and cannot be read.
         """
+        for is_last in (False, False, True):
+            try:
+                return self._get(key)
+            except OSError as error:
+                # Another process put the same content in its place meanwhile: what is there now is looked at.
+                if error.errno != errno.ESTALE or is_last:
+                    raise self._unreadable(key, error) from error
+        raise AssertionError("the last look returns or raises")
+
+    def _get(self, key: str) -> StoredVolume | None:
         drop = functools.partial(self._drop_damaged, key)
         try:
             found = self._read(key)
@@ -100,8 +110,6 @@ class DiskTier:
             drop()
             self._tell("damaged", f"cache.disk: {self._files.path(key)} is damaged: {error}; {MADE_AGAIN}")
             return None
-        except OSError as error:
-            raise self._unreadable(key, error) from error
         return EntryVolume(
             case_id=header.case_id,
             header=header,

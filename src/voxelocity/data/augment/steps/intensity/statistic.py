@@ -286,4 +286,6 @@ def _linear(
 
 
 def _floats(values: npt.NDArray[np.floating]) -> Floats:
-    return np.asarray(values, dtype=np.float32)
+    # Divisors near zero give factors beyond float32: infinity, as MONAI's division does.
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float32)

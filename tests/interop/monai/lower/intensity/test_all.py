@@ -73,7 +73,7 @@ PAIRS: dict[str, tuple[Any, Any, Any]] = {
     "RandGaussianNoise": (mt.RandGaussianNoise, mt.RandGaussianNoised, of(prob=prob, mean=some(-2, 2), std=some(0, 2), sample_std=flag, dtype=dtype)),
     "RandRicianNoise": (mt.RandRicianNoise, mt.RandRicianNoised, of(prob=prob, mean=some(-2, 2), std=some(0, 2), sample_std=flag, channel_wise=flag, relative=flag)),
     "NormalizeIntensity": (mt.NormalizeIntensity, mt.NormalizeIntensityd, of(nonzero=flag, channel_wise=flag, dtype=dtype)),
-    "NormalizeIntensity, given": (mt.NormalizeIntensity, mt.NormalizeIntensityd, of(subtrahend=bound, divisor=st.none() | some(0, 4), nonzero=flag)),
+    "NormalizeIntensity, given": (mt.NormalizeIntensity, mt.NormalizeIntensityd, of(subtrahend=bound, divisor=st.none() | some(0, 4, allow_subnormal=False), nonzero=flag)),
     "ScaleIntensity": (mt.ScaleIntensity, mt.ScaleIntensityd, of(minv=bound, maxv=bound, factor=some(-0.5, 2), channel_wise=flag, dtype=dtype)),
     "ScaleIntensityRange": (mt.ScaleIntensityRange, mt.ScaleIntensityRanged, of(a_min=some(-5, -1) | st.integers(-5, -1), a_max=some(1, 5), b_min=bound, b_max=bound, clip=flag, dtype=dtype)),
     "ScaleIntensityRangePercentiles": (mt.ScaleIntensityRangePercentiles, mt.ScaleIntensityRangePercentilesd, of(lower=some(0, 30), upper=some(60, 100), b_min=bound, b_max=bound, clip=flag, relative=flag, channel_wise=flag)),

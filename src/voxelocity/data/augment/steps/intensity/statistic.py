@@ -286,6 +286,6 @@ def _linear(
 
 
 def _floats(values: npt.NDArray[np.floating]) -> Floats:
-    # Divisors near zero give factors beyond float32: infinity, as MONAI's division does.
+    # A subnormal divisor gives a factor beyond float32: infinity, so a voxel exactly at the centre becomes NaN.
     with np.errstate(over="ignore"):
         return np.asarray(values, dtype=np.float32)

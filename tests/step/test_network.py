@@ -1,5 +1,9 @@
+import subprocess
+import sys
+
 import pytest
 import torch
+from monai.networks.nets import DynUNet
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import NetworkConfig, build_network
@@ -35,6 +39,58 @@ def test_the_seed_alone_decides_the_initial_weights():
     c = build_network(config, num_channels=1, num_classes=2, seed=6).state_dict()
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"num_res_units": 1},
+        {"norm": "batch", "dropout": 0.2},
+        {"widths": [4, 8, 8, 12], "strides": [[2, 2, 1], [1, 1, 2], [1, 1, 1]]},
+    ],
+)
+def test_dynunet_is_that_of_monai_in_weights_and_logits(values, monkeypatch):
+    config = NetworkConfig.parse({"name": "dynunet", **SMALL, **values})
+    ours = build_network(config, num_channels=2, num_classes=3, seed=3)
+    strides = ((1, 1, 1), *config.strides)
+    # MONAI's constructor draws a number that it does not use.
+    monkeypatch.setattr(torch, "rand", torch.zeros)
+    torch.manual_seed(3)
+    theirs = DynUNet(
+        spatial_dims=3,
+        in_channels=2,
+        out_channels=3,
+        kernel_size=[tuple(3 if set(stride) == {1} or s > 1 else 1 for s in stride) for stride in strides],
+        strides=strides,
+        upsample_kernel_size=config.strides,
+        filters=config.widths,
+        norm_name=(config.norm.upper(), {"affine": True}),
+        dropout=config.dropout or None,
+        res_block=config.num_res_units > 0,
+    )
+    named = theirs.state_dict()
+    assert all(torch.equal(value, named[name]) for name, value in ours.state_dict().items())
+    # MONAI registers most modules twice.
+    assert len(list(ours.parameters())) == len(list(theirs.parameters()))
+    image = torch.randn(2, 2, *(4 * d for d in config.divisor))
+    for is_training in (True, False):
+        logits = []
+        for network in (ours, theirs):
+            torch.manual_seed(4)
+            logits.append(network.train(is_training)(image))
+        assert torch.equal(*logits)
+
+
+def test_the_networks_of_a_plan_are_built_without_importing_monai():
+    code = """
+import sys
+from voxelocity.step import NetworkConfig, build_network
+config = NetworkConfig.parse({"name": "dynunet", "widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]})
+build_network(config, num_channels=1, num_classes=2, seed=0)
+assert "monai" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_divisor_is_what_the_strides_halve_in_all():

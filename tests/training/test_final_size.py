@@ -45,5 +45,17 @@ def test_what_is_cheaper_is_told_in_words():
     assert cost.largest(FULL, 1000.0).differences(FULL, 2) == ""
     assert cost.largest(FULL, 20.0).differences(FULL, 2) == "mirroring over x instead of over xyz"
     assert cost.largest(FULL, 6.0).differences(FULL, 2) == (
-        "mirroring left out instead of over xyz, windows overlap by 0% instead of 50%, 1 of 2 cases"
+        "mirroring left out instead of over xyz, windows overlap by 0% instead of 50%, no surface distances, "
+        "1 of 2 cases"
     )
+
+
+def test_surface_distances_are_left_out_before_cases_are():
+    cost = ValidationCost(SHAPES, window_s=1.0, other_s=2.0, surface_s=10.0)
+    assert cost.seconds(FULL) == 76.0
+    assert cost.surface_s == 5.0
+    assert cost.largest(FULL, 17.0).surface
+    size = cost.largest(FULL, 16.0)
+    assert (size.surface, size.num_cases, size.seconds) == (False, 2, 7.0)
+    cost.measured(32.0, num_passes=16)
+    assert cost.surface_s == 10.0

@@ -55,8 +55,7 @@ def run_in(tiny_msd, tiny_plan):
             overrides={**tiny_plan, **(plan or {})},
             device="cpu",
             console=Console(quiet=True),
-            clock=lambda: next(ticks) * 1e-4,
-            **options,
+            **{"clock": lambda: next(ticks) * 1e-4, **options},
         )
 
     return run
@@ -432,6 +431,26 @@ def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_le
     done = events(tmp_path / "run", "warning")[-1]["text"]
     assert "1 of 2 cases" in done
     assert len(json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]) == 1
+
+
+def test_surface_distances_that_come_after_the_time_is_over_are_left_out(run_in, tmp_path, rehearsed, monkeypatch):
+    rehearsed(1.0)
+    time_s = 0.0
+    score = final_module.score_cases
+
+    def late(*args, **options):
+        nonlocal time_s
+        time_s += 100.0
+        return score(*args, **options)
+
+    monkeypatch.setattr(final_module, "score_cases", late)
+    run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0, clock=lambda: time_s)
+    scores = json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]
+    assert all(case["dice"] and case["hd95_mm"] == {} for case in scores)
+    named = ", ".join(case["case_id"] for case in scores)
+    texts = [event["text"] for event in events(tmp_path / "run", "warning")]
+    assert f"train: the time budget left no time for the surface distances of {named}" in texts
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_budget_that_is_hopeless_says_how_late_the_run_may_end(run_in, tmp_path, rehearsed):

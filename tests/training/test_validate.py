@@ -84,3 +84,8 @@ def test_both_validations_mirror_and_swap_alike(tmp_path, swap_pairs, dice):
     assert network.num_passes == 2
     ((score, _, _),) = score_cases(Predictor(network, spec, device=device), refs, spec, num_threads=0)
     assert on_the_way == pytest.approx(score.mean_dice) == pytest.approx(dice)
+    ((score, _, _),) = score_cases(
+        Predictor(network, spec, device=device), refs, spec, num_threads=0, may_measure_surface=lambda: False
+    )
+    assert score.mean_dice == pytest.approx(dice)
+    assert not score.hd95_mm

@@ -129,7 +129,7 @@ class ModelSpec(Config):
 
 def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     """Writes both files, each beside its place first, so that a reader never sees half of one."""
-    weights = save({name: tensor.cpu().contiguous() for name, tensor in _once(network).items()})
+    weights = save({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
     spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
@@ -195,14 +195,6 @@ def _read_spec(path: Path) -> ModelSpec:
         raise InputError(f"infer: {error}; train the model again") from None
 
 
-def _once(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The network's tensors, each under one name: MONAI's DynUNet registers every block under two."""
-    named: dict[int, tuple[str, torch.Tensor]] = {}
-    for name, tensor in network.state_dict().items():
-        named.setdefault(tensor.data_ptr(), (name, tensor.detach()))
-    return dict(named.values())
-
-
 def _check_weights(spec: ModelSpec, path: Path) -> None:
     """Compares names, shapes and dtypes, before memory is taken for a network that nobody trained."""
     with torch.device("meta"):
@@ -213,8 +205,7 @@ def _check_weights(spec: ModelSpec, path: Path) -> None:
             found = {name: (part.get_shape(), _SAFE_DTYPES.get(part.get_dtype())) for name, part in parts.items()}
     except (SafetensorError, OSError) as error:
         raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    # A tensor that a network has under two names stands in the file under one of them.
-    if not found.items() <= wanted.items():
+    if found != wanted:
         raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
 
 
@@ -236,9 +227,7 @@ def _load_weights(network: torch.nn.Module, path: Path) -> None:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
-    wanted = _once(network)
-    if weights.keys() != wanted.keys():
-        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
+    wanted = network.state_dict()
     for name, tensor in wanted.items():
         if not bool(torch.isfinite(weights[name]).all()):
             raise InputError(

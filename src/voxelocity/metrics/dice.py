@@ -18,6 +18,8 @@ IntArray = npt.NDArray[np.integer[Any]]
 PairCounts = npt.NDArray[np.int64]
 # Codes of four bytes a voxel are made for so many at once: 64 MiB.
 _SLAB_VOXELS = 2**24
+# 224³ voxels of noise in 14 classes: 0.04 s; with codes of the whole volume 0.1 to 0.8 s, as its pages are new.
+_PART_VOXELS = 2**18
 
 
 class DiceCounts:
@@ -92,19 +94,22 @@ def count_pairs(prediction: IntArray, truth: IntArray, *, num_classes: int) -> P
             f"metrics.dice: prediction {prediction.shape} and truth {truth.shape} differ in shape; "
             "bring both onto one grid"
         )
-    # Most voxels are background in both and need no code of 8 bytes.
-    either = (truth != 0) | (prediction != 0)
-    rows, columns = truth[either].astype(np.intp), prediction[either].astype(np.intp)
-    for name, indices in (("truth", rows), ("prediction", columns)):
-        if indices.size and not 0 <= indices.min() <= indices.max() < num_classes:
-            wrong = int(indices.max()) if indices.max() >= num_classes else int(indices.min())
+    pairs = np.zeros(num_classes**2, dtype=np.int64)
+    if truth.size == 0:
+        return pairs.reshape(num_classes, num_classes)
+    for name, indices in (("truth", truth), ("prediction", prediction)):
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= num_classes:
             raise ScanError(
-                f"metrics.dice: the {name} holds class index {wrong}, but there are {num_classes} classes; "
-                "pass class indices, not file values"
+                f"metrics.dice: the {name} holds class index {high if high >= num_classes else low}, but there are "
+                f"{num_classes} classes; pass class indices, not file values"
             )
-    pairs = np.bincount(rows * num_classes + columns, minlength=num_classes**2).reshape(num_classes, num_classes)
-    pairs[0, 0] += truth.size - rows.size
-    return pairs.astype(np.int64, copy=False)
+    # In one order of memory, and in parts whose codes of eight bytes stay in the cache.
+    rows, columns = truth.reshape(-1), prediction.reshape(-1)
+    for start in range(0, truth.size, _PART_VOXELS):
+        part = slice(start, start + _PART_VOXELS)
+        pairs += np.bincount(rows[part].astype(np.intp) * num_classes + columns[part], minlength=num_classes**2)
+    return pairs.reshape(num_classes, num_classes)
 
 
 def dice_of_pairs(pairs: PairCounts) -> tuple[float | None, ...]:

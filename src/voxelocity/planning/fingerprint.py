@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ScanError
-from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
+from voxelocity.core.volume import VolumeRef, VolumeSpec
 from voxelocity.data.decode import ScanHeader, read_case, read_header
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.infer import TrainedOn
@@ -109,22 +109,14 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
     """
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         headers = list(pool.map(_headers_of, cases.refs))
-    for ref, case_headers in zip(cases.refs, headers, strict=True):
-        _check_channels(ref, case_headers, cases)
+        for ref, case_headers in zip(cases.refs, headers, strict=True):
+            _check_channels(ref, case_headers, cases)
+        labelled = [ref for ref in cases.refs if ref.label is not None]
+        chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
+        voxels = _read_samples(pool, chosen, cases.label_values, skip_broken=skip_broken)
     specs = [_oriented(case_headers) for case_headers in headers]
-    labelled = [ref for ref in cases.refs if ref.label is not None]
     firsts = [case_headers[0] for case_headers in headers]
-    chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
-    voxels = _Sample(cases.label_values, num_channels=cases.num_channels)
-    num_read = 0
-    for ref in chosen:
-        try:
-            voxels.add(ref)
-            num_read += 1
-        except ScanError:
-            # Those who prepare all cases find it again and say so.
-            if not skip_broken or (ref is chosen[-1] and num_read == 0):
-                raise
+    class_counts = np.sum([sample.class_counts for sample in voxels], axis=0)
     dtypes = [header.dtype for case_headers in headers for header in case_headers]
     return Fingerprint(
         num_cases=len(cases),
@@ -136,77 +128,102 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
         stored_dtypes={name: dtypes.count(name) for name in sorted(set(dtypes))},
         file_bytes=sum(header.num_bytes for case_headers in headers for header in case_headers),
         num_voxels=sum(spec.grid.num_voxels for spec in specs),
-        num_sampled=num_read,
-        intensity=voxels.intensity(),
-        class_shares=voxels.class_shares(cases.class_names),
-        crop_share=float(np.median(voxels.crop_shares)),
-        prepare_s=voxels.seconds,
-        sampled_voxels=int(voxels.class_counts.sum()),
+        num_sampled=len(voxels),
+        intensity=tuple(_intensity([sample.channels[i] for sample in voxels]) for i in range(cases.num_channels)),
+        class_shares={
+            name: float(n / class_counts.sum()) for name, n in zip(cases.class_names, class_counts, strict=True)
+        },
+        crop_share=float(np.median([sample.crop_share for sample in voxels])),
+        prepare_s=sum(sample.seconds for sample in voxels),
+        sampled_voxels=int(class_counts.sum()),
         num_unplaced=sum(header.placement.form == "none" for header in firsts),
         num_placed_twice=sum(header.is_placed_twice for header in firsts),
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ChannelSample:
+    """Of one channel of a case: some voxels of the foreground, and the extremes of all voxels."""
+
+    foreground: npt.NDArray[np.float32]
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Sample:
-    """Voxel statistics, added up case by case."""
+    """Voxel statistics of one case."""
 
-    _PER_CASE = 20_000
+    channels: tuple[_ChannelSample, ...]
+    class_counts: npt.NDArray[np.int64]
+    crop_share: float
+    seconds: float
 
-    def __init__(self, label_values: Sequence[int], *, num_channels: int) -> None:
-        self._label_values = label_values
-        self._foreground: list[list[npt.NDArray[np.float32]]] = [[] for _ in range(num_channels)]
-        self._extremes = np.tile([[np.inf], [-np.inf]], (1, num_channels))
-        self.class_counts = np.zeros(len(label_values), dtype=np.int64)
-        self.crop_shares: list[float] = []
-        self.seconds = 0.0
-        config = PrepareConfig.parse(
-            {"orientation": "RAS", "spacing_mm": "keep", "crop": "nonzero", "intensity": {"mode": "none"}}
-        )
-        self._preparation = Preparation(config)
 
-    def add(self, ref: VolumeRef) -> None:
-        start = time.perf_counter()
-        scan = read_case(ref, label_values=self._label_values)
-        volume = self._preparation(scan)
-        self.seconds += time.perf_counter() - start
-        self.crop_shares.append(volume.grid.num_voxels / scan.grid.num_voxels)
-        assert scan.label is not None
-        self.class_counts += np.bincount(scan.label.ravel(order="K"), minlength=len(self._label_values))
-        self._add_intensities(volume)
+_SAMPLED_VOXELS = 20_000
+_SAMPLING = {"orientation": "RAS", "spacing_mm": "keep", "crop": "nonzero", "intensity": {"mode": "none"}}
 
-    def _add_intensities(self, volume: Volume) -> None:
-        assert volume.label is not None
-        inside = np.flatnonzero(volume.label)
-        if inside.size == 0:
-            inside = np.arange(volume.label.size)
-        # Every n-th voxel: enough for percentiles, and the same ones on every day.
-        inside = inside[:: max(1, inside.size // self._PER_CASE)]
-        for channel, plane in enumerate(volume.intensities()):
-            self._foreground[channel].append(plane.reshape(-1)[inside].astype(np.float32))
-            self._extremes[0, channel] = min(self._extremes[0, channel], plane.min())
-            self._extremes[1, channel] = max(self._extremes[1, channel], plane.max())
 
-    def intensity(self) -> tuple[Intensity, ...]:
-        parts = []
-        for channel, pieces in enumerate(self._foreground):
-            values = np.concatenate(pieces)
-            low, median, high = np.percentile(values, [0.5, 50.0, 99.5])
-            parts.append(
-                Intensity(
-                    percentile_00_5=float(low),
-                    median=float(median),
-                    percentile_99_5=float(high),
-                    mean=float(values.mean()),
-                    std=float(values.std()),
-                    lowest=float(self._extremes[0, channel]),
-                    highest=float(self._extremes[1, channel]),
-                )
+def _read_samples(
+    pool: ThreadPoolExecutor, refs: Sequence[VolumeRef], label_values: Sequence[int], *, skip_broken: bool
+) -> list[_Sample]:
+    preparation = Preparation(PrepareConfig.parse(_SAMPLING))
+    futures = [pool.submit(_read_sample, ref, preparation, label_values) for ref in refs]
+    samples = []
+    for future in futures:
+        try:
+            samples.append(future.result())
+        except ScanError:
+            # Those who prepare all cases find it again and say so.
+            if not skip_broken or (future is futures[-1] and not samples):
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    return samples
+
+
+def _read_sample(ref: VolumeRef, preparation: Preparation, label_values: Sequence[int]) -> _Sample:
+    start_s = time.perf_counter()
+    scan = read_case(ref, label_values=label_values)
+    volume = preparation(scan)
+    seconds = time.perf_counter() - start_s
+    assert scan.label is not None, "only labelled cases are sampled"
+    assert volume.label is not None, "preparing keeps the label"
+    foreground = scan.label[scan.label != 0]
+    class_counts = np.bincount(foreground, minlength=len(label_values))
+    class_counts[0] = scan.label.size - foreground.size
+    inside = np.flatnonzero(volume.label)
+    if inside.size == 0:
+        inside = np.arange(volume.label.size)
+    # Every n-th voxel: enough for percentiles, and the same ones on every day.
+    inside = inside[:: max(1, inside.size // _SAMPLED_VOXELS)]
+    return _Sample(
+        channels=tuple(
+            _ChannelSample(
+                foreground=plane.reshape(-1)[inside].astype(np.float32),
+                lowest=float(plane.min()),
+                highest=float(plane.max()),
             )
-        return tuple(parts)
+            for plane in volume.intensities()
+        ),
+        class_counts=class_counts,
+        crop_share=volume.grid.num_voxels / scan.grid.num_voxels,
+        seconds=seconds,
+    )
 
-    def class_shares(self, names: Sequence[str]) -> dict[str, float]:
-        shares = self.class_counts / max(1, int(self.class_counts.sum()))
-        return {name: float(share) for name, share in zip(names, shares, strict=True)}
+
+def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
+    """Of one channel, all cases together."""
+    values = np.concatenate([sample.foreground for sample in samples])
+    low, median, high = np.percentile(values, [0.5, 50.0, 99.5])
+    return Intensity(
+        percentile_00_5=float(low),
+        median=float(median),
+        percentile_99_5=float(high),
+        mean=float(values.mean()),
+        std=float(values.std()),
+        lowest=min(sample.lowest for sample in samples),
+        highest=max(sample.highest for sample in samples),
+    )
 
 
 _ORIENT = {"orientation": "RAS", "spacing_mm": "keep", "crop": "none", "intensity": {"mode": "none"}}

@@ -1,4 +1,4 @@
-"""Networks by name, built by MONAI. The one place that knows MONAI's constructor arguments."""
+"""Networks by name: our DynUNet, or MONAI's classes, whose constructor arguments only this module knows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 from voxelocity.core.region import Index3
+from voxelocity.step.dynunet import DynUNet
 
 Norm = Literal["instance", "batch"]
 
@@ -17,7 +18,7 @@ class NetworkConfig(Config):
     """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
 
     name: Literal["unet", "segresnet", "dynunet"]
-    """MONAI's class: UNet, SegResNet or DynUNet (the network of nnU-Net)."""
+    """MONAI's UNet, MONAI's SegResNet, or DynUNet, the network of nnU-Net."""
     widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
     """Feature channels of each level. SegResNet doubles from the first and only takes the number of levels."""
     strides: tuple[Index3, ...]
@@ -102,25 +103,24 @@ def _build_segresnet(config: NetworkConfig, num_channels: int, num_classes: int)
 
 
 def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
-    from monai.networks.nets import DynUNet
-
-    strides = ((1, 1, 1), *config.strides)
+    strides: list[Index3] = [(1, 1, 1), *config.strides]
     # A 3-wide kernel along an axis that was not yet down-sampled where others were would mix anisotropic distances.
-    kernels = [tuple(3 if all(s == 1 for s in stride) or s > 1 else 1 for s in stride) for stride in strides]
-    return _module(
-        DynUNet(
-            spatial_dims=3,
-            in_channels=num_channels,
-            out_channels=num_classes,
-            kernel_size=kernels,
-            strides=strides,
-            upsample_kernel_size=config.strides,
-            filters=config.widths,
-            norm_name=(config.norm.upper(), {"affine": True}),
-            dropout=config.dropout or None,
-            res_block=config.num_res_units > 0,
-        )
+    kernels = [(3, 3, 3) if set(stride) == {1} else _kernel(stride) for stride in strides]
+    return DynUNet(
+        num_channels=num_channels,
+        num_classes=num_classes,
+        kernels=kernels,
+        strides=strides,
+        widths=config.widths,
+        norm=config.norm,
+        dropout=config.dropout,
+        is_residual=config.num_res_units > 0,
     )
+
+
+def _kernel(stride: Index3) -> Index3:
+    x, y, z = (3 if s > 1 else 1 for s in stride)
+    return (x, y, z)
 
 
 def _module(network: Any) -> torch.nn.Module:

@@ -118,7 +118,6 @@ class TrainingStep:
         with span("forward", color="green"), autocast(self._precision, self.device), self._masks(step):
             logits = self._forward(image)
         with span("loss", color="lightgreen"):
-            # DynUNet stacks deeper outputs on axis 1 when supervised deeply; plain ones give (b, k, x, y, z).
             loss = self._loss(logits, label)
         with span("backward", color="blue"):
             self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -148,8 +148,16 @@ class FinalValidation:
                 raise _OutOfTimeError
 
         predictor = Predictor(network, spec, device=self._device, on_windows=check, warn=warn)
+        has_surface = self._size is None or self._size.surface
+        surface_s = 0.0 if self._cost is None else self._cost.surface_s
+
+        def may_measure_surface() -> bool:
+            return self._is_full or (has_surface and self._clock() + surface_s <= until_s)
+
         try:
-            for score, scan, prediction in score_cases(predictor, refs, spec, num_threads=self._num_threads):
+            for score, scan, prediction in score_cases(
+                predictor, refs, spec, num_threads=self._num_threads, may_measure_surface=may_measure_surface
+            ):
                 scores.append(score)
                 pictures.add(score, scan, prediction)
                 self._stop.check()
@@ -158,6 +166,9 @@ class FinalValidation:
                 f"train: the time budget was spent after {len(scores)} of {len(refs)} cases of the final validation; "
                 "the others have no scores"
             )
+        without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
+        if without:
+            warn(f"train: the time budget left no time for the surface distances of {_named(without)}")
         _tell_of_estimates(scores, warn)
         return scores
 
@@ -170,8 +181,11 @@ def full_command(folder: Path) -> str:
 def _tell_of_estimates(scores: list[CaseScore], warn: Callable[[str], None]) -> None:
     estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
     if estimated:
-        named = ", ".join([*estimated[:_NUM_NAMED], *(["..."] if len(estimated) > _NUM_NAMED else [])])
         warn(
             f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-            f"distances were taken from a part of its voxels: {named}; see hd95_estimated in scores.json"
+            f"distances were taken from a part of its voxels: {_named(estimated)}; see hd95_estimated in scores.json"
         )
+
+
+def _named(texts: Sequence[str]) -> str:
+    return ", ".join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])

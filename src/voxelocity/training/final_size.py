@@ -22,11 +22,13 @@ class FinalSize:
     Attributes:
         window: how volumes are covered.
         num_cases: of all, evenly chosen.
+        surface: whether surface distances are measured.
         seconds: it is expected to take.
     """
 
     window: WindowConfig
     num_cases: int
+    surface: bool
     seconds: float
 
     def differences(self, full: WindowConfig, num_cases: int) -> str:
@@ -37,6 +39,8 @@ class FinalSize:
             parts.append(f"mirroring {fewer} instead of over {_axes_text(full.mirror_axes)}")
         if self.window.overlap != full.overlap:
             parts.append(f"windows overlap by {self.window.overlap:.0%} instead of {full.overlap:.0%}")
+        if not self.surface:
+            parts.append("no surface distances")
         if self.num_cases < num_cases:
             parts.append(f"{self.num_cases} of {num_cases} cases")
         return ", ".join(parts)
@@ -48,12 +52,13 @@ class ValidationCost:
     Args:
         shapes: of the prepared cases, in voxels.
         window_s: one window in one forward pass.
-        other_s: all else for all cases: decoding, preparing, putting back, scoring.
+        other_s: all else for all cases, except surface distances: decoding, preparing, putting back, counting voxels.
+        surface_s: surface distances of all cases.
     """
 
-    def __init__(self, shapes: Sequence[Index3], *, window_s: float, other_s: float) -> None:
+    def __init__(self, shapes: Sequence[Index3], *, window_s: float, other_s: float, surface_s: float = 0.0) -> None:
         self._shapes = tuple(shapes)
-        self._rehearsed_s, self._other_s = max(window_s, 1e-9), other_s
+        self._rehearsed_s, self._other_s, self._surface_s = max(window_s, 1e-9), other_s, surface_s
         self._measured: list[float] = []
 
     @property
@@ -65,11 +70,20 @@ class ValidationCost:
         """Seconds of one window in one forward pass."""
         return fmean(self._measured) if self._measured else self._rehearsed_s
 
-    def seconds(self, window: WindowConfig, *, num_cases: int | None = None) -> float:
-        """What validating so many of the cases is expected to take, all of them if not given."""
-        window_s = self.window_s
+    @property
+    def surface_s(self) -> float:
+        """Seconds of the surface distances of one case."""
+        return self._surface_s * self._mood / self.num_cases
+
+    @property
+    def _mood(self) -> float:
         # A machine that became busier or quieter did so for all of the work.
-        other_s = self._other_s * window_s / self._rehearsed_s
+        return self.window_s / self._rehearsed_s
+
+    def seconds(self, window: WindowConfig, *, num_cases: int | None = None, surface: bool = True) -> float:
+        """What validating this many cases is expected to take, all of them if not given."""
+        window_s = self.window_s
+        other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._mood
         share = 1.0 if num_cases is None else num_cases / self.num_cases
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
@@ -78,16 +92,18 @@ class ValidationCost:
         self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
 
     def largest(self, full: WindowConfig, available_s: float) -> FinalSize:
-        """The best validation that is expected to fit: cheaper windows first, and only then fewer cases.
+        """The best validation that is expected to fit: cheaper windows, then no surface distances, then fewer cases.
 
         One case in the cheapest way is the least, also where that does not fit.
         """
-        for window in _cheaper_and_cheaper(full):
-            seconds = self.seconds(window)
+        *windows, cheapest = _cheaper_and_cheaper(full)
+        for window, surface in [*((window, True) for window in windows), (cheapest, True), (cheapest, False)]:
+            seconds = self.seconds(window, surface=surface)
             if seconds <= available_s:
-                return FinalSize(window=window, num_cases=self.num_cases, seconds=seconds)
+                return FinalSize(window=window, num_cases=self.num_cases, surface=surface, seconds=seconds)
         num_cases = max(1, int(self.num_cases * available_s / seconds))
-        return FinalSize(window=window, num_cases=num_cases, seconds=self.seconds(window, num_cases=num_cases))
+        seconds = self.seconds(cheapest, num_cases=num_cases, surface=False)
+        return FinalSize(window=cheapest, num_cases=num_cases, surface=False, seconds=seconds)
 
 
 def num_passes(shapes: Sequence[Index3], window: WindowConfig) -> int:

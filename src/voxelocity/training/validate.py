@@ -58,9 +58,21 @@ def validate_prepared(
 
 
 def score_cases(
-    predictor: Predictor, refs: Sequence[VolumeRef], spec: ModelSpec, *, num_threads: int
+    predictor: Predictor,
+    refs: Sequence[VolumeRef],
+    spec: ModelSpec,
+    *,
+    num_threads: int,
+    may_measure_surface: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[CaseScore, Volume, ClassIndices]]:
     """Dice and surface distance of each case on the scan's own grid, against the label file itself.
+
+    Args:
+        predictor: of the trained network.
+        refs: the cases.
+        spec: what the network expects.
+        num_threads: that load cases.
+        may_measure_surface: asked after each prediction; where it says no, the score has no surface distances.
 
     Yields:
         The score, the scan as decoded, and the predicted class indices (x, y, z).
@@ -68,7 +80,12 @@ def score_cases(
     for scan, prediction in predictor.stream(refs, num_threads=num_threads):
         assert scan.label is not None, "validation cases have labels"
         score = case_score(
-            scan.case_id, prediction, scan.label, class_names=spec.class_names, spacing_mm=scan.grid.spacing_mm
+            scan.case_id,
+            prediction,
+            scan.label,
+            class_names=spec.class_names,
+            spacing_mm=scan.grid.spacing_mm,
+            surface=may_measure_surface(),
         )
         yield score, scan, prediction
 
@@ -113,21 +130,23 @@ def rehearse(
     else:
         volume = cases[smallest].load()
     window_s = predictor.window_seconds(volume, limit_s=limit_s - (clock() - begin_s), clock=clock)
-    finish_s = _score_seconds(volume, spec, clock=clock)
+    finish_s, surface_s = (_score_seconds(volume, spec, surface=surface, clock=clock) for surface in (False, True))
     if clock() - begin_s < limit_s:
         finish_s += _restore_seconds(volume, len(spec.labels), clock=clock)
+    larger = sum(sizes) / sizes[smallest]
     return ValidationCost(
-        shapes, window_s=window_s, other_s=load_s * len(shapes) + finish_s * sum(sizes) / sizes[smallest]
+        shapes, window_s=window_s, other_s=load_s * len(shapes) + finish_s * larger, surface_s=surface_s * larger
     )
 
 
-def _score_seconds(volume: Volume, spec: ModelSpec, *, clock: Clock) -> float:
-    """What scoring a case takes, from the part of it around the middle of its foreground."""
+def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clock) -> float:
+    """What scoring a case takes, with or without surfaces, from the part around the middle of its foreground."""
     assert volume.label is not None, "validation cases have labels"
     label = np.asarray(volume.label)
     part = _around_the_middle(label)
+    moved = np.roll(part, 1, axis=0)
     start_s = clock()
-    case_score("", np.roll(part, 1, axis=0), part, class_names=spec.class_names, spacing_mm=volume.grid.spacing_mm)
+    case_score("", moved, part, class_names=spec.class_names, spacing_mm=volume.grid.spacing_mm, surface=surface)
     seconds = clock() - start_s
     return seconds * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
 

@@ -1,0 +1,138 @@
+"""DynUNet, the network of nnU-Net, without MONAI: importing MONAI takes seconds that a run would spend before its first
+step (`docs/log.md`). The names of its parts and its initial weights are those of MONAI's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from voxelocity.core.region import Index3
+
+_NORMS = {"instance": nn.InstanceNorm3d, "batch": nn.BatchNorm3d}
+_SLOPE = 0.01
+
+
+class DynUNet(nn.Module):
+    """U-Net whose kernels and strides are chosen level by level (Isensee et al., Nature Methods 18, 2021).
+
+    Maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z).
+
+    Args:
+        num_channels: of the image.
+        num_classes: of the logits.
+        kernels: of the convolutions of each level, finest first; 1 or 3 along each axis.
+        strides: of the first convolution of each level, finest first; the first is (1, 1, 1).
+        widths: feature channels of each level; at least three levels.
+        norm: normalization after each convolution.
+        dropout: share of features dropped after each convolution while training.
+        is_residual: use residual blocks on the way down.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_channels: int,
+        num_classes: int,
+        kernels: Sequence[Index3],
+        strides: Sequence[Index3],
+        widths: Sequence[int],
+        norm: Literal["instance", "batch"],
+        dropout: float,
+        is_residual: bool,
+    ) -> None:
+        super().__init__()
+        down = [
+            _Block(before, after, kernel, stride, norm=norm, dropout=dropout, is_residual=is_residual)
+            for before, after, kernel, stride in zip((num_channels, *widths), widths, kernels, strides, strict=False)
+        ]
+        self.input_block = down[0]
+        self.downsamples = nn.ModuleList(down[1:-1])
+        self.bottleneck = down[-1]
+        self.upsamples = nn.ModuleList(
+            _UpBlock(widths[level + 1], widths[level], kernels[level + 1], strides[level + 1], norm, dropout)
+            for level in reversed(range(len(widths) - 1))
+        )
+        self.output_block = nn.Sequential()
+        self.output_block.add_module(
+            "conv", _conv(nn.Conv3d, widths[0], num_classes, (1, 1, 1), (1, 1, 1), dropout, bias=True)
+        )
+        self.apply(_initialize)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        skips = [self.input_block(image)]
+        for downsample in self.downsamples:
+            skips.append(downsample(skips[-1]))
+        features = self.bottleneck(skips[-1])
+        for upsample in self.upsamples:
+            features = upsample(features, skips.pop())
+        logits: torch.Tensor = self.output_block(features)
+        return logits
+
+
+class _Block(nn.Module):
+    """Two convolutions, each normalized; the first has the stride."""
+
+    def __init__(
+        self, before: int, after: int, kernel: Index3, stride: Index3, *, norm: str, dropout: float, is_residual: bool
+    ) -> None:
+        super().__init__()
+        self.conv1 = _conv(nn.Conv3d, before, after, kernel, stride, dropout)
+        self.conv2 = _conv(nn.Conv3d, after, after, kernel, (1, 1, 1), dropout)
+        self.lrelu = nn.LeakyReLU(_SLOPE, inplace=True)
+        self.norm1, self.norm2 = (_NORMS[norm](after, affine=True) for _ in range(2))
+        self.is_residual = is_residual
+        self.conv3: nn.Module = nn.Identity()
+        self.norm3: nn.Module = nn.Identity()
+        if is_residual and (before != after or stride != (1, 1, 1)):
+            self.conv3 = _conv(nn.Conv3d, before, after, (1, 1, 1), stride, dropout)
+            self.norm3 = _NORMS[norm](after, affine=True)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        inner = self.lrelu(self.norm1(self.conv1(features)))
+        inner = self.norm2(self.conv2(inner))
+        if self.is_residual:
+            inner += self.norm3(self.conv3(features))
+        result: torch.Tensor = self.lrelu(inner)
+        return result
+
+
+class _UpBlock(nn.Module):
+    """Features brought to the finer level, joined with what that level had on the way down."""
+
+    def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.transp_conv = _conv(nn.ConvTranspose3d, before, after, stride, stride, dropout)
+        self.conv_block = _Block(2 * after, after, kernel, (1, 1, 1), norm=norm, dropout=dropout, is_residual=False)
+
+    def forward(self, features: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        joined: torch.Tensor = self.conv_block(torch.cat((self.transp_conv(features), skip), dim=1))
+        return joined
+
+
+def _conv(
+    kind: type[nn.Conv3d] | type[nn.ConvTranspose3d],
+    before: int,
+    after: int,
+    kernel: Index3,
+    stride: Index3,
+    dropout: float,
+    *,
+    bias: bool = False,
+) -> nn.Sequential:
+    x, y, z = ((k - s + 1) // 2 for k, s in zip(kernel, stride, strict=True))
+    layers = nn.Sequential()
+    layers.add_module("conv", kind(before, after, kernel, stride, (x, y, z), bias=bias))
+    if dropout:
+        layers.add_module("dropout", nn.Dropout(dropout))
+    return layers
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv3d | nn.ConvTranspose3d):
+        nn.init.kaiming_normal_(module.weight, a=_SLOPE)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,6 +1,6 @@
 """Every Triton kernel compiled ahead for sm_80 and sm_90, and what it takes of the machine; needs no GPU.
 
-    python benchmarks/triton_kernels.py [--out FILE]
+    python benchmarks/triton_kernels.py [--out FILE] [--architecture 90]
 
 Registers and spills are what ptxas reports for the code that Triton would load. Writes `results/triton_kernels.json`.
 """
@@ -168,8 +168,10 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the Triton kernels ahead and record what they take.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "triton_kernels.json")
+    parser.add_argument("--architecture", type=int, choices=ARCHITECTURES, help="only this one")
     options = parser.parse_args()
-    rows = [compiled(variant, architecture) for architecture in ARCHITECTURES for variant in variants()]
+    architectures = ARCHITECTURES if options.architecture is None else (options.architecture,)
+    rows = [compiled(variant, architecture) for architecture in architectures for variant in variants()]
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "

@@ -60,6 +60,7 @@ def refs(tmp_path_factory):
     return make_phantoms(phantoms, tmp_path_factory.mktemp("phantoms"))
 
 
+@pytest.mark.nightly
 def test_a_stream_gives_the_same_batches_each_time_it_is_opened(refs):
     dataset = side.cached("monai.data", refs, side.whole("spleen", PATCH))
     stream = side.stream("monai.data", "ThreadDataLoader", dataset, batch_size=2, num_workers=0)
@@ -101,7 +102,7 @@ def test_batches_that_differ_are_refused(mine, text):
         side.parity(mine, batch(), "a pair")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("module", ["voxelocity.monai", "monai.data"])
 def test_a_drop_in_cache_takes_memory(module, tmp_path):
     phantoms = PhantomSet(kind="ct", shape=(160, 160, 120), num_cases=1, spacing_mm=(1.5, 1.5, 2.0))

@@ -56,7 +56,7 @@ def test_losses_that_are_no_numbers_are_equal_to_none(curves):
     assert curves._relative(1.5, 1.0) == 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_drop_in_trains_to_the_losses_of_monai(curves, tmp_path):
     threads = torch.get_num_threads()
     try:

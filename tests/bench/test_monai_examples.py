@@ -59,6 +59,7 @@ figures = ("seconds_to_fill_cache", "seconds_per_epoch", "samples_per_s", "mean_
 """
 
 
+@pytest.mark.nightly
 def test_both_scripts_are_run_on_a_decathlon_folder_and_recorded(examples, tmp_path, monkeypatch):
     folder = tmp_path / "examples" / "monai" / "spleen"
     folder.mkdir(parents=True)

@@ -67,6 +67,7 @@ def test_the_commands_are_those_that_a_person_gives(own_cost):
     assert own_cost.diagnose(Path("out"))[1:] == ["-m", "voxelocity", "diagnose", "-o", "out"]
 
 
+@pytest.mark.nightly
 def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
     asked = []
 

@@ -41,7 +41,7 @@ def quick(name, work):
     return record
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_a_scenario_records_all_its_sides(name, work):
     record = quick(name, work)
@@ -61,7 +61,7 @@ def test_a_scenario_records_all_its_sides(name, work):
             assert "median" not in side or side["low"] <= side["median"] <= side["high"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, monkeypatch):
     modules = {module for needed in PEERS.values() for module in needed}

@@ -9,7 +9,7 @@ from voxelocity.bench.sharing import grown_bytes
 PHANTOMS = PhantomSet(kind="ct", shape=(256, 256, 128), num_cases=1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_processes_over_mapped_entries_take_the_memory_of_one(tmp_path):
     refs = make_phantoms(PHANTOMS, tmp_path)
     cache = {"tier": "disk", "folder": str(tmp_path / "cache")}
@@ -20,7 +20,7 @@ def test_two_processes_over_mapped_entries_take_the_memory_of_one(tmp_path):
     assert voxel_bytes * 0.9 < grown < voxel_bytes * 1.6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", MONAI_FORMS.values())
 def test_a_cache_dataset_takes_memory_in_every_form_wherever_it_keeps_its_items(form, tmp_path):
     import psutil

@@ -32,6 +32,7 @@ def run(tmp_path):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_the_split_is_set_beside_the_seconds_of_the_process(time_split, run):
     found = time_split.split_of(run, 10.4)
     assert found["reported_s"] == pytest.approx(10.0)
@@ -44,6 +45,7 @@ def test_the_split_is_set_beside_the_seconds_of_the_process(time_split, run):
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_a_run_is_stopped_after_some_steps_and_resumed(time_split, run, monkeypatch):
     calls = []
     # A process that ends with 130 on Ctrl-C, as `voxelocity train` does.

@@ -135,7 +135,7 @@ def test_a_scan_found_broken_while_caching_can_be_mended_and_the_same_command_go
         (own_msd / name).write_bytes(content)
     mended = train(own_msd, tmp_path / "run", *sets)
     assert mended.status == 0, mended.err
-    assert "going on with the unfinished run" in mended.out
+    assert "resuming the unfinished run" in mended.out
     assert (tmp_path / "run" / "report.html").exists()
 
 
@@ -262,8 +262,8 @@ def test_report_needs_a_run(voxelocity, tmp_path):
 @pytest.mark.parametrize(
     ("max_bytes", "said"),
     [
-        (2**30, "going on in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"),
-        (0, "going on without more: cases not in the cache are prepared again"),
+        (2**30, "continuing in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"),
+        (0, "continuing without more: cases not in the cache are prepared again"),
     ],
 )
 def test_a_full_disk_costs_the_cache_and_not_the_run(train, tiny_msd, tmp_path, monkeypatch, max_bytes, said):

@@ -113,7 +113,7 @@ def test_the_scripts_differ_in_nothing_but_import_lines(name):
     assert plain != fast
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "options"), [("spleen", ()), ("spleen", ("--optimizer", "novograd")), ("brats", ())])
 def test_both_scripts_train_to_the_same_losses_and_scores(name, options, data, tmp_path):
     losses, scores, summary = run(name, "monai", data, tmp_path / "monai", *options)
@@ -127,7 +127,7 @@ def test_both_scripts_train_to_the_same_losses_and_scores(name, options, data, t
     assert own_summary["samples_per_s"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_another_seed_trains_to_other_losses(data, tmp_path):
     losses, _, _ = run("spleen", "monai", data, tmp_path / "0")
     others, _, _ = run("spleen", "monai", data, tmp_path / "1", "--seed", 1)

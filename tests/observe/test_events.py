@@ -85,7 +85,7 @@ def test_fields_of_the_log_itself_cannot_be_given(path):
 def test_new_log_refuses_a_file_with_events(path):
     with EventLog(path) as log:
         log.write("start")
-    with pytest.raises(OutputError, match=r"already holds events; go on with EventLog\.resume"):
+    with pytest.raises(OutputError, match=r"already holds events; continue with EventLog\.resume"):
         EventLog(path)
     assert len(read_events(path)) == 1
 

@@ -181,7 +181,7 @@ def test_an_interrupted_run_says_how_to_go_on(write, events, tmp_path):
     stop = {"event": "interrupted", "time_s": 60.0, "signal": 2}
     page = draw(write(events=[*events[:40], stop]), tmp_path / "r.html")
     assert "Interrupted by Ctrl-C" in page.words
-    assert "the same command goes on from there" in page.words
+    assert "the same command continues from there" in page.words
 
 
 def test_a_run_stopped_before_its_first_step_claims_no_saved_state(write, events, tmp_path):

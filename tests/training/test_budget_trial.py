@@ -41,9 +41,9 @@ def large_msd(tmp_path_factory):
 
 
 @pytest.mark.nightly
-# Imports, planning and preparing take 25 s of one core, which on two cores that eight others use are two minutes.
-@pytest.mark.parametrize(("num_busy", "budget_s"), [(0, 60.0), (8, 300.0)])
-def test_a_run_of_large_cases_ends_within_its_budget(large_msd, tmp_path, num_busy, budget_s):
+@pytest.mark.parametrize("num_busy", [0, 8])
+def test_a_run_of_large_cases_ends_within_its_budget(large_msd, tmp_path, num_busy):
+    budget_s = 60.0
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_busy)]
     try:
         begin_s = time.monotonic()

@@ -80,7 +80,7 @@ def test_a_kill_while_caching_leaves_nothing_that_misleads_the_next_run(
 
     ended = voxelocity(*command)
     assert ended.status == 0, ended.err
-    assert "going on with the unfinished run" in ended.out
+    assert "resuming the unfinished run" in ended.out
     assert f"{len(whole)} of them found ready" in ended.out
     tier = DiskTier(cache)
     assert len(tier.keys()) == 6

@@ -103,4 +103,4 @@ def test_a_picture_that_cannot_be_written_is_told_once_and_the_run_goes_on(run, 
             while not picture._drawing.done():
                 pass
     assert len(told) == 1
-    assert "the run goes on without its picture" in told[0]
+    assert "the run continues without its picture" in told[0]

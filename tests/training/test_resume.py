@@ -198,7 +198,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(whole_run, run_i
     assert run_in(run, plan).step == 6
     (warning,) = events(run, "warning")
     assert str(newest) in warning["text"]
-    assert "going on from step_000000002.pt" in warning["text"]
+    assert "resuming from step_000000002.pt" in warning["text"]
     assert_same_weights(run, whole_run)
 
 
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_holds_something_else_is_passed_over(whole_run, run_in
     torch.save({"a": 1}, newest)
     assert run_in(run, resume=True).step == 6
     (warning,) = events(run, "warning")
-    assert f"{newest} cannot be used and is removed; going on from step_000000003.pt" in warning["text"]
+    assert f"{newest} cannot be used and is removed; resuming from step_000000003.pt" in warning["text"]
     assert_same_weights(run, whole_run)
 
 
@@ -348,7 +348,7 @@ def test_going_on_on_another_device_is_allowed_and_said(run_in, stop_after, tmp_
     (run / "run.yaml").write_text(record.replace("\ndevice: cpu\n", "\ndevice: cuda\n"))
     assert run_in(run, resume=True).step == 6
     (warning,) = events(run, "warning")
-    assert "begun on cuda and goes on on cpu with the same plan" in warning["text"]
+    assert "started on cuda and continues on cpu with the same plan" in warning["text"]
 
 
 def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_in, tmp_path):

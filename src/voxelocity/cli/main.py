@@ -122,7 +122,7 @@ def main() -> None:
         what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
         _end(
             f"{what} while writing {error.filename or 'a file'}; free some, then give the same "
-            "command again: a run goes on from its last checkpoint",
+            "command again: a run resumes from its last checkpoint",
             1,
         )
 

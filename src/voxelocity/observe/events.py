@@ -52,7 +52,7 @@ class EventLog:
         if os.fstat(self._descriptor).st_size:
             self.close()
             raise OutputError(
-                f"observe.events: {path} already holds events; go on with EventLog.resume, or choose another file"
+                f"observe.events: {path} already holds events; continue with EventLog.resume, or choose another file"
             )
 
     @classmethod

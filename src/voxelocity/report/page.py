@@ -112,7 +112,7 @@ def _notices(run: RunFacts) -> list[str]:
     if run.status == "interrupted" and run.step == 0:
         notices.append("This run was stopped before its first training step; the same command trains it.")
     elif run.status == "interrupted":
-        notices.append("This run was stopped and has saved its state; the same command goes on from there.")
+        notices.append("This run was stopped and has saved its state; the same command continues from there.")
     return notices
 
 

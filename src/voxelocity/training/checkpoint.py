@@ -45,7 +45,7 @@ class Checkpoints:
                 raise
             raise OutputError(
                 f"train: cannot write the checkpoint {path} ({error.strerror}); free the path, then give the same "
-                "command again: the run goes on from its last checkpoint"
+                "command again: the run resumes from its last checkpoint"
             ) from error
         for old in self.paths()[: -self._keep]:
             old.unlink(missing_ok=True)

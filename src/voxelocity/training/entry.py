@@ -133,7 +133,7 @@ def train(
             # Only now, so that a mistake in the new command costs nobody the old run.
             folder.clear()
         if begun is not None:
-            doing = "validating the finished run" if is_finished else "going on with the unfinished run"
+            doing = "validating the finished run" if is_finished else "resuming the unfinished run"
             console.print(f"{doing} in {folder.path}", highlight=False)
         else:
             console.print(plan_table(planned.choices))
@@ -163,8 +163,8 @@ def train(
                     run.warn(notice)
                 if begun is not None and begun.device not in ("", planned.machine.device):
                     run.warn(
-                        f"train: the run was begun on {begun.device} and goes on on {planned.machine.device} with the "
-                        "same plan; its weights are not bit for bit those of a run on one device"
+                        f"train: the run was started on {begun.device} and continues on {planned.machine.device} with "
+                        "the same plan; its weights are not bit for bit those of a run on one device"
                     )
                 return run.validate_again() if is_finished else run.execute()
 
@@ -228,7 +228,7 @@ def _same_data(folder: RunFolder, begun: Begun, cases: Cases) -> Cases:
 
 def _refuse_options(folder: RunFolder, lines: Sequence[str]) -> InputError:
     return InputError(
-        f"train: --resume goes on with the run in {folder.path} as it was begun, but was given {in_short(lines)}; "
+        f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
         "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
     )
 
@@ -245,7 +245,7 @@ def _check_same_plan(folder: RunFolder, begun: Begun, planned: Planned) -> None:
     if lines:
         raise InputError(
             f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
-            "go on with its own plan by --resume, or replace it with --overwrite"
+            "continue with its own plan by --resume, or replace it with --overwrite"
         )
 
 

@@ -72,7 +72,7 @@ class ProgressPicture:
             render_progress_png(facts, self._path)
         except OutputError as error:
             self._is_broken = True
-            self._warn(f"{error}; the run goes on without its picture")
+            self._warn(f"{error}; the run continues without its picture")
             return
         self._log.write("picture", seconds=self._clock() - start_s)
 

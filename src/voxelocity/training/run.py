@@ -196,7 +196,7 @@ class Run:
             return training, LoopState()
         saved, path, damaged = latest
         for file in damaged:
-            self.warn(f"train: the checkpoint {file} cannot be used and is removed; going on from {path.name}")
+            self.warn(f"train: the checkpoint {file} cannot be used and is removed; resuming from {path.name}")
             # Left there, it would count among the newest and push good ones out.
             file.unlink(missing_ok=True)
         training.load_state(saved["training"])
@@ -338,7 +338,7 @@ class Run:
         else:
             text = (
                 f"{begin} at step {step}; everything is saved in {self.folder.path}; "
-                "the same command with --resume goes on from there"
+                "the same command with --resume continues from there"
             )
         return InterruptedRunError(text, signal_number=number)
 

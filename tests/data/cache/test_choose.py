@@ -48,8 +48,8 @@ def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_pa
     assert (memory.get("a").load().image == 3).all()
     assert told[0] == (
         f"cache.{tier}: no space in {tmp_path / 'disk'} (No space left on device); free some space or set "
-        "data.cache.folder to another disk; going on in memory, up to data.cache.max_bytes: what is kept there is made "
-        "again in the next run"
+        "data.cache.folder to another disk; continuing in memory, up to data.cache.max_bytes: what is kept there is "
+        "made again in the next run"
     )
     with pytest.raises(CacheFullError, match=rf"cache\.{tier}: no space in .*; free some space or set data\.cache"):
         open_tier(config(tier, tmp_path, max_bytes=0), pytest.fail)

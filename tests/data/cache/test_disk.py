@@ -371,15 +371,30 @@ def test_on_a_network_a_file_that_is_cut_or_replaced_under_a_volume_is_an_error_
 
 
 def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(entry_files, "file_system_of", lambda _: "nfs4")
     tier = DiskTier(tmp_path)
     tier.put(KEY, make_volume())
-    errors = [OSError(errno.ESTALE, "it was replaced while it was in use")] * 2
-    read = tier._read
-    monkeypatch.setattr(tier, "_read", lambda key: read(key) if not errors else (_ for _ in ()).throw(errors.pop()))
-    assert_same(tier.get(KEY).load(), make_volume())
-    errors += [OSError(errno.ESTALE, "it was replaced while it was in use")] * 3
-    with pytest.raises(CacheError, match="replaced while it was in use"):
-        tier.get(KEY)
+    open_entry, num_replaced = tier._files.open, 0
+
+    def open_and_replace(key):
+        nonlocal num_replaced
+        content = open_entry(key)
+        if num_replaced:
+            num_replaced -= 1
+            tier.put(KEY, make_volume())
+        return content
+
+    monkeypatch.setattr(tier._files, "open", open_and_replace)
+    for read in (lambda: tier.get(KEY), lambda: list(tier.verify(full=True))):
+        num_replaced = 2
+        assert read() is not None
+        num_replaced = 3
+        with pytest.raises(CacheError, match="replaced while it was in use"):
+            read()
+    got = tier.get(KEY)
+    tier.put(KEY, make_volume())
+    num_replaced = 2
+    assert_same(got.load(), make_volume())
 
 
 def limited(folder, told=None, num_entries=3):

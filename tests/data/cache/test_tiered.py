@@ -66,8 +66,8 @@ def test_when_the_budget_is_used_up_the_cache_goes_on_behind_it_and_says_so_once
     assert values(tier, [f"k{n}" for n in range(5)]) == {f"k{n}": n for n in range(5)}
     assert on_disk(tmp_path) == ["k2", "k3", "k4"]
     assert machine.told == [
-        "cache: the memory tier has no room for case 'case_2' (0.0 MB); the cache goes on in the disk tier in X, which "
-        "is slower to read"
+        "cache: the memory tier has no room for case 'case_2' (0.0 MB); the cache continues in the disk tier in X, "
+        "which is slower to read"
     ]
 
 
@@ -82,7 +82,7 @@ def test_when_memory_runs_low_new_entries_go_behind_and_old_ones_move_there(cach
     assert machine.told == [
         "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; 0.0 MB of prepared cases moved "
         "to the disk tier in X, and more may follow",
-        "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; the cache goes on in the "
+        "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; the cache continues in the "
         "disk tier in X, which is slower to read",
     ]
 
@@ -151,7 +151,7 @@ def test_front_that_is_full_for_a_reason_of_its_own_is_told_with_that_reason(cac
     assert on_disk(tmp_path) == ["a"]
     assert values(tier, ["a"]) == {"a": 3}
     assert machine.told == [
-        "cache.shared: no space in /dev/shm; the cache goes on in the disk tier in X, which is slower to read"
+        "cache.shared: no space in /dev/shm; the cache continues in the disk tier in X, which is slower to read"
     ]
 
 

@@ -101,7 +101,7 @@ def test_a_disk_that_gets_full_while_building_is_told_once_and_keeps_what_it_hol
     assert 0 < first["num_kept"] < 5
     (warning,) = first["warnings"]
     assert "no space" in warning
-    assert "free some space or set data.cache.folder to another disk; going on without more" in warning
+    assert "free some space or set data.cache.folder to another disk; continuing without more" in warning
     worker.ask(config, blob_refs, place, num_threads=1)
     again = worker.hear()
     assert again["num_found"] == first["num_kept"], "what was kept is whole"
@@ -124,10 +124,10 @@ def test_a_file_system_in_memory_that_gets_full_goes_on_behind_or_without_more(
     (warning,) = answer["warnings"]
     if has_folder:
         assert answer["num_kept"] == 5
-        assert f"the cache goes on in the disk tier in {folder}" in warning
+        assert f"the cache continues in the disk tier in {folder}" in warning
     else:
         assert 0 < answer["num_kept"] < 5
         assert "cache.shared: no space for case" in warning
-        assert "going on without more" in warning
+        assert "continuing without more" in warning
     worker.ask(config, blob_refs, disk, num_steps=6)
     assert worker.hear()["digests"] == drawn(NotedCases(blob_refs, data_config("none")), config)

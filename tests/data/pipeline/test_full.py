@@ -70,10 +70,10 @@ def take(refs, config, count, full=None):
 @pytest.mark.parametrize(
     ("tier", "changes", "said", "num_kept"),
     [
-        ("disk", {"max_bytes": 0}, ["cache.disk: no space for case", "going on without more"], NUM_KEPT),
-        ("lmdb", {"max_bytes": 0}, ["cache.lmdb: no space in", "going on without more"], NUM_KEPT),
-        ("lmdb", {}, ["cache.lmdb: no space in", "going on in memory"], 5),
-        ("memory", {"folder": ""}, ["cache.shared: no space for case", "going on without more"], NUM_KEPT),
+        ("disk", {"max_bytes": 0}, ["cache.disk: no space for case", "continuing without more"], NUM_KEPT),
+        ("lmdb", {"max_bytes": 0}, ["cache.lmdb: no space in", "continuing without more"], NUM_KEPT),
+        ("lmdb", {}, ["cache.lmdb: no space in", "continuing in memory"], 5),
+        ("memory", {"folder": ""}, ["cache.shared: no space for case", "continuing without more"], NUM_KEPT),
     ],
 )
 def test_a_place_that_gets_full_is_told_and_the_batches_stay_the_same(

@@ -97,7 +97,7 @@ def test_a_disk_that_gets_full_is_told_once_and_what_is_kept_is_still_used(blob_
     again, _ = fill(cases.part([0, 1, 2, 3, 4]))
     assert (again.num_found, again.num_prepared) == (2, 3)
     assert len(warnings) == 1
-    assert "no space left in the folder x; going on without more: cases not in the cache are prepared" in warnings[0]
+    assert "no space left in the folder x; continuing without more: cases not in the cache are prepared" in warnings[0]
 
 
 def test_a_disk_that_is_full_from_the_start_is_told_and_cases_are_prepared_each_time(
@@ -112,8 +112,8 @@ def test_a_disk_that_is_full_from_the_start_is_told_and_cases_are_prepared_each_
     assert prepared(blob_refs, config, warnings)[0].image.any()
     assert len(warnings) == 1
     assert warnings[0].endswith(
-        "set data.cache.folder to another disk; going on without a cache: cases are prepared again each time they are "
-        "used"
+        "set data.cache.folder to another disk; continuing without a cache: cases are prepared again each time they "
+        "are used"
     )
 
 
@@ -219,7 +219,7 @@ def test_when_memory_is_low_filling_goes_on_behind_it_and_says_so_once(blob_refs
     for index in range(5):
         np.testing.assert_array_equal(cases[index].image, again[index].image)
     assert len(warnings) == 1
-    assert f"the cache goes on in the disk tier in {config.cache.folder}" in warnings[0]
+    assert f"the cache continues in the disk tier in {config.cache.folder}" in warnings[0]
 
 
 def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(blob_refs, data_config, monkeypatch):
@@ -231,7 +231,7 @@ def test_when_memory_is_low_and_nothing_is_behind_the_run_goes_on_without_more(b
     assert (facts.num_prepared, facts.num_kept) == (5, 0)
     assert len(warnings) == 1
     assert "memory runs low" in warnings[0]
-    assert "free some, or name a cache folder; going on without more: cases not in the cache are" in warnings[0]
+    assert "free some, or name a cache folder; continuing without more: cases not in the cache are" in warnings[0]
 
 
 def test_an_entry_that_cannot_be_removed_does_not_end_the_run(blob_refs, data_config, monkeypatch):

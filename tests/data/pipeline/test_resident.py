@@ -86,7 +86,7 @@ def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_
         cases = prepared_of(blob_refs, in_front(2**40), told)
         assert isinstance(open_resident_supply(cases, 2**40, CPU), WholeSupply)
     assert told == [
-        "cache.device: cpu has no 1099.5 GB left; lower data.cache.device_max_bytes; going on with cases copied from "
+        "cache.device: cpu has no 1099.5 GB left; lower data.cache.device_max_bytes; continuing with cases copied from "
         "the tier behind it for each batch"
     ]
 
@@ -99,7 +99,7 @@ def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_fro
     if kind is WholeSupply:
         assert told == [
             "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave the network less than half "
-            "of them; lower data.cache.device_max_bytes; going on with cases copied from the tier behind it for each "
+            "of them; lower data.cache.device_max_bytes; continuing with cases copied from the tier behind it for each "
             "batch"
         ]
 

@@ -167,7 +167,7 @@ def test_room_that_a_rotating_cache_makes_is_used_again_after_it_was_full(blob_r
     kept = {case for case in range(5) if cases._keeper.get(cases._keys[case]) is not None}
     assert len(kept & held) >= 2, "cases that came after the first was dropped"
     assert told == [
-        "cache: full; going on without more: cases not in the cache are prepared again each time they are used"
+        "cache: full; continuing without more: cases not in the cache are prepared again each time they are used"
     ]
 
 

@@ -55,7 +55,7 @@ def test_a_resumed_run_that_comes_to_nothing_leaves_the_record_as_it_was(tell, f
 def test_a_sink_that_fails_is_told_of_once_and_left_alone(tell, first_session, fails_at):
     sink = Listener(fails_at)
     assert tell(sink, first_session) == [
-        "sinks: listener is left out from now on (OSError: no route to host); the run goes on, and its own folder "
+        "sinks: listener is left out from now on (OSError: no route to host); the run continues, and its own folder "
         "holds everything"
     ]
     assert sink.calls.count(fails_at) == 1
@@ -115,7 +115,7 @@ def test_a_sink_that_falls_too_far_behind_is_given_up(start, first_session, monk
             outlets.write(event)
         sink.release.set()
     assert warnings == [
-        "sinks: listener is left out from now on (it is 3 events behind); the run goes on, and its own folder holds "
+        "sinks: listener is left out from now on (it is 3 events behind); the run continues, and its own folder holds "
         "everything"
     ]
     outlets._outlets[0]._thread.join(timeout=60)

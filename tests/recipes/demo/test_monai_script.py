@@ -37,6 +37,7 @@ def run(phantoms: Path, out: Path, *arguments: str, changes: dict[str, Any] = SM
     return record
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("recipe", ["plain", "fast"])
 def test_two_epochs_give_a_complete_record(phantoms: Path, tmp_path: Path, recipe: str) -> None:
     options = ("--recipe", recipe, "--target-dice", "1.0", "--max-epochs", "2", "--seed", "3")
@@ -59,6 +60,7 @@ def test_two_epochs_give_a_complete_record(phantoms: Path, tmp_path: Path, recip
     json.dumps(record)
 
 
+@pytest.mark.nightly
 def test_training_stops_at_the_validation_that_reaches_the_target(phantoms: Path, tmp_path: Path) -> None:
     changes = SMALL | {"epochs_per_validation": 1, "num_workers": 0}
     record = run(phantoms, tmp_path / "result.json", "--target-dice", "0.0", "--max-epochs", "9", changes=changes)

@@ -7,9 +7,10 @@ import errno
 import functools
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError
@@ -35,6 +36,9 @@ from voxelocity.data.cache.uses import Uses
 
 _COUNT_EVERY = 256
 """Entries put between two looks at what the folder holds. A look takes as long as asking for the size of each file."""
+
+
+_T = TypeVar("_T")
 
 
 class DiskTier:
@@ -82,14 +86,7 @@ class DiskTier:
         Raises:
             CacheError: the file is there and cannot be read.
         """
-        for is_last in (False, False, True):
-            try:
-                return self._get(key)
-            except OSError as error:
-                # Another process put the same content in its place meanwhile: what is there now is looked at.
-                if error.errno != errno.ESTALE or is_last:
-                    raise self._unreadable(key, error) from error
-        raise AssertionError("the last look returns or raises")
+        return self._again_if_replaced(key, lambda: self._get(key))
 
     def _get(self, key: str) -> StoredVolume | None:
         drop = functools.partial(self._drop_damaged, key)
@@ -165,9 +162,7 @@ class DiskTier:
         """
         for key in self.keys():
             try:
-                found = self._read(key)
-                if found is not None:
-                    check_arrays(*found, full=full)
+                self._again_if_replaced(key, functools.partial(self._check, key, full=full))
             except DamagedEntryError:
                 yield key
 
@@ -220,22 +215,40 @@ class DiskTier:
             )
         return total
 
+    def _again_if_replaced(self, key: str, work: Callable[[], _T]) -> _T:
+        """What `work` returns; once more where another process put the same content in the entry's place meanwhile."""
+        for is_last in (False, False, True):
+            try:
+                return work()
+            except OSError as error:
+                if error.errno != errno.ESTALE or is_last:
+                    raise self._unreadable(key, error) from error
+        raise AssertionError("the last time returns or raises")
+
+    def _check(self, key: str, *, full: bool) -> None:
+        found = self._read(key)
+        if found is not None:
+            check_arrays(*found, full=full)
+
     def _read(self, key: str) -> tuple[Header, Content] | None:
-        try:
-            content = self._files.open(checked_key(key))
-            return None if content is None else (read_header(key, content), content)
-        except OSError as error:
-            raise self._unreadable(key, error) from error
+        content = self._files.open(checked_key(key))
+        return None if content is None else (read_header(key, content), content)
 
     def _read_box(self, key: str, header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:
         try:
             return read_box(header, content, region)
         except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
             # The same voxels may have been put again meanwhile.
-            found = self._read(key) if error.errno == errno.ESTALE else None
+            found = self._again_if_replaced(key, lambda: self._read_box_now(key, region))
             if found is None:
                 raise
-            return read_box(*found, region)
+            return found
+
+    def _read_box_now(self, key: str, region: Region) -> tuple[Array, Array | None] | None:
+        found = self._read(key)
+        return None if found is None else read_box(*found, region)
 
     def _unreadable(self, key: str, error: OSError) -> CacheError:
         return CacheError(

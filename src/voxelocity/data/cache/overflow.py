@@ -11,7 +11,7 @@ from voxelocity.core.errors import CacheFullError, EntryTooLargeError
 from voxelocity.core.volume import Volume
 from voxelocity.data.cache.tell import Warn
 
-GOES_ON = "going on in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"
+GOES_ON = "continuing in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"
 
 
 class OverflowingTier:

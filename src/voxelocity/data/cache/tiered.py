@@ -195,7 +195,7 @@ class TieredCache:
             return self._behind
 
     def _goes_on(self) -> str:
-        return f"the cache goes on in {self._behind_name}, which is slower to read"
+        return f"the cache continues in {self._behind_name}, which is slower to read"
 
     def _low_text(self, free_bytes: int) -> str:
         return f"{free_bytes / 1e6:.0f} MB are free and {self._floor_bytes / 1e6:.0f} MB are left to everything else"

@@ -273,7 +273,7 @@ def _opened(cache: CacheConfig, warn: Warn) -> Tier | None:
     try:
         return open_tier(cache, warn)
     except CacheFullError as error:
-        warn(f"{error}; going on without a cache: cases are prepared again each time they are used")
+        warn(f"{error}; continuing without a cache: cases are prepared again each time they are used")
         return None
 
 
@@ -317,7 +317,7 @@ class _Keeper:
             self._is_writable = False
             self.tell(
                 "put",
-                f"{error}; going on without more: cases not in the cache are prepared again each time they are used",
+                f"{error}; continuing without more: cases not in the cache are prepared again each time they are used",
             )
             return False
         return True

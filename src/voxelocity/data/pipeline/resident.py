@@ -42,7 +42,7 @@ def open_resident_supply(
             )
         return ResidentSupply(prepared, DeviceTier(max_bytes, device))
     except CacheFullError as error:
-        prepared.warn(f"{error}; going on with cases copied from the tier behind it for each batch")
+        prepared.warn(f"{error}; continuing with cases copied from the tier behind it for each batch")
         return WholeSupply(prepared)
 
 

@@ -27,7 +27,7 @@ _BEST_DICE = _gauge("validation_best_mean_dice", "ratio", "Best mean foreground 
 _VALIDATION = _gauge("validation_duration", "seconds", "How long the last validation took.")
 _ELAPSED = _gauge("run_elapsed", "seconds", "Time of the run up to the last event, all sessions.")
 _WARNINGS = _gauge("run_warnings", "", "Warnings of the run so far.")
-_RUNNING = _gauge("run_running", "", "1 while the run goes on, 0 once it has ended.")
+_RUNNING = _gauge("run_running", "", "1 while the run is active, 0 once it has ended.")
 
 
 def run_gauges() -> tuple[Gauge, ...]:

@@ -133,6 +133,6 @@ class _Outlet:
                 return
             self._given_up.set()
         self._warn(
-            f"sinks: {self._sink.name} is left out from now on ({reason}); the run goes on, and its own folder holds "
+            f"sinks: {self._sink.name} is left out from now on ({reason}); the run continues, and its own folder holds "
             "everything"
         )

@@ -1,5 +1,5 @@
-# `make demo` shows what Voxelocity does, `make test` proves it, `make test-all` adds the long trials, and `make check` is
-# the quick look before a commit.
+# `make demo` shows what Voxelocity does, `make test` proves it, `make test-all` adds the long trials and our own
+# benchmarks, and `make check` is the quick look before a commit.
 # Each makes .venv when it is missing or older than pyproject.toml or constraints.txt, and spends no time on it otherwise.
 PYTHON ?= python3
 VENV := .venv

@@ -45,7 +45,7 @@ def test_an_unsupported_system_is_refused_in_one_sentence(monkeypatch, capsys):
         command.main()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_and_predicting_need_nothing_that_only_linux_has(tiny_msd, tiny_sets, tmp_path):
     def call(*arguments: object) -> None:
         command = [sys.executable, "-c", _WITHOUT_LINUX, *map(str, arguments)]

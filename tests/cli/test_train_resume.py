@@ -83,7 +83,7 @@ def test_resume_takes_options_that_repeat_the_run(voxelocity, tiny_msd, tiny_set
 def test_resume_refuses_an_option_that_differs(voxelocity, tiny_msd, unfinished, options, text):
     before = (unfinished / "events.jsonl").read_bytes()
     ended = voxelocity("train", tiny_msd, "-o", unfinished, "--resume", *options)
-    assert_refused(ended, text, str(unfinished), "as it was begun", "leave out what differs", "-o", "--overwrite")
+    assert_refused(ended, text, str(unfinished), "as it was started", "leave out what differs", "-o", "--overwrite")
     assert (unfinished / "events.jsonl").read_bytes() == before
 
 

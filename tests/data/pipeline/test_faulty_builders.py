@@ -8,7 +8,8 @@ import pytest
 
 from voxelocity.testing.noted_cases import NotedCases, assert_whole, drawn, fill
 
-ON_DISK = ("disk", "disk blosc2", "lmdb", "lmdb blosc2")
+COMPRESSED = [pytest.param(f"{tier} blosc2", marks=pytest.mark.nightly) for tier in ("disk", "lmdb")]
+ON_DISK = ("disk", "lmdb", *COMPRESSED)
 SHARED = ("memory", *ON_DISK)
 
 pytestmark = pytest.mark.usefixtures("place")

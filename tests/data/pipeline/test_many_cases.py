@@ -71,6 +71,7 @@ print(json.dumps([counted(10)] + [counted(num_cases) for num_cases in (60, 120)]
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("tier", ["memory raw", "disk raw", "disk blosc2", "lmdb raw", "rotating raw"])
 def test_twice_as_many_cases_take_twice_as_many_calls_and_no_more_open_files(tmp_path, tier):
     source = str(Path(pipeline.__file__).parents[3])

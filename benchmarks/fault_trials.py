@@ -1,4 +1,4 @@
-"""Counts the trials of `tests/faults`: kills, full disks, little memory, damage, concurrency, hostile input, fuzz.
+"""Counts the trials of `tests/faults`: kills, full disks, little memory, busy cores, damage, concurrency, hostile input.
 
     python benchmarks/fault_trials.py [--only kills fuzz] [--factor 3]
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Suite:
         num_clean: of these.
         skipped: tests that this machine cannot make, with the reason.
         failures: what went wrong, in short.
+        figures: what tests measured besides, by test.
     """
 
     name: str
@@ -45,21 +46,25 @@ class Suite:
     num_clean: int
     skipped: tuple[str, ...]
     failures: tuple[str, ...]
+    figures: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def read_suite(name: str, report: Path) -> Suite:
     """The counts of a suite from the XML that pytest wrote."""
-    num_trials, failed, skipped, failures = 0, 0, [], []
+    num_trials, failed, skipped, failures, figures = 0, 0, [], [], {}
     for case in ElementTree.parse(report).iter("testcase"):
-        counts = {one.get("name"): int(one.get("value") or 0) for one in case.iter("property")}
+        properties = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
+        counts = {name: int(properties.pop(name, 0)) for name in ("trials", "failed")}
+        if properties:
+            figures[case.attrib["name"]] = properties
         wrong = [one for kind in ("failure", "error") for one in case.findall(kind)]
         why = case.find("skipped")
         if why is not None:
             skipped.append(f"{case.get('name')}: {why.get('message')}")
             continue
         # A test that fails outside of a trial is a trial that failed.
-        num_trials += max(counts.get("trials", 0), 1)
-        failed += max(counts.get("failed", 0), bool(wrong))
+        num_trials += max(counts["trials"], 1)
+        failed += max(counts["failed"], bool(wrong))
         failures += [f"{case.get('name')}: {(one.get('message') or '')[:500]}" for one in wrong]
     return Suite(
         name=name,
@@ -67,6 +72,7 @@ def read_suite(name: str, report: Path) -> Suite:
         num_clean=num_trials - failed,
         skipped=tuple(skipped),
         failures=tuple(failures),
+        figures=figures,
     )
 
 

@@ -8,7 +8,7 @@ _PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "fault_trials.py"
 
 _REPORT = """<testsuites><testsuite>
 <testcase name="a"><properties>
-<property name="trials" value="5"/><property name="failed" value="0"/>
+<property name="trials" value="5"/><property name="failed" value="0"/><property name="seconds" value="57.1 58.0"/>
 </properties></testcase>
 <testcase name="b"><properties>
 <property name="trials" value="3"/><property name="failed" value="2"/>
@@ -28,5 +28,6 @@ def test_trials_that_failed_or_never_began_are_counted_as_not_clean(tmp_path):
     (tmp_path / "report.xml").write_text(_REPORT)
     suite = module.read_suite("kills", tmp_path / "report.xml")
     assert (suite.num_trials, suite.num_clean) == (9, 6)
+    assert suite.figures == {"a": {"seconds": "57.1 58.0"}}
     assert suite.skipped == ("d: needs root",)
     assert suite.failures == ("b: 2 of 3 trials failed", "c: broken fixture")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 SHAPE, NUM_CLASSES, NUM_CASES = (224, 224, 224), 14, 6
+BUDGET_S = 60
 
 
 def write_case(root, index):
@@ -40,22 +41,26 @@ def large_msd(tmp_path_factory):
     return root
 
 
-@pytest.mark.nightly
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_busy", [0, 8])
-def test_a_run_of_large_cases_ends_within_its_budget(large_msd, tmp_path, num_busy):
-    budget_s = 60.0
+def test_a_run_of_large_cases_ends_within_its_budget(large_msd, trials, tmp_path, record_property, num_busy):
+    took_s = []
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(num_busy)]
     try:
-        begin_s = time.monotonic()
-        command = [sys.executable, "-m", "voxelocity", "train", large_msd, "-o", tmp_path / "run", "--device", "cpu"]
-        ended = subprocess.run(
-            [*map(str, command), "--time-budget", f"{budget_s:g}s"], capture_output=True, text=True, check=False
-        )
-        seconds = time.monotonic() - begin_s
+        for number in range(trials.num(3)):
+            with trials.one(number):
+                out = tmp_path / f"run{number}"
+                command = [sys.executable, "-m", "voxelocity", "train", large_msd, "-o", out, "--device", "cpu"]
+                begin_s = time.monotonic()
+                ended = subprocess.run(
+                    [*map(str, command), "--time-budget", f"{BUDGET_S}s"], capture_output=True, text=True, check=False
+                )
+                took_s.append(time.monotonic() - begin_s)
+                assert ended.returncode == 0, ended.stderr
+                assert json.loads((out / "scores.json").read_text())["cases"]
+                assert took_s[-1] <= 1.1 * BUDGET_S, ended.stdout
     finally:
         for process in busy:
             process.kill()
             process.wait()
-    assert ended.returncode == 0, ended.stderr
-    assert json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]
-    assert seconds <= 1.1 * budget_s, ended.stdout
+        record_property("seconds", " ".join(f"{seconds:.1f}" for seconds in took_s))

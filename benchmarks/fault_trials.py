@@ -1,4 +1,4 @@
-"""Counts the trials of `tests/faults`: kills, full disks, little memory, busy cores, damage, concurrency, hostile input.
+"""Counts the trials of `tests/faults`: kills, full disks, little memory, busy cores, harm, concurrency, hostile files.
 
     python benchmarks/fault_trials.py [--only kills fuzz] [--factor 3]
 

@@ -2,6 +2,8 @@
 # benchmarks, and `make check` is the quick look before a commit.
 # Each makes .venv when it is missing or older than pyproject.toml or constraints.txt, and spends no time on it otherwise.
 PYTHON ?= python3
+# Trainings of each side of the demo.
+SEEDS ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 # Processes that run the tests: most of them keep one core busy.
@@ -11,7 +13,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test test-all check clean
 
 demo: $(STAMP)
-	$(BIN)/voxelocity demo
+	$(BIN)/voxelocity demo --seeds $(SEEDS)
 
 test: check
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile

@@ -25,6 +25,8 @@ from voxelocity.diagnosis.watching.attach import recording_environment
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "seconds": 0.05, "experiments": True, "experiment_seconds": 0.05}
+FEW = {**SHORT, "seconds": 1e-6, "experiment_seconds": 60.0}
+"""Steps on resident batches begin before the 20th step, however quick the machine is, and do not end by themselves."""
 OLD = b"a model of 300 epochs"
 
 
@@ -213,7 +215,7 @@ def test_a_saving_in_a_thread_of_the_programs_is_not_made_either(recorded: Recor
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(old.write_bytes, b"in a thread").result()
 
-    facts = recorded(lambda: training.run(save), **{**SHORT, "seconds": 0.02, "experiment_seconds": 60.0})
+    facts = recorded(lambda: training.run(save), **FEW)
     assert old.read_bytes() == OLD
     assert facts.ended is not None
     assert facts.ended.reason == "limit"
@@ -236,7 +238,7 @@ def test_an_error_of_the_program_among_resident_steps_leaves_its_state_and_no_fi
         except ValueError:
             old.write_bytes(b"at the error")
 
-    facts = recorded(program, **{**SHORT, "experiment_seconds": 60.0})
+    facts = recorded(program, **FEW)
     assert old.read_bytes() == OLD
     assert training.sha256() == undiagnosed(facts.num_own_steps)
 

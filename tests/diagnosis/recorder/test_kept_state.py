@@ -114,7 +114,8 @@ def test_everything_that_steps_change_is_put_back_bit_by_bit(num_before: int) ->
 def test_own_generators_of_loaders_and_of_transforms_are_put_back() -> None:
     transform = np.random.RandomState(5)
     python, given = random.Random(6), torch.Generator().manual_seed(7)
-    put_back = kept_generators(torch, [given])
+    batches = iter("what batchgenerators calls a generator")
+    put_back = kept_generators(torch, [given, batches])
 
     def drawn() -> list[float]:
         return [transform.rand(), python.random(), float(torch.rand(1, generator=given)), float(torch.rand(1))]

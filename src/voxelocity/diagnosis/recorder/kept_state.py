@@ -183,7 +183,8 @@ class _Generators:
 
     def __init__(self, torch: Any, more: list[Any]) -> None:
         self._torch = torch
-        self._objects: list[Any] = list(more)
+        # Loaders that are not torch's may call something else their generator.
+        self._objects: list[Any] = [one for one in more if isinstance(one, torch.Generator)]
         self._undo: list[Callable[[], None]] = []
 
     def add(self, generator: Any) -> None:

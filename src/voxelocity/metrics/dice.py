@@ -16,7 +16,7 @@ from voxelocity.core.errors import ScanError
 
 IntArray = npt.NDArray[np.integer[Any]]
 PairCounts = npt.NDArray[np.int64]
-# Codes of four bytes a voxel are made for so many at once: 64 MiB.
+# Codes of four bytes a voxel are made for this many at once: 64 MiB.
 _SLAB_VOXELS = 2**24
 # 224³ voxels of noise in 14 classes: 0.04 s; with codes of the whole volume 0.1 to 0.8 s, as its pages are new.
 _PART_VOXELS = 2**18

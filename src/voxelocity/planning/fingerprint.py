@@ -109,10 +109,11 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
     """
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         headers = list(pool.map(_headers_of, cases.refs))
-        for ref, case_headers in zip(cases.refs, headers, strict=True):
-            _check_channels(ref, case_headers, cases)
-        labelled = [ref for ref in cases.refs if ref.label is not None]
-        chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
+    for ref, case_headers in zip(cases.refs, headers, strict=True):
+        _check_channels(ref, case_headers, cases)
+    labelled = [ref for ref in cases.refs if ref.label is not None]
+    chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
+    with ThreadPoolExecutor(max_workers=min(_SCANS_AT_ONCE, num_threads)) as pool:
         voxels = _read_samples(pool, chosen, cases.label_values, skip_broken=skip_broken)
     specs = [_oriented(case_headers) for case_headers in headers]
     firsts = [case_headers[0] for case_headers in headers]
@@ -161,6 +162,8 @@ class _Sample:
 
 
 _SAMPLED_VOXELS = 20_000
+# Guards memory: each takes a whole scan and its intensities, whatever the number of cores.
+_SCANS_AT_ONCE = 2
 _SAMPLING = {"orientation": "RAS", "spacing_mm": "keep", "crop": "nonzero", "intensity": {"mode": "none"}}
 
 

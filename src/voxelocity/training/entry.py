@@ -82,7 +82,7 @@ def train(
         overwrite: replace whatever run `out` holds.
         full_validation: never make the final validation cheaper for a time budget; with `resume` a finished run is
             validated again, in full.
-        skip_broken: leave cases out that cannot be used, and say which; a run that goes on leaves them out too.
+        skip_broken: leave cases out that cannot be used, and say which; a resumed run leaves them out too.
         console: where progress is shown; the terminal if not given.
         clock: tells seconds.
         spent_s: seconds the program ran before this call; they count towards the time budget.

@@ -96,7 +96,7 @@ class FinalValidation:
         return self._cost.window_s * self._num_passes_on_the_way
 
     def reserve_s(self, available_s: float) -> float:
-        """Sizes it to so many seconds.
+        """Sizes it to this many seconds.
 
         Returns:
             What must be kept for it: what it is expected to take, and a little more.

@@ -88,7 +88,7 @@ class ValidationCost:
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
     def measured(self, seconds: float, *, num_passes: int) -> None:
-        """A validation on the way took so long for so many windows; it counts more than the rehearsal."""
+        """A validation on the way took this long for this many windows; it counts more than the rehearsal."""
         self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
 
     def largest(self, full: WindowConfig, available_s: float) -> FinalSize:

@@ -9,7 +9,7 @@ from typing import Self
 
 
 class StopAskedError(Exception):
-    """Raised between two batches of windows once a stop was asked for; whoever began the work answers it."""
+    """Raised between two batches of windows once a stop was asked for; the code that began the work answers it."""
 
 
 class StopRequest:

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 import planted_wait
+from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
@@ -38,7 +39,6 @@ from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.metrics.dice import DiceCounts
 from voxelocity.monitoring.files import read_monitor
 from voxelocity.observe import Clock, environment, system_clock
-from voxelocity.recipes.demo.phantom import make_phantoms
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -27,7 +27,7 @@ import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.observe import SpanRecorder, environment, span
-from voxelocity.recipes.demo.monai_script import ScriptSettings
+from voxelocity.recipes.demo import KEYS
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -101,23 +101,17 @@ def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
 
 def step_share(amount: Amount) -> dict[str, Any]:
     """What recording the spans of a training step adds to it: the demo's network and batch, on one core."""
-    settings = ScriptSettings()
     # On one core all of the step is this thread's, whose CPU time others on the machine hardly touch.
     torch.set_num_threads(1)
-    network = NetworkConfig(
-        name="unet",
-        widths=settings.channels,
-        strides=tuple((stride,) * 3 for stride in settings.strides),
-        num_res_units=settings.num_res_units,
-    )
+    network = NetworkConfig.parse({key.partition(".")[2]: value for key, value in KEYS.items() if "network." in key})
     training = TrainingStep(
         build_network(network, num_channels=1, num_classes=4, seed=0).train(),
         build_loss(LossConfig()),
-        optimizer=OptimizerConfig(name="adamw", learning_rate=settings.learning_rate),
+        optimizer=OptimizerConfig(name="adamw", learning_rate=KEYS["optimizer.learning_rate"]),
         precision=PrecisionConfig(compute="float32"),
         device=torch.device("cpu"),
     )
-    batch = _batch(settings.images_per_batch * settings.patches_per_image, settings.patch_voxel)
+    batch = _batch(KEYS["data.batch_size"], tuple(KEYS["data.patch.shape_voxel"]))
 
     def cpu_s() -> float:
         begin_s = time.thread_time()

@@ -29,11 +29,25 @@ def times(**seconds):
 
 
 def test_every_way_begins_as_often_as_the_others_and_its_first_call_does_not_count():
-    machine = Machine(a=0.2, b=0.1, first=10.0)
+    machine = Machine(a=0.2, b=0.199, first=10.0)
     found = machine.time(limit_s=100.0)
     assert machine.called[:6] == ["a", "b", "a", "b", "b", "a"]
-    assert found.seconds == {"a": pytest.approx([0.2] * MAX_ROUNDS), "b": pytest.approx([0.1] * MAX_ROUNDS)}
-    assert found.median_s("b") == pytest.approx(0.1)
+    assert found.seconds == {"a": pytest.approx([0.2] * MAX_ROUNDS), "b": pytest.approx([0.199] * MAX_ROUNDS)}
+    assert found.median_s("b") == pytest.approx(0.199)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_rounds"),
+    [
+        ({"a": 0.2, "b": 0.1}, 5),
+        ({"a": 0.2, "b": 0.3}, 5),
+        ({"a": 0.2, "b": 0.3, "c": 0.1}, 5),
+        ({"a": 0.2, "b": 0.1, "c": 0.2}, MAX_ROUNDS),
+        ({"a": 0.2, "b": 0.195}, MAX_ROUNDS),
+    ],
+)
+def test_five_rounds_that_agree_on_every_way_are_enough(seconds, num_rounds):
+    assert len(Machine(**seconds).time(limit_s=100.0).seconds["a"]) == num_rounds
 
 
 def test_it_ends_within_its_limit_and_has_three_rounds_at_least():

@@ -259,3 +259,14 @@ def test_a_persons_patch_widths_and_batch_are_what_the_rest_is_fitted_to():
     _, wide = planned(6, overrides={"network.widths": [64, 128, 256, 512], "network.strides": [[2, 2, 2]] * 3})
     _, usual = planned(6)
     assert np.prod(wide.data.patch.shape_voxel) < np.prod(usual.data.patch.shape_voxel)
+
+
+def test_a_run_to_a_target_keeps_its_learning_rate():
+    schedule = settled(overrides={"train.target_dice": 0.9}).settled["schedule"]
+    assert (schedule["warmup_share"], schedule["decay"]) == (0.0, "constant")
+    assert settled().settled["schedule"] == {"decay": "cosine"}
+
+
+def test_a_budget_is_for_steps_and_a_run_without_one_looks_more_often():
+    assert settled(time_budget_s=120.0).settled["train"]["validation_share"] == 0.01
+    assert "validation_share" not in settled().settled["train"]

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from monai.losses import DiceCELoss, DiceLoss
+from monai.losses import DiceCELoss, DiceLoss, FocalLoss, TverskyLoss
 
 from voxelocity.step import LossConfig, build_loss
 
@@ -36,7 +36,31 @@ def test_dice_alone_equals_that_of_monai(logits_and_label):
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dice_ce", "dice"])
+@pytest.mark.parametrize("gamma", [1.0, 2.0])
+def test_the_focal_term_is_that_of_monai_summed_over_classes(logits_and_label, gamma):
+    logits, label = logits_and_label
+    ours = build_loss(LossConfig(name="dice_focal", focal_gamma=gamma))(logits, label)
+    dice = build_loss(LossConfig(name="dice"))(logits, label)
+    theirs = dice + 4 * FocalLoss(use_softmax=True, to_onehot_y=True, gamma=gamma)(logits, label.unsqueeze(1))
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    (grad_a,), (grad_b,) = (torch.autograd.grad(loss, logits) for loss in (ours, theirs))
+    torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_the_tversky_term_is_that_of_monai(logits_and_label, alpha):
+    logits, label = logits_and_label
+    ours = build_loss(LossConfig(name="tversky_ce", tversky_alpha=alpha, smooth=1e-4))(logits, label)
+    overlap = TverskyLoss(
+        include_background=False, softmax=True, to_onehot_y=True, alpha=alpha, beta=1.0 - alpha, batch=True,
+        smooth_nr=0.5e-4, smooth_dr=0.5e-4,
+    )  # fmt: skip
+    entropy = torch.nn.functional.cross_entropy(logits, label.long())
+    theirs = overlap(logits, label.unsqueeze(1)) + entropy
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["dice_ce", "dice", "dice_focal", "tversky_ce"])
 @pytest.mark.parametrize("compute", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_a_large_class_has_the_loss_and_gradient_of_float32_under_autocast(compute, name, device):

@@ -4,6 +4,7 @@ import sys
 import pytest
 import torch
 from monai.networks.nets import DynUNet
+from monai.networks.nets import UNet as MonaiUNet
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import NetworkConfig, build_network
@@ -75,19 +76,54 @@ def test_dynunet_is_that_of_monai_in_weights_and_logits(values, monkeypatch):
     assert len(list(ours.parameters())) == len(list(theirs.parameters()))
     image = torch.randn(2, 2, *(4 * d for d in config.divisor))
     for is_training in (True, False):
-        logits = []
-        for network in (ours, theirs):
-            torch.manual_seed(4)
-            logits.append(network.train(is_training)(image))
-        assert torch.equal(*logits)
+        assert torch.equal(*_logits(ours, theirs, image, is_training=is_training))
+
+
+def _logits(ours, theirs, image, *, is_training):
+    for network in (ours, theirs):
+        torch.manual_seed(4)
+        yield network.train(is_training)(image)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"num_res_units": 1},
+        {"num_res_units": 2, "norm": "batch", "dropout": 0.2},
+        {"widths": [4, 8], "strides": [[2, 2, 2]], "num_res_units": 3},
+        {"widths": [4, 8, 8, 12], "strides": [[2, 2, 1], [1, 1, 2], [1, 1, 1]], "dropout": 0.2},
+    ],
+)
+def test_unet_is_that_of_monai_in_weights_and_logits(values):
+    config = NetworkConfig.parse({"name": "unet", **SMALL, **values})
+    ours = build_network(config, num_channels=2, num_classes=3, seed=3)
+    torch.manual_seed(3)
+    theirs = MonaiUNet(
+        spatial_dims=3,
+        in_channels=2,
+        out_channels=3,
+        channels=config.widths,
+        strides=config.strides,
+        num_res_units=config.num_res_units,
+        norm=config.norm.upper(),
+        dropout=config.dropout,
+    )
+    named = theirs.state_dict()
+    assert ours.state_dict().keys() == named.keys()
+    assert all(torch.equal(value, named[name]) for name, value in ours.state_dict().items())
+    image = torch.randn(2, 2, *(4 * d for d in config.divisor))
+    for is_training in (True, False):
+        assert torch.equal(*_logits(ours, theirs, image, is_training=is_training))
 
 
 def test_the_networks_of_a_plan_are_built_without_importing_monai():
     code = """
 import sys
 from voxelocity.step import NetworkConfig, build_network
-config = NetworkConfig.parse({"name": "dynunet", "widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]})
-build_network(config, num_channels=1, num_classes=2, seed=0)
+for name in ("dynunet", "unet"):
+    config = NetworkConfig.parse({"name": name, "widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]})
+    build_network(config, num_channels=1, num_classes=2, seed=0)
 assert "monai" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.observe import FakeClock
-from voxelocity.training.budget import StepBudget, TimeBudget, allot, left_for_validation_s
+from voxelocity.training.budget import StepBudget, TimeBudget, allot, left_for_validation
 
 
 def test_steps_alone_decide_the_progress_of_a_step_budget():
@@ -57,10 +57,30 @@ def test_an_end_that_moves_away_lets_progress_wait_and_never_fall():
     assert (budget.progress(3), budget.remaining_s()) == (1.0, 0.0)
 
 
-def test_the_final_validation_may_have_what_training_leaves_and_never_less_than_nothing():
-    assert left_for_validation_s(100.0, now_s=10.0, trained_s=0.0, report_s=3.0) == 67.0
-    assert left_for_validation_s(100.0, now_s=50.0, trained_s=30.0, report_s=3.0) == 47.0
-    assert left_for_validation_s(100.0, now_s=95.0, trained_s=0.0, report_s=3.0) == 0.0
+@pytest.mark.parametrize(
+    ("budget_s", "now_s", "stepped_s", "windows_s", "cases_s"),
+    [
+        # 90 % of up to two minutes and 95 % from five minutes on are for steps; half of it before a case is left out.
+        (100.0, 5.0, 0.0, 2.0, 42.0),
+        (120.0, 5.0, 0.0, 4.0, 52.0),
+        (210.0, 5.0, 0.0, 210.0 * 0.075 - 8.0, 97.0),
+        (300.0, 5.0, 0.0, 7.0, 142.0),
+        (3600.0, 5.0, 0.0, 172.0, 1792.0),
+        # Validations and what else came between took 20 s of the 80.
+        (100.0, 80.0, 60.0, 0.0, 17.0),
+        (100.0, 95.0, 90.0, 2.0, 2.0),
+    ],
+)
+def test_steps_get_most_of_a_budget_before_the_final_validation_is_done_in_full(
+    budget_s, now_s, stepped_s, windows_s, cases_s
+):
+    left = left_for_validation(budget_s, now_s=now_s, stepped_s=stepped_s, report_s=3.0, validation_share=0.0)
+    assert (left.windows_s, left.cases_s) == (pytest.approx(windows_s), pytest.approx(cases_s))
+
+
+def test_the_time_for_validations_on_the_way_is_kept():
+    left = left_for_validation(300.0, now_s=5.0, stepped_s=0.0, report_s=3.0, validation_share=0.01)
+    assert left.windows_s == pytest.approx(7.0 - 2.85)
 
 
 @pytest.mark.parametrize(("validate_s", "late_s"), [(1.25, (0.0, 0.25)), (4.0, (0.0, 3.0)), (5.5, (1.5, 4.5))])

@@ -31,6 +31,12 @@ def test_windows_get_cheaper_before_cases_are_left_out(available_s, axes, overla
     assert (size.window.mirror_axes, size.window.overlap, size.num_cases) == (axes, overlap, num_cases)
 
 
+@pytest.mark.parametrize(("for_cases_s", "num_cases"), [(100.0, 2), (7.0, 2), (6.0, 1), (0.0, 1)])
+def test_cases_are_left_out_later_than_windows_get_cheaper(for_cases_s, num_cases):
+    size = ValidationCost(SHAPES, window_s=1.0, other_s=2.0).largest(FULL, 0.0, for_cases_s=for_cases_s)
+    assert (size.window.mirror_axes, size.window.overlap, size.num_cases) == ((), 0.0, num_cases)
+
+
 def test_validations_on_the_way_count_more_than_the_rehearsal_and_the_last_three_are_taken():
     cost = ValidationCost(SHAPES, window_s=1.0, other_s=2.0)
     assert cost.seconds(FULL) == 66.0

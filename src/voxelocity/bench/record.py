@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Record:
         environment: versions and machine, as `observe.environment` gives them, and the versions of the peers.
         settings: the scenario itself.
         comparisons: its figures.
+        details: what else a reader may want to look at, plain values.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Record:
     environment: dict[str, Any]
     settings: DataclassInstance
     comparisons: tuple[Comparison, ...]
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -53,6 +55,7 @@ class Record:
             "environment": self.environment,
             "settings": asdict(self.settings),
             "comparisons": [comparison.to_plain() for comparison in self.comparisons],
+            **self.details,
         }
 
     def write(self, folder: Path) -> Path:

@@ -21,7 +21,7 @@ def bench(
         typer.Argument(
             help="Ours and the peers: cache, patches, transforms, feed, windows, build, training or monai; all of "
             "these if not given. One setting, off and on: amp, compile or memory-format; on a GPU also tf32, "
-            "cudnn-benchmark or allocator."
+            "cudnn-benchmark or allocator. Whole trainings: time-to-target."
         ),
     ] = "",
     quick: Annotated[
@@ -41,6 +41,16 @@ def bench(
     work: Annotated[
         Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
     ] = None,
+    task: Annotated[
+        str, typer.Option("--task", help="time-to-target: on phantoms, hippocampus, organs or bodies.")
+    ] = "phantoms",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings of each side.")] = 5,
+    time_budget: Annotated[
+        str, typer.Option("--time-budget", help="time-to-target: Dice after this time in place of time to a Dice.")
+    ] = "",
+    sides: Annotated[
+        str, typer.Option("--sides", help="time-to-target: some of fast,plain,switched,ours; all if not given.")
+    ] = "",
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
     from voxelocity.bench import NAMES, SWITCHES, comparison_table, run_scenario
@@ -50,6 +60,9 @@ def bench(
     with interrupt.is_raised():
         if scenario in SWITCHES:
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)
+            return
+        if scenario == "time-to-target":
+            _bench_race(console, task, seeds, time_budget, sides, out=out, data=data, work=work)
             return
         for name in [scenario] if scenario else NAMES:
             record = run_scenario(
@@ -61,6 +74,38 @@ def bench(
             )
             if out is not None:
                 console.print(f"see {record.write(out)}", highlight=False)
+
+
+def _bench_race(
+    console: Console,
+    task: str,
+    num_seeds: int,
+    time_budget: str,
+    sides: str,
+    *,
+    out: Path | None,
+    data: Path | None,
+    work: Path | None,
+) -> None:
+    from voxelocity.bench import comparison_table
+    from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
+    from voxelocity.core.units import parse_duration_s
+    from voxelocity.report import view_table
+
+    budget_s = parse_duration_s(time_budget) if time_budget else 0.0
+    names = check_sides([name for name in sides.split(",") if name])
+    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names)
+    record, outcome = run_race(
+        settings,
+        work=work,
+        data=data,
+        out=out,
+        on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
+    )
+    console.print(view_table(outcome.table), "")
+    console.print(comparison_table(record.comparisons[0]), highlight=False)
+    if out is not None:
+        console.print(f"see {out / f'bench_{record.name}.html'}", highlight=False)
 
 
 def _bench_switch(

@@ -17,13 +17,13 @@ def demo(
 ) -> None:
     """Make phantoms and train on them to the same Dice with MONAI's fast recipe, a plain script and Voxelocity."""
     from voxelocity.core.console import PlainConsole
-    from voxelocity.recipes.demo.compare import run_demo
+    from voxelocity.recipes.demo import run_demo
     from voxelocity.report import factor_table, view_table
 
     console = PlainConsole()
     with interrupt.is_raised():
-        result = run_demo(out, seed=seed, num_seeds=seeds, console=console)
-    console.print(factor_table(result.runs, target_dice=result.target_dice))
+        outcome = run_demo(out, seed=seed, num_seeds=seeds, console=console)
+    console.print(factor_table(outcome.runs, target_dice=outcome.race.target_dice))
     if seeds > 1:
-        console.print(view_table(result.seed_table))
-    console.print(f"see {result.page}", highlight=False)
+        console.print(view_table(outcome.table))
+    console.print(f"see {out / 'demo.html'}", highlight=False)

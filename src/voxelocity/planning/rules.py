@@ -216,6 +216,7 @@ def settle_length(facts: Facts) -> None:
     request = facts.request
     if request.time_budget_s:
         facts.settle("train.steps", 0, f"as many as fit into {request.time_budget_s:.0f} s")
+        facts.settle("train.validation_share", 0.01, "a budget is for training steps; a curve needs few validations")
     else:
         on_cpu = facts.machine.device == "cpu"
         steps = int(np.clip(40 * request.num_training, 1_000, 4_000 if on_cpu else 40_000))
@@ -235,7 +236,12 @@ def settle_optimizer(facts: Facts) -> None:
     facts.settle("optimizer.name", "adamw", "needs no long momentum to warm up in a run of minutes")
     facts.settle("optimizer.learning_rate", 4e-3, "3e-3 and 8e-3 came out alike in our runs of minutes")
     facts.settle("optimizer.weight_decay", 2e-2, "of convolutions alone, not of biases and norms")
-    facts.settle("schedule.decay", "cosine", "the last weights are then as good as a running average of them")
+    if facts.overrides.get("train.target_dice", 0.0):
+        why = "nobody knows when the target will be reached, so the learning rate cannot fall towards it"
+        facts.settle("schedule.warmup_share", 0.0, why)
+        facts.settle("schedule.decay", "constant", why)
+    else:
+        facts.settle("schedule.decay", "cosine", "the last weights are then as good as a running average of them")
 
 
 def settle_augment(facts: Facts) -> None:

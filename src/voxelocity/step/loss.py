@@ -16,10 +16,16 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class LossConfig(Config):
     """What a step minimises."""
 
-    name: Literal["dice_ce", "dice"] = "dice_ce"
-    """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), or soft Dice alone."""
+    name: Literal["dice_ce", "dice", "dice_focal", "tversky_ce"] = "dice_ce"
+    """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, or with the focal loss in
+    place of cross-entropy (Lin et al., 10.1109/ICCV.2017.324), or the Tversky index in place of Dice (Salehi et al.,
+    10.1007/978-3-319-67389-9_44)."""
     include_background: bool = False
-    """Whether the background counts in the Dice term."""
+    """Whether the background counts in the term of Dice or Tversky."""
+    focal_gamma: float = Field(default=2.0, ge=1.0, le=10.0)
+    """dice_focal: the larger, the less voxels count that are right already."""
+    tversky_alpha: float = Field(default=0.3, ge=0.0, le=1.0)
+    """tversky_ce: weight of voxels that are wrongly found; those missed have the rest, and 0.5 is Dice."""
     dice_over_batch: bool = True
     """Whether Dice is taken over the whole batch, which is steadier where a patch may lack a class."""
     smooth: float = Field(default=1e-5, gt=0.0)
@@ -29,23 +35,33 @@ class LossConfig(Config):
 def build_loss(config: LossConfig) -> Loss:
     """The loss of logits (b, k, x, y, z) against class indices (b, x, y, z) uint8: a scalar tensor in float32.
 
-    Equal to MONAI's DiceCELoss(softmax=True, to_onehot_y=True, batch=dice_over_batch) with both `smooth` terms set;
-    own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and several passes over it. The
-    same to 1e-5 inside of any autocast.
+    Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
+    both `smooth` terms set; own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and
+    several passes over it. The focal loss is the mean over voxels, which is k times MONAI's mean over voxels and
+    classes. The same to 1e-5 inside of any autocast.
     """
+    # Dice is Tversky's index with both kinds of wrong voxels weighted alike.
+    alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
 
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         target = label.long()
         log_probability = torch.log_softmax(logits.float(), dim=1)
-        dice = _dice_term(log_probability.exp(), target, config)
+        overlap = _overlap_term(log_probability.exp(), target, config, alpha)
         if config.name == "dice":
-            return dice
-        return dice + torch.nn.functional.nll_loss(log_probability, target)
+            return overlap
+        if config.name == "dice_focal":
+            return overlap + _focal_term(log_probability, target, config.focal_gamma)
+        return overlap + torch.nn.functional.nll_loss(log_probability, target)
 
     return loss
 
 
-def _dice_term(probability: torch.Tensor, target: torch.Tensor, config: LossConfig) -> torch.Tensor:
+def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:
+    log_right = log_probability.gather(1, target.unsqueeze(1))
+    return -((1.0 - log_right.exp()) ** gamma * log_right).mean()
+
+
+def _overlap_term(probability: torch.Tensor, target: torch.Tensor, config: LossConfig, alpha: float) -> torch.Tensor:
     num_classes = probability.shape[1]
     flat = probability.flatten(2)
     classes = torch.arange(num_classes, device=target.device)[:, None]
@@ -53,7 +69,8 @@ def _dice_term(probability: torch.Tensor, target: torch.Tensor, config: LossConf
     # to half precision under autocast and to TF32 on a GPU, and overflows float16 beyond 65,504 voxels of a class.
     is_class = target.flatten(1).unsqueeze(1) == classes
     intersection = torch.where(is_class, flat, 0.0).sum(2)
-    total = flat.sum(2) + is_class.sum(2)
+    # Twice the sizes of prediction and truth, weighted by alpha and the rest of 1.
+    total = 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))
     if config.dice_over_batch:
         intersection, total = intersection.sum(0, keepdim=True), total.sum(0, keepdim=True)
     first = 0 if config.include_background or num_classes == 1 else 1

@@ -1,4 +1,4 @@
-"""Networks by name: our DynUNet, or MONAI's classes, whose constructor arguments only this module knows."""
+"""Networks by name: our DynUNet and UNet, or MONAI's SegResNet, whose constructor arguments only this module knows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from voxelocity.core.config import Config
 from voxelocity.core.region import Index3
 from voxelocity.step.dynunet import DynUNet
+from voxelocity.step.unet import UNet
 
 Norm = Literal["instance", "batch"]
 
@@ -18,7 +19,7 @@ class NetworkConfig(Config):
     """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
 
     name: Literal["unet", "segresnet", "dynunet"]
-    """MONAI's UNet, MONAI's SegResNet, or DynUNet, the network of nnU-Net."""
+    """UNet and SegResNet as in MONAI, or DynUNet, the network of nnU-Net."""
     widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
     """Feature channels of each level. SegResNet doubles from the first and only takes the number of levels."""
     strides: tuple[Index3, ...]
@@ -68,19 +69,14 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
 
 
 def _build_unet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
-    from monai.networks.nets import UNet
-
-    return _module(
-        UNet(
-            spatial_dims=3,
-            in_channels=num_channels,
-            out_channels=num_classes,
-            channels=config.widths,
-            strides=config.strides,
-            num_res_units=config.num_res_units,
-            norm=config.norm.upper(),
-            dropout=config.dropout,
-        )
+    return UNet(
+        num_channels=num_channels,
+        num_classes=num_classes,
+        widths=config.widths,
+        strides=config.strides,
+        norm=config.norm,
+        dropout=config.dropout,
+        num_res_units=config.num_res_units,
     )
 
 

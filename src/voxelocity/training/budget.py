@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-# The final validation is made cheaper where training would get less than this share of a budget.
-_TRAINING_SHARE = 0.2
+# The final validation is made cheaper where steps would get less than the first share of a budget of two minutes and
+# less, or the second of five minutes and more; but only below half of the budget is a case left out for it.
+_SHORT_S, _SHORT_SHARE = 120.0, 0.90
+_LONG_S, _LONG_SHARE = 300.0, 0.95
+_SHARE_FOR_CASES = 0.5
 # Where even the cheapest leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
 
@@ -116,7 +119,33 @@ def allot(
     )
 
 
-def left_for_validation_s(budget_s: float, *, now_s: float, trained_s: float, report_s: float) -> float:
-    """What a time budget can pay for the final validation while training still gets a fifth of it, at least 0."""
-    train_s = max(0.0, _TRAINING_SHARE * budget_s - trained_s)
-    return max(0.0, budget_s - report_s - train_s - now_s)
+@dataclass(frozen=True, kw_only=True)
+class ForValidation:
+    """What a time budget can pay for the final validation.
+
+    Attributes:
+        windows_s: seconds for windows as they are planned, mirrored ones too; with less they are made cheaper.
+        cases_s: seconds for all cases in the cheapest way; with less some are left out.
+    """
+
+    windows_s: float
+    cases_s: float
+
+
+def left_for_validation(
+    budget_s: float, *, now_s: float, stepped_s: float, report_s: float, validation_share: float
+) -> ForValidation:
+    """What the final validation may take, so that training steps get most of a budget.
+
+    Args:
+        budget_s: of the whole run.
+        now_s: seconds of the run up to now, all sessions.
+        stepped_s: those of them that went into training steps.
+        report_s: what the model's files and the report take at most.
+        validation_share: of the seconds of steps, what validations on the way may take.
+    """
+    between = min(1.0, max(0.0, (budget_s - _SHORT_S) / (_LONG_S - _SHORT_S)))
+    shares = (_SHORT_SHARE + between * (_LONG_SHARE - _SHORT_SHARE), _SHARE_FOR_CASES)
+    to_do = (max(0.0, share * budget_s - stepped_s) * (1.0 + validation_share) for share in shares)
+    windows_s, cases_s = (max(0.0, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
+    return ForValidation(windows_s=windows_s, cases_s=cases_s)

@@ -12,6 +12,7 @@ from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ModelSpec, Predictor
 from voxelocity.observe import Clock
 from voxelocity.report import duration_text
+from voxelocity.training.budget import ForValidation
 from voxelocity.training.final_size import FinalSize, ValidationCost, num_passes
 from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.stop import StopRequest
@@ -39,6 +40,7 @@ class FinalValidation:
         num_threads: that load cases.
         budget_s: of the whole run; 0 for none.
         is_full: never make it cheaper.
+        has_target: whether a validation on the way may end the training.
         clock: tells seconds.
         stop: asked between two batches of windows.
     """
@@ -53,15 +55,16 @@ class FinalValidation:
         num_threads: int,
         budget_s: float,
         is_full: bool,
+        has_target: bool,
         clock: Clock,
         stop: StopRequest,
     ) -> None:
         self._cases, self._on_the_way, self._spec = cases, on_the_way, spec
         self._device, self._num_threads, self._clock, self._stop = device, num_threads, clock, stop
-        self._budget_s, self._is_full = budget_s, is_full
+        self._budget_s, self._is_full, self._has_target = budget_s, is_full, has_target
         self._cost: ValidationCost | None = None
         self._size: FinalSize | None = None
-        self._num_passes_on_the_way = 0
+        self._window_on_the_way = spec.window
 
     @property
     def num_cases(self) -> int:
@@ -80,32 +83,42 @@ class FinalValidation:
         predictor = Predictor(network, self._spec, device=self._device, on_windows=self._stop.check)
         limit_s = _REHEARSAL_SHARE * self._budget_s
         self._cost = rehearse(predictor, self._cases, self._spec, limit_s=limit_s, load_s=load_s, clock=self._clock)
-        shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
-        self._num_passes_on_the_way = num_passes(shapes, self._spec.window)
 
     def was_measured(self, seconds: float) -> None:
         """A validation on the way took so long."""
         if self._cost is not None:
-            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way)
+            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way())
 
     @property
     def seconds_on_the_way(self) -> float:
         """What a validation on the way is expected to take; as good as none where nothing was rehearsed."""
         if self._cost is None:
             return 1.0
-        return self._cost.window_s * self._num_passes_on_the_way
+        return self._cost.window_s * self._num_passes_on_the_way()
 
-    def reserve_s(self, available_s: float) -> float:
-        """Sizes it to this many seconds.
+    @property
+    def spec_on_the_way(self) -> ModelSpec:
+        """How validations on the way see volumes: with the windows that were planned for the final one at first."""
+        return self._spec.model_copy(update={"window": self._window_on_the_way})
+
+    def _num_passes_on_the_way(self) -> int:
+        shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
+        return num_passes(shapes, self._window_on_the_way)
+
+    def reserve_s(self, available: ForValidation) -> float:
+        """Sizes it to the seconds that a budget has for it.
 
         Returns:
             What must be kept for it: what it is expected to take, and a little more.
         """
         assert self._cost is not None, "rehearsed"
-        self._size = None
         if self._is_full:
             return self._cost.seconds(self._spec.window) * (1.0 + _MARGIN)
-        self._size = self._cost.largest(self._spec.window, available_s / (1.0 + _MARGIN))
+        windows_s, cases_s = (seconds / (1.0 + _MARGIN) for seconds in (available.windows_s, available.cases_s))
+        if self._size is None and not self._has_target:
+            # A target is a Dice of the windows as they are planned.
+            self._window_on_the_way = self._cost.largest(self._spec.window, windows_s).window
+        self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s)
         return self._size.seconds * (1.0 + _MARGIN)
 
     def size_to(self, available_s: float) -> None:

@@ -91,17 +91,24 @@ class ValidationCost:
         """A validation on the way took this long for this many windows; it counts more than the rehearsal."""
         self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
 
-    def largest(self, full: WindowConfig, available_s: float) -> FinalSize:
+    def largest(self, full: WindowConfig, available_s: float, *, for_cases_s: float | None = None) -> FinalSize:
         """The best validation that is expected to fit: cheaper windows, then no surface distances, then fewer cases.
 
         One case in the cheapest way is the least, also where that does not fit.
+
+        Args:
+            full: how windows are planned.
+            available_s: seconds for it.
+            for_cases_s: seconds that it may take in the cheapest way before a case is left out; `available_s` if not
+                given.
         """
+        for_cases_s = available_s if for_cases_s is None else for_cases_s
         *windows, cheapest = _cheaper_and_cheaper(full)
         for window, surface in [*((window, True) for window in windows), (cheapest, True), (cheapest, False)]:
             seconds = self.seconds(window, surface=surface)
             if seconds <= available_s:
                 return FinalSize(window=window, num_cases=self.num_cases, surface=surface, seconds=seconds)
-        num_cases = max(1, int(self.num_cases * available_s / seconds))
+        num_cases = min(self.num_cases, max(1, int(self.num_cases * for_cases_s / seconds)))
         seconds = self.seconds(cheapest, num_cases=num_cases, surface=False)
         return FinalSize(window=cheapest, num_cases=num_cases, surface=False, seconds=seconds)
 

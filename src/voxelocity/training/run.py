@@ -14,13 +14,13 @@ from voxelocity.core.credentials import hide_credentials
 from voxelocity.core.errors import InterruptedRunError
 from voxelocity.core.records import CaseScore
 from voxelocity.data.pipeline import Feed, PreparedCases
-from voxelocity.infer import ModelSpec, save_model
+from voxelocity.infer import save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import Clock, EventLog, peak_device_bytes, peak_host_bytes
 from voxelocity.planning import Plan, Planned
 from voxelocity.report import RunFacts, duration_text, read_run, render_page, render_progress_png
 from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
-from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot, left_for_validation_s
+from voxelocity.training.budget import Allotment, Budget, StepBudget, TimeBudget, allot, left_for_validation
 from voxelocity.training.caching import Caching, FilledCases
 from voxelocity.training.checkpoint import Checkpoints
 from voxelocity.training.final import FinalValidation, full_command
@@ -30,6 +30,7 @@ from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.progress import TerminalProgress
 from voxelocity.training.progress_picture import ProgressPicture
 from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.spec import model_spec
 from voxelocity.training.stage import Stage
 from voxelocity.training.stop import StopAskedError, StopRequest
 from voxelocity.training.validate import validate_prepared
@@ -86,16 +87,7 @@ class Run:
         self.plan: Plan = self.planned.plan
         self.device = self.planned.machine.torch_device
         self.num_threads = self.planned.machine.num_cpus
-        self.spec = ModelSpec(
-            network=self.plan.network,
-            channels=self.planned.cases.channels,
-            labels=dict(self.planned.cases.labels),
-            prepare=self.plan.data.prepare,
-            window=self.plan.window,
-            # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
-            precision=self.plan.precision.model_copy(update={"compile": "none"}),
-            trained_on=self.planned.fingerprint.trained_on(),
-        )
+        self.spec = model_spec(self.planned)
         self.checkpoints = Checkpoints(self.folder.checkpoints, keep=self.plan.train.keep_checkpoints)
         self._report_s = _REPORT_S
 
@@ -155,6 +147,7 @@ class Run:
             num_threads=self.num_threads,
             budget_s=self.plan.train.time_budget_s,
             is_full=is_full,
+            has_target=self.plan.train.target_dice > 0.0,
             clock=self.clock,
             stop=self.stop,
         )
@@ -226,12 +219,18 @@ class Run:
         # A resumed run has trained already; its share of the schedule must not start over.
         trained_s = state.trained_s + state.validated_s
         now_s, report_s = self.log.elapsed_s(), self._report_s
-        available_s = left_for_validation_s(train.time_budget_s, now_s=now_s, trained_s=trained_s, report_s=report_s)
+        available = left_for_validation(
+            train.time_budget_s,
+            now_s=now_s,
+            stepped_s=state.trained_s,
+            report_s=report_s,
+            validation_share=train.validation_share,
+        )
         return allot(
             train.time_budget_s,
             now_s=now_s,
             trained_s=trained_s,
-            validate_s=final.reserve_s(available_s),
+            validate_s=final.reserve_s(available),
             report_s=report_s,
             may_end_early=train.steps > 0 or train.target_dice > 0.0,
         )
@@ -261,7 +260,11 @@ class Run:
                 feed=feed,
                 budget=budget,
                 validate=lambda: validate_prepared(
-                    training.averaged, caches.on_the_way, self.spec, device=self.device, on_windows=self.stop.check
+                    training.averaged,
+                    caches.on_the_way,
+                    final.spec_on_the_way,
+                    device=self.device,
+                    on_windows=self.stop.check,
                 ),
                 checkpoints=self.checkpoints,
                 log=self.log,

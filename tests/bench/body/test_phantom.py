@@ -7,10 +7,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from voxelocity.bench.body import phantom
+from voxelocity.bench.body.anatomy import draw_case
+from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.core.errors import ConfigError, OutputError
-from voxelocity.recipes.demo import phantom
-from voxelocity.recipes.demo.anatomy import draw_case
-from voxelocity.recipes.demo.phantom import make_phantoms
 
 SCALE = 0.2
 NUM_CASES = 6

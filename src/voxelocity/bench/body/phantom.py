@@ -23,8 +23,8 @@ import numpy as np
 from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, ornt_transform
 from numpy.typing import NDArray
 
+from voxelocity.bench.body.anatomy import LABELS, PhantomGrid, draw_case
 from voxelocity.core.errors import ConfigError, OutputError
-from voxelocity.recipes.demo.anatomy import LABELS, PhantomGrid, draw_case
 
 FORMAT_VERSION = 1
 NUM_FOLDS = 4

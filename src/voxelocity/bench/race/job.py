@@ -1,0 +1,152 @@
+"""What the MONAI script is given, made from a plan, so that all sides train the same network on the same patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from voxelocity.core.errors import ConfigError
+from voxelocity.core.volume import VolumeRef
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.prepare import IntensityConfig
+from voxelocity.observe.host import cpu_budget
+from voxelocity.planning import Planned
+
+Recipe = Literal["plain", "fast"]
+
+LIMITS: dict[str, Any] = {
+    # What nnU-Net adds on a GPU, and MONAI's script has no counterpart of.
+    "data.augment.blur_probability": 0.0,
+    "data.augment.contrast_probability": 0.0,
+    "data.augment.low_resolution_probability": 0.0,
+    "data.augment.gamma_inverted_probability": 0.0,
+    "data.augment.gamma_keeps": "range",
+    # All sides validate alike: windows as MONAI has them.
+    "window.overlap": 0.25,
+    "window.mirror_axes": [],
+}
+"""Keys of the plan that the script cannot follow otherwise."""
+
+
+def script_job(
+    planned: Planned, *, recipe: Recipe, target_dice: float, budget_s: float, epochs_per_validation: int
+) -> dict[str, Any]:
+    """The settings of `monai_script`, as plain data.
+
+    Args:
+        planned: network, patches, augmentation, loss, optimizer, precision, split and seed.
+        recipe: how the script gets its data.
+        target_dice: at which it stops; 0 for none.
+        budget_s: seconds after which it stops, and by which the learning rate has fallen as in the plan.
+        epochs_per_validation: 0 never validates.
+
+    Raises:
+        ConfigError: the plan has what the script has no counterpart of.
+    """
+    _check(planned)
+    plan = planned.plan
+    split, augment = planned.cases.split(planned.fold), plan.data.augment
+    shift = augment.intensity_shift_range[1]
+    return {
+        "recipe": recipe,
+        "training": _files(split.training),
+        "held_out": _files(split.validation),
+        "num_classes": len(planned.cases.labels),
+        "target_dice": target_dice,
+        "budget_s": budget_s,
+        "seed": plan.seed,
+        "spacing_mm": None if plan.data.prepare.spacing_mm == "keep" else list(plan.data.prepare.spacing_mm),
+        "window": _window(plan.data.prepare.intensity),
+        "crops_foreground": plan.data.prepare.crop != "none",
+        "patch_voxel": list(plan.data.patch.shape_voxel),
+        "images_per_batch": max(1, plan.data.batch_size // plan.data.patch.draws_per_case),
+        "patches_per_image": plan.data.patch.draws_per_case,
+        "foreground_share": plan.data.patch.foreground_share,
+        "flip_probability": list(augment.flip_probability),
+        "affine_probability": augment.affine_probability,
+        "rotate_degrees": list(augment.rotation_degrees),
+        "zoom": list(augment.scale_range),
+        "factor_probability": augment.intensity_scale_probability,
+        "factor": augment.intensity_scale_range[1] - 1.0,
+        "offset_probability": augment.intensity_shift_probability,
+        "offset": shift,
+        "noise_probability": augment.noise_probability,
+        "noise_std": augment.noise_std_range[1],
+        "gamma_probability": augment.gamma_probability,
+        "gamma": list(augment.gamma_range),
+        "network": plan.network.name,
+        "widths": list(plan.network.widths),
+        "strides": [list(stride) for stride in plan.network.strides],
+        "num_res_units": plan.network.num_res_units,
+        "include_background": plan.loss.include_background,
+        "learning_rate": plan.optimizer.learning_rate,
+        "warmup_share": plan.schedule.warmup_share,
+        "decay": plan.schedule.decay,
+        "weight_decay": plan.optimizer.weight_decay,
+        "second_momentum": plan.optimizer.second_momentum,
+        "clip_norm": plan.optimizer.clip_norm,
+        "precision": plan.precision.compute,
+        "channels_last": plan.precision.channels_last,
+        "window_overlap": plan.window.overlap,
+        "epochs_per_validation": epochs_per_validation,
+        # Without worker processes every core computes; `ScriptSettings.num_threads` says why it is one beside workers.
+        "num_threads": cpu_budget() if recipe == "fast" else 1,
+    }
+
+
+def _check(planned: Planned) -> None:
+    plan = planned.plan
+    wrong = {
+        "data.prepare.intensity.mode": plan.data.prepare.intensity.mode == "none",
+        "precision.compute": plan.precision.compute == "float16",
+        "network.name": plan.network.name not in ("unet", "dynunet"),
+        "network.norm": plan.network.norm != "instance",
+        "network.dropout": plan.network.dropout > 0.0,
+        "loss.name": plan.loss.name != "dice_ce",
+        "optimizer.name": plan.optimizer.name != "adamw",
+        "schedule.decay": plan.schedule.decay not in ("cosine", "constant"),
+        "data.augment": _is_beyond(plan.data.augment),
+        "window.mirror_axes": bool(plan.window.mirror_axes),
+    }
+    named = [key for key, is_wrong in wrong.items() if is_wrong]
+    if named:
+        raise ConfigError(
+            f"bench: the MONAI script has no counterpart of the plan's {', '.join(named)}, so the sides would not "
+            "train alike; leave these keys to the rules"
+        )
+
+
+def _is_beyond(augment: AugmentConfig) -> bool:
+    """Whether patches are changed in ways, or by draws, that the script does not have."""
+    factor, shift = augment.intensity_scale_range, augment.intensity_shift_range
+    others = {"quarter_turn", "elastic", "bias", "blur", "contrast", "low_resolution", "gamma_inverted"}
+    return (
+        any(_is_made(getattr(augment, f"{name}_probability")) for name in others)
+        or (augment.rotation_share, augment.scale_share, augment.shear) != (1.0, 1.0, 0.0)
+        or augment.gamma_keeps != "range"
+        or augment.noise_std_range[0] != 0.0
+        or abs(sum(factor) - 2.0) > 1e-9
+        or abs(sum(shift)) > 1e-9
+        or (bool(augment.swap_pairs) and augment.flip_probability[0] > 0.0)
+    )
+
+
+def _is_made(probability: float | Sequence[float]) -> bool:
+    return any(probability) if isinstance(probability, Sequence) else probability > 0.0
+
+
+def _window(intensity: IntensityConfig) -> list[float] | None:
+    if intensity.mode == "zscore":
+        return None
+    mean = intensity.low if intensity.mean == "low" else intensity.mean
+    std = intensity.high - intensity.low if intensity.std == "width" else intensity.std
+    return [intensity.low, intensity.high, mean, std]
+
+
+def _files(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
+    return [{"image": _paths(ref), "label": str(ref.label)} for ref in refs if ref.label is not None]
+
+
+def _paths(ref: VolumeRef) -> str | list[str]:
+    paths = [str(path) for path in ref.images]
+    return paths[0] if len(paths) == 1 else paths

@@ -1,0 +1,158 @@
+"""`voxelocity bench time-to-target`: whole trainings to a target, or within a budget, on one of the `TASKS`."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from voxelocity.bench.peers import versions
+from voxelocity.bench.phantom import default_folder
+from voxelocity.bench.places import Places, made, real_data
+from voxelocity.bench.race.job import LIMITS
+from voxelocity.bench.race.page import write_page
+from voxelocity.bench.race.rounds import Outcome, run_rounds
+from voxelocity.bench.race.sides import LABELS, Race, SideName
+from voxelocity.bench.race.tasks import TASKS, Task
+from voxelocity.bench.record import Record
+from voxelocity.core.errors import InputError
+from voxelocity.data.source import open_cases
+from voxelocity.observe import environment
+from voxelocity.planning import make_plan
+from voxelocity.report import duration_text
+
+NAME = "time-to-target"
+_SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "ours")
+# A training that has not reached its target by then is not going to; below the budget at which networks get wider.
+_LIMIT_S = 480.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaceSettings:
+    """What was raced.
+
+    Attributes:
+        task: one of `TASKS`.
+        num_seeds: trainings a side.
+        budget_s: of each training; 0 trains to the target of the task.
+        sides: which trained.
+    """
+
+    task: str
+    num_seeds: int = 5
+    budget_s: float = 0.0
+    sides: tuple[SideName, ...] = _SIDES
+
+    @property
+    def name(self) -> str:
+        """Of files."""
+        return f"{self.task}_{duration_text(self.budget_s).replace(' ', '')}" if self.budget_s else self.task
+
+
+def run_race(
+    settings: RaceSettings,
+    *,
+    work: Path | None = None,
+    data: Path | None = None,
+    out: Path | None = None,
+    keys: dict[str, Any] | None = None,
+    on_start: Callable[[str, int], None],
+) -> tuple[Record, Outcome]:
+    """Trains every side with every seed on a task; what there is stands in `out` after each round.
+
+    Args:
+        settings: what to race.
+        work: where phantoms are kept; below the system's temporary folder if not given.
+        data: folder of real scans; as `run_scenario` finds it if not given.
+        out: folder of the record and the page; nothing is written if not given.
+        keys: of the plan, for all sides beside those of the task.
+        on_start: told the side and the seed before each training.
+
+    Raises:
+        InputError: there is no such task or side, or the scans of the task are not there.
+        OutputError: a folder cannot be written.
+        VoxelocityError: a training failed.
+    """
+    task = _task(settings.task)
+    places = Places(work=made(work or default_folder()), data=real_data(data))
+    dataset = task.dataset(places)
+    target_dice = 0.0 if settings.budget_s else task.target_dice
+    shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **(keys or {})}
+    with tempfile.TemporaryDirectory(prefix="race-", dir=places.work) as folder:
+        race = Race(
+            dataset=dataset,
+            planned=make_plan(open_cases(dataset), overrides=shared, time_budget_s=settings.budget_s or _LIMIT_S),
+            out=Path(folder),
+            target_dice=target_dice,
+            limit_s=settings.budget_s or _LIMIT_S,
+            epochs_per_validation=task.epochs_per_validation,
+            own_keys=shared,
+        )
+
+        def keep(outcome: Outcome) -> None:
+            if out is not None:
+                _record(settings, outcome).write(out)
+                _page(settings, outcome, out / f"bench_race_{settings.name}.html")
+
+        outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)
+    return _record(settings, outcome), outcome
+
+
+def _task(name: str) -> Task:
+    if name not in TASKS:
+        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise InputError(f"bench: there is no race on '{name}'{hint}; choose one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
+    """The sides of these names in the order in which pages have them; all of them where none is named.
+
+    Raises:
+        InputError: there is no such side, or Voxelocity is not among them.
+    """
+    unknown = [name for name in names if name not in LABELS]
+    if unknown:
+        raise InputError(f"bench: there is no side '{unknown[0]}'; choose among {', '.join(_SIDES)}")
+    if names and ("ours" not in names or len(names) < 2):
+        raise InputError("bench: a race needs 'ours' and another side; add it")
+    return tuple(name for name in _SIDES if not names or name in names)
+
+
+def _command(settings: RaceSettings) -> str:
+    budget = f" --time-budget {settings.budget_s:g}s" if settings.budget_s else ""
+    sides = "" if settings.sides == _SIDES else f" --sides {','.join(settings.sides)}"
+    return f"voxelocity bench {NAME} --task {settings.task}{budget}{sides} --seeds {settings.num_seeds}"
+
+
+def _record(settings: RaceSettings, outcome: Outcome) -> Record:
+    return Record(
+        name=f"race_{settings.name}",
+        command=_command(settings),
+        date=time.strftime("%Y-%m-%d"),
+        environment={**environment(), "peers": versions()},
+        settings=settings,
+        comparisons=(outcome.comparison(TASKS[settings.task].words),),
+        details=outcome.to_plain() | {"plan": outcome.race.planned.plan.to_plain()},
+    )
+
+
+def _page(settings: RaceSettings, outcome: Outcome, path: Path) -> None:
+    task = TASKS[settings.task]
+    goal = f"in {duration_text(settings.budget_s)}" if settings.budget_s else f"to a mean Dice of {task.target_dice:g}"
+    write_page(
+        outcome,
+        path,
+        title=f"Training {goal}: {task.words}",
+        summary=(
+            "The same cases, split, network, loss, patches, batch, augmentation, optimizer and precision, one training "
+            "after the other on this machine. Seconds count from the start of each process: imports, planning, caching "
+            "and compiling included."
+        ),
+        command=_command(settings),
+    )

@@ -1,0 +1,97 @@
+"""Data sets to race on, each with a target that was set before any race was run."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from voxelocity.bench.body.phantom import make_phantoms
+from voxelocity.bench.phantom import PhantomSet, phantom_table
+from voxelocity.bench.places import Places
+from voxelocity.core.errors import InputError
+from voxelocity.data.decode import read_case
+from voxelocity.data.decode.write import write_scan
+from voxelocity.data.source import open_cases
+
+_ORGANS = ("Brainstem", "SpinalCord", "Mandible")
+_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A data set to train on, with its fold 0 held out.
+
+    Attributes:
+        words: what it is.
+        dataset: makes or finds it below the work folder.
+        target_dice: mean foreground Dice that ends a training against time.
+        keys: of the plan, equal on all sides.
+        epochs_per_validation: of all sides.
+    """
+
+    words: str
+    dataset: Callable[[Places], Path]
+    target_dice: float
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    epochs_per_validation: int = 2
+
+
+def _phantoms(places: Places) -> Path:
+    return make_phantoms(places.work / "race-phantoms", 22, scale=1.25)
+
+
+def _hippocampus(places: Places) -> Path:
+    return _real(places, "hippocampus")
+
+
+def _three_organs(places: Places) -> Path:
+    """A table of the CTs, with labels that hold three of the seven organs."""
+    cases = open_cases(_real(places, "openkbp_headneck_ct"))
+    folder = places.work / "race-three-organs"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {cases.class_names.index(name): index for index, name in enumerate(_ORGANS, start=1)}
+    rows = []
+    for number, ref in enumerate(cases):
+        path = folder / f"{ref.case_id}.nii.gz"
+        if not path.exists():
+            volume = read_case(ref, label_values=cases.label_values)
+            assert volume.label is not None, "every case has a label"
+            organs = np.zeros_like(volume.label)
+            for before, after in kept.items():
+                organs[volume.label == before] = after
+            write_scan(path, organs, volume.grid)
+        rows.append((ref.case_id, ref.images[0].resolve(), path, number % 5))
+    table = folder / "three_organs.csv"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([("case", "image", "label", "fold"), *rows])
+    labels = {"background": 0, **{name: index for index, name in enumerate(_ORGANS, start=1)}}
+    (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "CT"}, "labels": labels}))
+    return table
+
+
+def _bodies(places: Places) -> Path:
+    return phantom_table(_BODIES, places.work, places.work / "race-bodies.csv", num_held_out=12)
+
+
+def _real(places: Places, name: str) -> Path:
+    if places.data is None or not (places.data / name).is_dir():
+        raise InputError(
+            f"bench: this race needs the data set {name}, which is not below {places.data or 'any folder of scans'}; "
+            "name the folder that holds it with --data or VOXELOCITY_DATA"
+        )
+    return places.data / name
+
+
+TASKS: dict[str, Task] = {
+    "phantoms": Task(words="22 phantoms of the upper abdomen", dataset=_phantoms, target_dice=0.88),
+    "hippocampus": Task(words="MSD's hippocampus, fold 0", dataset=_hippocampus, target_dice=0.86),
+    "organs": Task(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
+    # Nothing of the recipe was ever chosen on these.
+    "bodies": Task(words=f"{_BODIES.words} with six organs", dataset=_bodies, target_dice=0.85),
+}

@@ -1,0 +1,137 @@
+"""The demonstration: one training on three sides, MONAI's fast recipe, a plain MONAI script and Voxelocity.
+
+Every side runs in a process of its own, one after the other, and is timed alike: seconds from the start of the process,
+imports included, to the first validation at which the held-out cases reach the target. Network, loss, optimizer,
+augmentation, batch, patch and split are the same on all sides.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import voxelocity
+from voxelocity.bench.body.phantom import make_phantoms
+from voxelocity.bench.race.page import write_page
+from voxelocity.bench.race.rounds import Outcome, run_rounds
+from voxelocity.bench.race.sides import Race
+from voxelocity.core.errors import OutputError
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.observe import phase
+from voxelocity.planning import make_plan
+from voxelocity.report import comparison_to_json
+from voxelocity.report.atomic import write_whole
+
+_LIMIT_S = 360.0
+# About 6 million voxels a case: still a quarter of a usual abdominal CT, but made in seconds.
+_PHANTOM_SCALE = 1.25
+_NUM_PHANTOMS = 22
+_TARGET_DICE = 0.88
+_PATCH = [40, 40, 40]
+
+KEYS: dict[str, Any] = {
+    # Coarse, because the demonstration runs on a laptop without a GPU.
+    "data.prepare.spacing_mm": [3.0, 3.0, 3.0],
+    # The usual abdominal window.
+    "data.prepare.intensity": {"mode": "window", "low": -160.0, "high": 240.0},
+    "data.patch.shape_voxel": _PATCH,
+    "data.patch.draws_per_case": 2,
+    "data.patch.foreground_share": 0.5,
+    "data.batch_size": 4,
+    # No flips: the liver lies on the right.
+    "data.augment": AugmentConfig.only(
+        affine_probability=0.7,
+        rotation_share=1.0,
+        rotation_degrees=(15.0, 15.0, 15.0),
+        scale_share=1.0,
+        scale_range=(0.85, 1.15),
+        noise_probability=0.1,
+        noise_std_range=(0.0, 0.1),
+        intensity_scale_probability=0.15,
+        intensity_shift_probability=0.15,
+        gamma_probability=0.3,
+        gamma_keeps="range",
+    ).model_dump(mode="json"),
+    "network.name": "unet",
+    "network.widths": [16, 32, 64, 128],
+    "network.strides": [[2, 2, 2], [2, 2, 2], [2, 2, 2]],
+    "network.num_res_units": 0,
+    "loss.include_background": True,
+    "optimizer.name": "adamw",
+    "optimizer.learning_rate": 3e-3,
+    "optimizer.weight_decay": 1e-4,
+    "schedule.warmup_share": 0.0,
+    "schedule.decay": "constant",
+    "window.overlap": 0.25,
+    "window.mirror_axes": [],
+}
+"""The keys of the plan that are equal on all sides; the others are the rules' to choose."""
+
+
+def run_demo(
+    out: Path,
+    *,
+    seed: int,
+    num_seeds: int = 1,
+    console: Console,
+    target_dice: float = _TARGET_DICE,
+    keys: dict[str, Any] | None = None,
+    epochs_per_validation: int = 2,
+) -> Outcome:
+    """Makes phantoms, trains every side with each seed and writes `demo.html` and `demo.json` into `out`.
+
+    Args:
+        out: folder of the demonstration; the phantoms in it are used again, runs are replaced.
+        seed: of the phantoms and of the first training of each side; the next ones follow it.
+        num_seeds: trainings a side. The order of the sides rotates from seed to seed.
+        console: where progress is shown.
+        target_dice: mean foreground Dice of the held-out cases that is timed.
+        keys: of the plan, equal on all sides; `KEYS` if not given.
+        epochs_per_validation: of every side.
+
+    Raises:
+        OutputError: `out` cannot be written.
+        VoxelocityError: one side failed.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"demo: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
+    console.rule("phantoms")
+    start = time.perf_counter()
+    with phase("phantoms", color="tan"):
+        dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
+    console.print(f"{dataset} is ready after {time.perf_counter() - start:.0f} s", highlight=False)
+    keys = KEYS if keys is None else keys
+    race = Race(
+        dataset=dataset,
+        planned=make_plan(voxelocity.open(dataset), overrides=keys),
+        out=out,
+        target_dice=target_dice,
+        limit_s=_LIMIT_S,
+        epochs_per_validation=epochs_per_validation,
+        own_keys=keys,
+    )
+    seeds = range(seed, seed + num_seeds)
+    outcome = run_rounds(
+        race, ("fast", "plain", "ours"), seeds, on_start=lambda side, number: console.rule(f"{side}, seed {number}")
+    )
+    title = f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity"
+    write_page(
+        outcome,
+        out / "demo.html",
+        title=title,
+        summary=(
+            "The same network, loss, optimizer, gradient clipping, augmentation, batch, patch, split and seeds on the "
+            "same phantoms, one after the other on this machine. Seconds count from the start of each process, imports "
+            "and caching included."
+        ),
+        command=f"voxelocity demo --seed {seed}",
+    )
+    plain = comparison_to_json(outcome.runs, title=title, target_dice=target_dice) | outcome.to_plain()
+    write_whole(out / "demo.json", (json.dumps(plain, indent=1) + "\n").encode())
+    return outcome

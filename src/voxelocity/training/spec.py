@@ -1,0 +1,21 @@
+"""What the network of a plan expects and predicts, as the model on disk says it."""
+
+from __future__ import annotations
+
+from voxelocity.infer import ModelSpec
+from voxelocity.planning import Planned
+
+
+def model_spec(planned: Planned) -> ModelSpec:
+    """The description of the model that a run with this plan trains."""
+    plan, cases = planned.plan, planned.cases
+    return ModelSpec(
+        network=plan.network,
+        channels=cases.channels,
+        labels=dict(cases.labels),
+        prepare=plan.data.prepare,
+        window=plan.window,
+        # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
+        precision=plan.precision.model_copy(update={"compile": "none"}),
+        trained_on=planned.fingerprint.trained_on(),
+    )

@@ -1,0 +1,167 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import voxelocity
+from voxelocity.bench.body.phantom import make_phantoms
+from voxelocity.bench.places import Places
+from voxelocity.bench.race import rounds, scenario, tasks
+from voxelocity.bench.race.job import LIMITS
+from voxelocity.bench.race.judge import judged_dice
+from voxelocity.bench.race.rounds import Outcome, run_rounds
+from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
+from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
+from voxelocity.bench.race.tasks import TASKS, Task
+from voxelocity.core.errors import InputError
+from voxelocity.infer import save_model
+from voxelocity.planning import make_plan
+from voxelocity.report import LabelledRun
+from voxelocity.step import build_network
+from voxelocity.training.spec import model_spec
+
+SMALL = {
+    "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
+    "data.patch.shape_voxel": [16, 16, 16],
+    "network.name": "unet",
+    "network.widths": [4, 8],
+    "network.strides": [[2, 2, 2]],
+}
+
+
+@pytest.fixture(scope="module")
+def phantoms(tmp_path_factory):
+    return make_phantoms(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
+
+
+@pytest.fixture
+def race(phantoms, tmp_path):
+    planned = make_plan(voxelocity.open(phantoms), device="cpu", overrides=LIMITS | SMALL)
+    return Race(dataset=phantoms, planned=planned, out=tmp_path, target_dice=0.5, limit_s=90.0)
+
+
+def run(label, seconds=None, dice=None):
+    return LabelledRun(label=label, seconds_to_target=seconds, final_dice=dice)
+
+
+def test_the_median_over_the_seeds_stands_with_its_range_and_with_what_was_not_reached(race):
+    sides = (tuple(run("peer", seconds) for seconds in (80.0, 70.0, 60.0)),
+             tuple(run("ours", seconds) for seconds in (40.0, None, 30.0)))  # fmt: skip
+    outcome = Outcome(race=race, sides=sides, seeds=(0, 1, 2))
+    assert outcome.table.rows[1] == ["ours", "40 s", "30 s to 40 s", "2 of 3", "40 s", "not reached", "30 s"]
+    assert outcome.runs[1].seconds_to_target == 40.0
+    missed = replace(outcome, sides=(sides[0], (sides[1][1], sides[1][1], sides[1][0])))
+    assert missed.runs[1].seconds_to_target is None
+    assert json.loads(json.dumps(outcome.to_plain()))["seconds_to_target"]["ours"] == [40.0, None, 30.0]
+
+
+def test_a_target_that_was_not_reached_counts_as_the_limit(race):
+    outcome = Outcome(race=race, sides=((run("peer", 60.0),), (run("ours"),)), seeds=(0,))
+    comparison = outcome.comparison("phantoms")
+    assert [(figure.name, figure.values) for figure in comparison.figures] == [("ours", (90.0,)), ("peer", (60.0,))]
+    assert comparison.figures[0].note == "1 of 1 did not reach it and count as the limit"
+    assert comparison.title == "phantoms: time to Dice 0.5"
+
+
+def test_without_a_target_the_dice_is_told(race):
+    race = replace(race, target_dice=0.0)
+    outcome = Outcome(race=race, sides=((run("peer", dice=0.8),), (run("ours", dice=0.81234),)), seeds=(7,))
+    assert outcome.table.rows[1] == ["ours", "0.8123", "0.8123 to 0.8123", "0.8123"]
+    comparison = outcome.comparison("phantoms")
+    assert (comparison.better, comparison.figures[0].values) == ("larger", (0.81234,))
+    assert comparison.title == "phantoms: Dice after 1 min 30 s"
+
+
+def test_each_round_is_begun_by_another_side_and_judged_where_there_is_no_target(race, monkeypatch):
+    started, kept = [], []
+    monkeypatch.setattr(rounds, "train_side", lambda name, race, seed: run(LABELS[name]))
+    monkeypatch.setattr(rounds, "judged_dice", lambda planned, weights: 0.25 if weights.name == "ours" else 0.125)
+    outcome = run_rounds(
+        replace(race, target_dice=0.0),
+        ("fast", "ours"),
+        (5, 6),
+        on_start=lambda side, seed: started.append((side, seed)),
+        on_outcome=kept.append,
+    )
+    fast, ours = LABELS["fast"], LABELS["ours"]
+    assert started == [(fast, 5), (ours, 5), (ours, 6), (fast, 6)]
+    assert [[one.final_dice for one in side] for side in outcome.sides] == [[0.125, 0.125], [0.25, 0.25]]
+    assert [each.seeds for each in kept] == [(5,), (5, 6)]
+
+
+def test_all_sides_validate_after_as_many_epochs(race):
+    # Three cases, a patch each, two a batch: three steps are two epochs.
+    assert own_keys(race)["train.validate_every_steps"] == 3
+    assert own_keys(race)["train.target_dice"] == 0.5
+    assert own_keys(replace(race, target_dice=0.0)) == {"train.time_budget_s": 90.0}
+
+
+def test_the_switched_script_takes_two_classes_from_voxelocity():
+    script = Path(scenario.__file__).with_name("monai_script.py").read_text()
+    changed = with_our_imports(script)
+    assert "from voxelocity.monai import CacheDataset, ThreadDataLoader" in changed
+    assert len(changed.splitlines()) == len(script.splitlines()) + 1
+
+
+def test_weights_are_judged_alike_wherever_they_lie(race, tmp_path):
+    spec = model_spec(race.planned)
+    network = build_network(spec.network, num_channels=1, num_classes=4, seed=3)
+    (tmp_path / "model").mkdir()
+    save_model(tmp_path / "model", network, spec)
+    torch.save(network.state_dict() | {"registered.twice": torch.zeros(1)}, tmp_path / "script.pt")
+    dice = judged_dice(race.planned, tmp_path / "model")
+    assert 0.0 < dice < 1.0
+    assert judged_dice(race.planned, tmp_path / "script.pt") == dice
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("budget_s", [0.0, 25.0])
+def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):
+    task = Task(words="tiny phantoms", dataset=lambda places: phantoms, target_dice=0.01, epochs_per_validation=1)
+    monkeypatch.setitem(tasks.TASKS, "tiny", task)
+    record, outcome = run_race(
+        RaceSettings(task="tiny", num_seeds=1, budget_s=budget_s),
+        work=tmp_path / "work",
+        out=tmp_path / "out",
+        keys=SMALL,
+        on_start=lambda side, seed: None,
+    )
+    assert [side[0].label for side in outcome.sides] == [LABELS[name] for name in ("fast", "plain", "switched", "ours")]
+    figures = record.comparisons[0].figures
+    assert figures[0].name == "Voxelocity"
+    assert all(0.0 < figure.values[0] < (1.0 if budget_s else 480.0) for figure in figures)
+    name = "tiny_25s" if budget_s else "tiny"
+    assert json.loads((tmp_path / "out" / f"bench_race_{name}.json").read_text())["seeds"] == [0]
+    assert "tiny phantoms" in (tmp_path / "out" / f"bench_race_{name}.html").read_text()
+
+
+def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
+    table = TASKS["organs"].dataset(Places(work=tmp_path, data=real_data))
+    cases = voxelocity.open(table)
+    assert len(cases) == 20
+    assert cases.class_names == ("background", "Brainstem", "SpinalCord", "Mandible")
+    assert len(cases.split(0).validation) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: check_sides(["slow", "ours"]), "there is no side 'slow'; choose among fast, plain, switched, ours"),
+        (lambda: check_sides(["fast"]), "a race needs 'ours' and another side; add it"),
+        (
+            lambda: run_race(RaceSettings(task="phantom"), on_start=print),
+            "no race on 'phantom'; did you mean 'phantoms'",
+        ),
+        (lambda: TASKS["hippocampus"].dataset(Places(work=Path("."))), "needs the data set hippocampus, which is not"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused_in_words(call, text):
+    with pytest.raises(InputError, match=text):
+        call()
+
+
+def test_sides_stand_in_the_order_of_the_pages():
+    assert check_sides([]) == ("fast", "plain", "switched", "ours")
+    assert check_sides(["ours", "fast"]) == ("fast", "ours")

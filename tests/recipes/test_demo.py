@@ -1,0 +1,31 @@
+import json
+
+import pytest
+from rich.console import Console
+
+from voxelocity.recipes import demo
+from voxelocity.recipes.demo import KEYS, run_demo
+
+SMALL = KEYS | {
+    "data.patch.shape_voxel": [16, 16, 16],
+    "network.widths": [4, 8],
+    "network.strides": [[2, 2, 2]],
+}
+
+
+@pytest.mark.slow
+def test_the_demo_trains_every_side_with_every_seed_and_shows_them_side_by_side(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "_PHANTOM_SCALE", 0.25)
+    monkeypatch.setattr(demo, "_NUM_PHANTOMS", 6)
+    console = Console(quiet=True)
+    outcome = run_demo(
+        tmp_path / "demo", seed=0, console=console, target_dice=0.01, keys=SMALL, epochs_per_validation=1
+    )
+    assert [side[0].label for side in outcome.sides] == ["MONAI, fast recipe", "MONAI, plain script", "Voxelocity"]
+    assert all(run.seconds_to_target > 0 and run.peak_host_bytes > 0 and run.stages for run in outcome.runs)
+    page = (tmp_path / "demo" / "demo.html").read_text()
+    assert all(run.label in page for run in outcome.runs)
+    assert "n = 1" in page
+    record = json.loads((tmp_path / "demo" / "demo.json").read_text())
+    assert record["target_dice"] == 0.01
+    assert record["seconds_to_target"] == {run.label: [run.seconds_to_target] for run in outcome.runs}

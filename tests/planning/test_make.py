@@ -81,6 +81,14 @@ def test_a_patch_the_network_cannot_take_is_refused_in_words(tiny_msd):
         make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides)
 
 
+def test_a_stage_of_growth_that_the_network_cannot_take_is_refused_in_words(tiny_msd):
+    overrides = {"data.patch.shape_voxel": [16, 16, 16], "network.widths": [4, 8, 8]}
+    overrides |= {"network.strides": [[2, 2, 2]] * 2, "window.shape_voxel": [16, 16, 16]}
+    overrides |= {"data.patch.growth": [{"until_share": 0.5, "shape_voxel": [8, 6, 8]}]}
+    with pytest.raises(ConfigError, match=r"growth\[0\]\.shape_voxel \(8, 6, 8\) must be a multiple of \(4, 4, 4\)"):
+        make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides)
+
+
 def test_a_csv_gets_its_classes_and_channels_from_the_files(tmp_path, tiny_scan):
     for index in range(2):
         image, label = tiny_scan(index)

@@ -12,6 +12,27 @@ from voxelocity.step import NetworkConfig, build_network
 SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
 
 
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module of a person's own in the folder where they work, with what makes a network."""
+    (tmp_path / "tests_of_networks.py").write_text("""
+import torch
+
+
+class Own(torch.nn.Conv3d):
+    def __init__(self, num_channels, num_classes):
+        super().__init__(num_channels, num_classes, 1)
+
+
+def number(num_channels, num_classes):
+    return 3
+""")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("tests_of_networks", None)
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -20,9 +41,10 @@ SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
         {"name": "dynunet", **SMALL},
         {"name": "dynunet", **SMALL, "num_res_units": 1},
         {"name": "segresnet", "widths": [8, 16, 32], "strides": [[2, 2, 2], [2, 2, 2]]},
+        {"name": "custom", "factory": "tests_of_networks:Own", **SMALL},
     ],
 )
-def test_every_network_answers_one_logit_per_class_and_voxel(values):
+def test_every_network_answers_one_logit_per_class_and_voxel(values, own_module):
     config = NetworkConfig.parse(values)
     x, y, z = (4 * d for d in config.divisor)
     network = build_network(config, num_channels=2, num_classes=3, seed=0).eval()
@@ -140,9 +162,45 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ({"name": "unet", "widths": [4, 8], "strides": [[3, 1, 1]]}, "strides are 1 or 2 on each axis"),
         ({"name": "segresnet", "widths": [8, 16], "strides": [[2, 2, 1]]}, "SegResNet halves every axis"),
         ({"name": "dynunet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "DynUNet has at least 3 levels, not 2"),
-        ({"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "should be 'unet', 'segresnet' or 'dynunet'"),
+        (
+            {"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]},
+            "should be 'unet', 'segresnet', 'dynunet', 'swinunetr' or 'custom'",
+        ),
+        (
+            {"name": "swinunetr", **SMALL},
+            "SwinUNETR halves every axis five times and its first width is a multiple of 12",
+        ),
+        ({"name": "custom", **SMALL}, "has the name custom and a factory such as my_networks:build, not name custom"),
+        ({"name": "unet", "factory": "a:b", **SMALL}, "not name unet with factory 'a:b'"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused_in_words(values, text):
     with pytest.raises(ConfigError, match=text.replace("[", r"\[")):
         NetworkConfig.parse(values)
+
+
+@pytest.mark.parametrize(
+    ("factory", "text"),
+    [
+        (
+            "no_such_module:build",
+            "'no_such_module:build' cannot be had .No module named 'no_such_module'.; write package",
+        ),
+        ("tests_of_networks:Other", "cannot be had .module 'tests_of_networks' has no attribute 'Other'"),
+        ("tests_of_networks", "cannot be had"),
+        (":build", "cannot be had"),
+        ("tests_of_networks:number", "gave a int, not a torch.nn.Module"),
+    ],
+)
+def test_a_network_of_ones_own_that_cannot_be_made_is_refused_in_words(own_module, factory, text):
+    config = NetworkConfig.parse({"name": "custom", "factory": factory, **SMALL})
+    with pytest.raises(ConfigError, match=text):
+        build_network(config, num_channels=1, num_classes=2, seed=0)
+
+
+@pytest.mark.nightly
+def test_swinunetr_answers_one_logit_per_class_and_voxel():
+    widths = [12, 24, 48, 96, 192, 384]
+    config = NetworkConfig.parse({"name": "swinunetr", "widths": widths, "strides": [[2, 2, 2]] * 5})
+    network = build_network(config, num_channels=2, num_classes=3, seed=0)
+    assert network(torch.zeros(1, 2, 64, 32, 32)).shape == (1, 3, 64, 32, 32)

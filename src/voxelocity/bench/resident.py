@@ -28,7 +28,7 @@ def resident_step_ms(run: Path, *, seconds: float) -> float:
         seconds: how long to step, after a few steps that do not count; at least one step does.
     """
     plan = Plan.parse(read_run(run).plan, where=str(run / "run.yaml"))
-    _, spec = load_model(run)
+    _, spec = load_model(run, factory=plan.network.factory)
     network = build_network(
         plan.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=plan.seed
     ).train()

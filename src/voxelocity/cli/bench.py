@@ -49,7 +49,11 @@ def bench(
         str, typer.Option("--time-budget", help="time-to-target: Dice after this time in place of time to a Dice.")
     ] = "",
     sides: Annotated[
-        str, typer.Option("--sides", help="time-to-target: some of fast,plain,switched,ours; all if not given.")
+        str,
+        typer.Option(
+            "--sides",
+            help="time-to-target: some of fast,plain,switched,nnunet,ours; all that are installed if not given.",
+        ),
     ] = "",
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""

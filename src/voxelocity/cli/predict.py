@@ -19,6 +19,9 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
     device: options.Device = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are in --out.")] = False,
+    network: Annotated[
+        str, typer.Option("--network", help="What makes the run's network, if it is your own: package.module:name.")
+    ] = "",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""
     chosen_device = options.read_device(device)
@@ -70,6 +73,7 @@ def predict(
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
                 overwrite=overwrite,
+                factory=network,
                 on_start=start,
                 on_case=show,
                 on_failure=show_failure,

@@ -117,6 +117,7 @@ def predict_files(
     device: torch.device,
     num_threads: int,
     overwrite: bool = False,
+    factory: str = "",
     on_start: Callable[[int], None] = lambda num_scans: None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
     on_failure: Callable[[str, str], None] = lambda case_id, reason: None,
@@ -133,6 +134,7 @@ def predict_files(
         device: where the network runs.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
         overwrite: whether predictions of the same name are replaced, each file at once.
+        factory: what makes the network, where the run trained one of your own: its `network.factory`.
         on_start: told how many scans there are.
         on_case: told of each prediction that was written.
         on_failure: told each case that cannot be predicted, and why, as soon as it is known.
@@ -140,11 +142,12 @@ def predict_files(
             are left out, and of a device with too little memory.
 
     Raises:
+        ConfigError: the factory cannot be imported.
         InputError: there is no model, an input is missing, a prediction exists already, or `out` cannot be written; or
             the only scan cannot be used. What names and headers can tell is told before the first scan is predicted.
         UnpredictedError: some scans could not be predicted; all others were.
     """
-    network, spec = load_model(run)
+    network, spec = load_model(run, factory=factory)
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
     if not overwrite:

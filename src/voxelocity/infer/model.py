@@ -135,11 +135,18 @@ def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
     put_in_place(folder / SPEC_NAME, (json.dumps(spec.to_plain(), indent=1) + "\n").encode())
 
 
-def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
+def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, ModelSpec]:
     """The network in evaluation mode on the CPU, and its description.
 
+    Args:
+        folder: of a finished run.
+        factory: of a network of one's own, as `NetworkConfig.factory`. The model's file names it too, but what it names
+            is code, which is run only where a person names it.
+
     Raises:
-        InputError: the folder holds no finished model, one that is damaged, or one in a format of another release.
+        InputError: the folder holds no finished model, one that is damaged, or one in a format of another release; or
+            the network is another one than `factory` names.
+        ConfigError: the factory cannot be imported.
     """
     for name in (SPEC_NAME, WEIGHTS_NAME):
         try:
@@ -155,11 +162,23 @@ def load_model(folder: Path) -> tuple[torch.nn.Module, ModelSpec]:
                 f"infer: {folder / name} cannot be read ({error.strerror}); check that it is a file you may read"
             ) from None
     spec = _read_spec(folder / SPEC_NAME)
+    _check_factory(spec.network.factory, factory, folder)
     _check_weights(spec, folder / WEIGHTS_NAME)
     network = _network(spec)
     _load_weights(network, folder / WEIGHTS_NAME)
     _check_bytes(spec, folder / WEIGHTS_NAME)
     return network.eval(), spec
+
+
+def _check_factory(trained: str, given: str, folder: Path) -> None:
+    if trained == given:
+        return
+    if not trained:
+        raise InputError(f"infer: the network of {folder} is one of Voxelocity's; leave --network {given} out")
+    raise InputError(
+        f"infer: the network of {folder} is made by the code {trained}{f', not {given}' if given else ''}; if you "
+        f"trust that code, give --network {trained}"
+    )
 
 
 def _network(spec: ModelSpec) -> torch.nn.Module:

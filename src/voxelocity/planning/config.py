@@ -79,9 +79,10 @@ class Plan(Config):
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         divisor = self.network.divisor
-        for name, shape in (("data.patch", self.data.patch.shape_voxel), ("window", self.window.shape_voxel)):
+        patch = self.data.patch
+        shapes = {"data.patch.shape_voxel": patch.shape_voxel, "window.shape_voxel": self.window.shape_voxel}
+        shapes |= {f"data.patch.growth[{n}].shape_voxel": stage.shape_voxel for n, stage in enumerate(patch.growth)}
+        for name, shape in shapes.items():
             if any(n % d for n, d in zip(shape, divisor, strict=True)):
-                raise ValueError(
-                    f"{name}.shape_voxel {shape} must be a multiple of {divisor}, the network's down-sampling"
-                )
+                raise ValueError(f"{name} {shape} must be a multiple of {divisor}, the network's down-sampling")
         return self

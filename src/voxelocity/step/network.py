@@ -1,13 +1,17 @@
-"""Networks by name: our DynUNet and UNet, or MONAI's SegResNet, whose constructor arguments only this module knows."""
+"""Networks by name: ours, MONAI's, whose constructor arguments only this module knows, or a person's own."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
 from voxelocity.step.dynunet import DynUNet
 from voxelocity.step.unet import UNet
@@ -18,10 +22,14 @@ Norm = Literal["instance", "batch"]
 class NetworkConfig(Config):
     """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
 
-    name: Literal["unet", "segresnet", "dynunet"]
-    """UNet and SegResNet as in MONAI, or DynUNet, the network of nnU-Net."""
+    name: Literal["unet", "segresnet", "dynunet", "swinunetr", "custom"]
+    """UNet, SegResNet and SwinUNETR as in MONAI, DynUNet, the network of nnU-Net, or your own, made by `factory`."""
+    factory: str = ""
+    """custom: the function or class that makes the network, as package.module:name. It is called with num_channels and
+    num_classes and gives a module from images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z)."""
     widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
-    """Feature channels of each level. SegResNet doubles from the first and only takes the number of levels."""
+    """Feature channels of each level. SegResNet and SwinUNETR double from the first and take the number of levels; your
+    own takes none of them, but the memory of a step is estimated by them."""
     strides: tuple[Index3, ...]
     """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""
     norm: Norm = "instance"
@@ -43,6 +51,17 @@ class NetworkConfig(Config):
             raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides}")
         if self.name == "segresnet" and any(stride != (2, 2, 2) for stride in self.strides):
             raise ValueError("SegResNet halves every axis between levels; use unet or dynunet for other strides")
+        if self.name == "swinunetr" and (self.strides != ((2, 2, 2),) * 5 or self.widths[0] % 12):
+            raise ValueError(
+                "SwinUNETR halves every axis five times and its first width is a multiple of 12; set "
+                "network.strides=[[2,2,2],[2,2,2],[2,2,2],[2,2,2],[2,2,2]] and "
+                "network.widths=[24,48,96,192,384,768], and a patch of multiples of 32"
+            )
+        if (self.name == "custom") != bool(self.factory):
+            raise ValueError(
+                f"a network of your own has the name custom and a factory such as my_networks:build, not name "
+                f"{self.name} with factory {self.factory!r}"
+            )
         return self
 
     @property
@@ -62,6 +81,9 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
         num_channels: of the image, (b, num_channels, x, y, z).
         num_classes: of the output logits, background included.
         seed: of the initial weights.
+
+    Raises:
+        ConfigError: a network of one's own cannot be made.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -98,6 +120,40 @@ def _build_segresnet(config: NetworkConfig, num_channels: int, num_classes: int)
     )
 
 
+def _build_swinunetr(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    from monai.networks.nets import SwinUNETR
+
+    return _module(
+        SwinUNETR(
+            in_channels=num_channels,
+            out_channels=num_classes,
+            feature_size=config.widths[0],
+            norm_name=config.norm,
+            drop_rate=config.dropout,
+        )
+    )
+
+
+def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    where, _, name = config.factory.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        # As `python -m` has it; a command that was installed does not look into the folder where it is called.
+        sys.path.append(here)
+    try:
+        factory = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"network: network.factory {config.factory!r} cannot be had ({error}); write package.module:name, of a "
+            "module that Python finds from here or on PYTHONPATH"
+        ) from None
+    network = factory(num_channels=num_channels, num_classes=num_classes)
+    if not isinstance(network, torch.nn.Module):
+        raise ConfigError(
+            f"network: network.factory {config.factory!r} gave a {type(network).__name__}, not a torch.nn.Module"
+        )
+    return network
+
+
 def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     strides: list[Index3] = [(1, 1, 1), *config.strides]
     # A 3-wide kernel along an axis that was not yet down-sampled where others were would mix anisotropic distances.
@@ -124,4 +180,10 @@ def _module(network: Any) -> torch.nn.Module:
     return network
 
 
-_BUILDERS = {"unet": _build_unet, "segresnet": _build_segresnet, "dynunet": _build_dynunet}
+_BUILDERS = {
+    "unet": _build_unet,
+    "segresnet": _build_segresnet,
+    "dynunet": _build_dynunet,
+    "swinunetr": _build_swinunetr,
+    "custom": _build_custom,
+}

@@ -245,7 +245,14 @@ class Run:
             picture.draw()
 
         training.network.train()
-        feed = Feed(caches.training, self.plan.data, seed=self.plan.seed, device=self.device, start_step=state.step)
+        feed = Feed(
+            caches.training,
+            self.plan.data,
+            seed=self.plan.seed,
+            device=self.device,
+            start_step=state.step,
+            progress=budget.progress,
+        )
         with (
             self._stage("train"),
             feed,

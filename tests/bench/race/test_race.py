@@ -1,7 +1,9 @@
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,8 @@ from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
 from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
 from voxelocity.bench.race.tasks import TASKS, Task
 from voxelocity.core.errors import InputError
+from voxelocity.data.decode import read_case
+from voxelocity.data.decode.write import write_scan
 from voxelocity.infer import save_model
 from voxelocity.planning import make_plan
 from voxelocity.report import LabelledRun
@@ -148,7 +152,10 @@ def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: check_sides(["slow", "ours"]), "there is no side 'slow'; choose among fast, plain, switched, ours"),
+        (
+            lambda: check_sides(["slow", "ours"]),
+            "there is no side 'slow'; choose among fast, plain, switched, nnunet, ours",
+        ),
         (lambda: check_sides(["fast"]), "a race needs 'ours' and another side; add it"),
         (
             lambda: run_race(RaceSettings(task="phantom"), on_start=print),
@@ -162,6 +169,21 @@ def test_what_cannot_be_raced_is_refused_in_words(call, text):
         call()
 
 
-def test_sides_stand_in_the_order_of_the_pages():
-    assert check_sides([]) == ("fast", "plain", "switched", "ours")
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_sides_stand_in_the_order_of_the_pages(monkeypatch, is_installed):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if is_installed else None)
+    assert check_sides([]) == ("fast", "plain", "switched", *(["nnunet"] if is_installed else []), "ours")
     assert check_sides(["ours", "fast"]) == ("fast", "ours")
+    if not is_installed:
+        with pytest.raises(InputError, match="the side 'nnunet' needs nnU-Net; install it with pip install nnunetv2"):
+            check_sides(["nnunet", "ours"])
+
+
+def test_predictions_of_another_program_are_judged_against_the_labels(race, tmp_path):
+    cases = race.planned.cases
+    (ref,) = cases.split(0).validation
+    volume = read_case(ref, label_values=cases.label_values)
+    write_scan(tmp_path / "000.nii.gz", volume.label, volume.grid)
+    assert judged_dice(race.planned, tmp_path) == 1.0
+    write_scan(tmp_path / "000.nii.gz", np.where(volume.label == 2, 0, volume.label), volume.grid)
+    assert judged_dice(race.planned, tmp_path) == pytest.approx(2 / 3)

@@ -49,6 +49,20 @@ def test_a_feed_started_later_goes_on_with_the_same_batches(blob_refs, data_conf
     assert_equal_batches(take(blob_refs, config, 3, start_step=4), take(blob_refs, config, 7)[4:])
 
 
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_patches_grow_as_the_training_comes_on(blob_refs, data_config, num_threads):
+    config = data_config("memory", num_threads)
+    growth = [{"until_share": 0.5, "shape_voxel": [4, 8, 8]}]
+    grown = DataConfig.parse({**config.to_plain(), "patch": {**config.patch.to_plain(), "growth": growth}})
+    batches = take(blob_refs, grown, 4, progress=lambda step: step / 4)
+    assert [batch.image.shape[2:] for batch in batches] == [(4, 8, 8)] * 2 + [(8, 12, 20)] * 2
+    assert [batch.label.shape[1:] for batch in batches] == [(4, 8, 8)] * 2 + [(8, 12, 20)] * 2
+    plain = take(blob_refs, config, 4)
+    assert_equal_batches(batches[2:], plain[2:])
+    assert [batch.draws for batch in batches] == [batch.draws for batch in plain]
+    assert_equal_batches(take(blob_refs, grown, 4), plain)
+
+
 def test_batches_have_the_shapes_and_dtypes_they_promise(blob_refs, data_config):
     batch = take(blob_refs, data_config(), 1)[0]
     assert batch.image.shape == (3, 1, 8, 12, 20)

@@ -1,13 +1,17 @@
-"""One judge for all sides: the weights that each left, scored alike on the held-out scans' own grids."""
+"""One judge for all sides: what each left, scored alike on the held-out scans' own grids."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from voxelocity.infer import Predictor, load_model
-from voxelocity.metrics import summarize
+from voxelocity.core.records import CaseScore
+from voxelocity.data.decode import read_case
+from voxelocity.infer import SPEC_NAME, Predictor, load_model
+from voxelocity.metrics import case_score, summarize
 from voxelocity.planning import Planned
 from voxelocity.step import build_network
 from voxelocity.training.spec import model_spec
@@ -15,15 +19,43 @@ from voxelocity.training.validate import score_cases
 
 
 def judged_dice(planned: Planned, weights: Path) -> float:
-    """Mean foreground Dice, with the windows of the plan.
+    """Mean foreground Dice, of predictions with the windows of the plan.
 
     Args:
         planned: whose network the weights are for; MONAI's class of that name has the same.
-        weights: a folder of `voxelocity train`, or a file with the state of a module.
+        weights: a folder of `voxelocity train`, a file with the state of a module, or a folder of predictions.
     """
+    scores = list(_of_predictions(planned, weights) if _holds_predictions(weights) else _of_weights(planned, weights))
+    mean_dice = summarize(scores).mean_dice
+    assert mean_dice is not None, "a data set to race on has foreground"
+    return mean_dice
+
+
+def _holds_predictions(folder: Path) -> bool:
+    return folder.is_dir() and not (folder / SPEC_NAME).exists()
+
+
+def _of_predictions(planned: Planned, folder: Path) -> Iterator[CaseScore]:
+    """Scores of label files that are named by the place of their case among the held-out ones."""
+    cases = planned.cases
+    for number, ref in enumerate(cases.split(planned.fold).validation):
+        (path,) = folder.glob(f"{number:03d}.nii*")
+        both = read_case(replace(ref, images=(path,)), label_values=cases.label_values)
+        assert both.label is not None, "held-out cases have labels"
+        yield case_score(
+            ref.case_id,
+            both.image[0].astype(both.label.dtype),
+            both.label,
+            class_names=cases.class_names,
+            spacing_mm=both.grid.spacing_mm,
+            surface=False,
+        )
+
+
+def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
     spec = model_spec(planned)
     if weights.is_dir():
-        network, _ = load_model(weights)
+        network, _ = load_model(weights, factory=spec.network.factory)
     else:
         network = build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
         state = torch.load(weights, map_location="cpu", weights_only=True)
@@ -32,7 +64,7 @@ def judged_dice(planned: Planned, weights: Path) -> float:
     machine = planned.machine
     predictor = Predictor(network.eval(), spec, device=machine.torch_device)
     held_out = planned.cases.split(planned.fold).validation
-    scored = score_cases(predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False)
-    mean_dice = summarize([score for score, _, _ in scored]).mean_dice
-    assert mean_dice is not None, "a data set to race on has foreground"
-    return mean_dice
+    for score, _, _ in score_cases(
+        predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False
+    ):
+        yield score

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from voxelocity.planning import make_plan
 from voxelocity.report import duration_text
 
 NAME = "time-to-target"
-_SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "ours")
+_SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
 # A training that has not reached its target by then is not going to; below the budget at which networks get wider.
 _LIMIT_S = 480.0
 
@@ -45,7 +46,7 @@ class RaceSettings:
     task: str
     num_seeds: int = 5
     budget_s: float = 0.0
-    sides: tuple[SideName, ...] = _SIDES
+    sides: tuple[SideName, ...] = field(default_factory=lambda: check_sides(()))
 
     @property
     def name(self) -> str:
@@ -111,23 +112,26 @@ def _task(name: str) -> Task:
 
 
 def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
-    """The sides of these names in the order in which pages have them; all of them where none is named.
+    """The sides of these names in the order in which pages have them; all that are installed where none is named.
 
     Raises:
-        InputError: there is no such side, or Voxelocity is not among them.
+        InputError: there is no such side, nnU-Net is not installed, or Voxelocity is not among them.
     """
+    has_nnunet = importlib.util.find_spec("nnunetv2") is not None
     unknown = [name for name in names if name not in LABELS]
     if unknown:
         raise InputError(f"bench: there is no side '{unknown[0]}'; choose among {', '.join(_SIDES)}")
+    if "nnunet" in names and not has_nnunet:
+        raise InputError("bench: the side 'nnunet' needs nnU-Net; install it with pip install nnunetv2")
     if names and ("ours" not in names or len(names) < 2):
         raise InputError("bench: a race needs 'ours' and another side; add it")
-    return tuple(name for name in _SIDES if not names or name in names)
+    return tuple(name for name in _SIDES if (name in names if names else name != "nnunet" or has_nnunet))
 
 
 def _command(settings: RaceSettings) -> str:
     budget = f" --time-budget {settings.budget_s:g}s" if settings.budget_s else ""
-    sides = "" if settings.sides == _SIDES else f" --sides {','.join(settings.sides)}"
-    return f"voxelocity bench {NAME} --task {settings.task}{budget}{sides} --seeds {settings.num_seeds}"
+    sides = f"--sides {','.join(settings.sides)}"
+    return f"voxelocity bench {NAME} --task {settings.task}{budget} {sides} --seeds {settings.num_seeds}"
 
 
 def _record(settings: RaceSettings, outcome: Outcome) -> Record:

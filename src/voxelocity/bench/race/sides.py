@@ -21,15 +21,17 @@ from voxelocity.planning import Planned
 from voxelocity.report import LabelledRun, label_run, read_run
 from voxelocity.report.summary import TimeShare
 
-SideName = Literal["fast", "plain", "switched", "ours"]
+SideName = Literal["fast", "plain", "switched", "nnunet", "ours"]
 
 LABELS: dict[SideName, str] = {
     "fast": "MONAI, fast recipe",
     "plain": "MONAI, plain script",
     "switched": "MONAI, fast recipe, imports from Voxelocity",
+    "nnunet": "nnU-Net's trainer",
     "ours": "Voxelocity",
 }
 _SCRIPT = Path(__file__).with_name("monai_script.py")
+_NNUNET_SCRIPT = Path(__file__).with_name("nnunet_script.py")
 _MONAIS = "from monai.data import CacheDataset, DataLoader, Dataset, MetaTensor, ThreadDataLoader\n"
 _OURS = (
     "from monai.data import DataLoader, Dataset, MetaTensor\n"
@@ -75,8 +77,8 @@ def train_side(side: SideName, race: Race, *, seed: int) -> LabelledRun:
 
 
 def weights_of(side: SideName, race: Race) -> Path:
-    """Where the last training of a side left its weights."""
-    return race.out / ("ours" if side == "ours" else f"{side}.pt")
+    """Where the last training of a side left its weights; of nnU-Net, its predictions of the held-out cases."""
+    return race.out / (side if side in ("ours", "nnunet") else f"{side}.pt")
 
 
 def with_our_imports(script: str) -> str:
@@ -94,22 +96,23 @@ def _script(side: SideName, race: Race, seed: int) -> LabelledRun:
         budget_s=race.limit_s,
         epochs_per_validation=race.epochs_per_validation if race.target_dice else 0,
     )
-    files = {name: race.out / f"{side}{name}" for name in (".py", ".job.json", ".json", ".pt")}
-    for path in files.values():
-        path.unlink(missing_ok=True)
-    text = _SCRIPT.read_text()
+    files = {name: race.out / f"{side}{name}" for name in (".py", ".job.json", ".json")}
+    result = weights_of(side, race)
+    for path in (*files.values(), result):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    text = (_NNUNET_SCRIPT if side == "nnunet" else _SCRIPT).read_text()
     files[".py"].write_text(with_our_imports(text) if side == "switched" else text)
     files[".job.json"].write_text(json.dumps(job | {"seed": seed}, indent=1))
     began_unix_s = time.time()
     _call(
         *(files[".py"], files[".job.json"], "--out", files[".json"]),
-        *("--weights", files[".pt"], "--began", f"{began_unix_s:.3f}"),
+        *("--predictions" if side == "nnunet" else "--weights", result, "--began", f"{began_unix_s:.3f}"),
     )
-    return _labelled(json.loads(files[".json"].read_text()), LABELS[side])
+    return _labelled(json.loads(files[".json"].read_text()), side)
 
 
-def _labelled(record: Mapping[str, Any], label: str) -> LabelledRun:
-    """A record of the script as a run whose clock began when its process was started."""
+def _labelled(record: Mapping[str, Any], side: SideName) -> LabelledRun:
+    """A record of a script as a run whose clock began when its process was started."""
     spent_s, settings = record["seconds_by_activity"], record["settings"]
     stages = {
         "start-up": spent_s["start"],
@@ -117,9 +120,8 @@ def _labelled(record: Mapping[str, Any], label: str) -> LabelledRun:
         "validation on the way": spent_s["validation"],
     }
     wall_s = record["seconds"]
-    is_fast = settings["recipe"] == "fast"
     return LabelledRun(
-        label=label,
+        label=LABELS[side],
         seconds_to_target=record["seconds_to_target"],
         seconds_per_epoch=record["seconds_per_epoch"],
         images_per_s=record["patches_per_second"],
@@ -128,15 +130,28 @@ def _labelled(record: Mapping[str, Any], label: str) -> LabelledRun:
         dice_history=tuple((seconds, dice) for seconds, _, dice in record["dice_history"]),
         peak_host_bytes=record["peak_host_bytes"],
         stages=tuple(TimeShare(name=name, seconds=s, share=s / wall_s) for name, s in stages.items()),
-        settings={
-            "scans": "prepared once, kept by CacheDataset" if is_fast else "read and prepared again each epoch",
-            "feed": "ThreadDataLoader" if is_fast else f"{settings['num_workers']} worker processes",
-            "augmentation": f"sample by sample in {'its thread' if is_fast else 'the workers'}",
-            "precision": settings["precision"],
-        },
+        settings=_ways(side, settings),
         machine=environment(),
-        notes=() if is_fast else ("memory of the worker processes is not counted",),
+        notes=("memory of the worker processes is not counted",) if side in ("plain", "nnunet") else (),
     )
+
+
+def _ways(side: SideName, settings: Mapping[str, Any]) -> dict[str, str]:
+    """How a script gets its batches."""
+    if side == "nnunet":
+        return {
+            "scans": "prepared once, in Blosc2 files",
+            "feed": "its worker processes",
+            "augmentation": "its own, sample by sample in the workers",
+            "precision": "float32 on a CPU",
+        }
+    is_fast = side != "plain"
+    return {
+        "scans": "prepared once, kept by CacheDataset" if is_fast else "read and prepared again each epoch",
+        "feed": "ThreadDataLoader" if is_fast else f"{settings['num_workers']} worker processes",
+        "augmentation": f"sample by sample in {'its thread' if is_fast else 'the workers'}",
+        "precision": settings["precision"],
+    }
 
 
 def _ours(race: Race, seed: int) -> LabelledRun:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from itertools import pairwise
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 
 _Side = Annotated[int, Field(ge=1, le=4096)]
+
+
+class PatchStage(Config):
+    """A first part of a training, in which patches have a shape of their own."""
+
+    until_share: float = Field(gt=0.0, lt=1.0)
+    """Share of the training at which it ends."""
+    shape_voxel: tuple[_Side, _Side, _Side]
+    """Patch along (x, y, z) until then."""
 
 
 class PatchConfig(Config):
@@ -20,3 +30,20 @@ class PatchConfig(Config):
     """Probability that a patch is centred on a foreground voxel; the others lie anywhere."""
     draws_per_case: int = Field(default=1, ge=1, le=10_000)
     """Patches taken from a case in one pass over the cases."""
+    growth: tuple[PatchStage, ...] = ()
+    """Other shapes, as a rule smaller ones, for the beginning of a training, one after the other; `shape_voxel` is the
+    last. Steps on small patches are quick, and a network learns much from them (Fischer et al., arXiv:2510.23241)."""
+
+    @model_validator(mode="after")
+    def _stages_follow_each_other(self) -> Self:
+        shares = [stage.until_share for stage in self.growth]
+        if any(later <= earlier for earlier, later in pairwise(shares)):
+            raise ValueError(f"growth ends its stages at {shares}; each until_share must be larger than the one before")
+        return self
+
+    def at(self, share: float) -> Self:
+        """What holds when this share of the training is done."""
+        for stage in self.growth:
+            if share < stage.until_share:
+                return self.model_copy(update={"shape_voxel": stage.shape_voxel})
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -31,7 +31,7 @@ from voxelocity.data.augment import (
     sample,
 )
 from voxelocity.data.feed import BufferRing, OrderedPrefetch
-from voxelocity.data.patch import choose_region
+from voxelocity.data.patch import PatchConfig, choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.declare import declare_labels
 from voxelocity.data.pipeline.draws import RankDraws
@@ -57,6 +57,8 @@ class Feed:
         rank: of this process among those that train together, from 0, as torchrun's `RANK`.
         world_size: how many they are. Each makes its share of a batch of `batch_size`, which is the same for any
             number of them; with `data.cache.num_parts` each reads, and so caches, its own part of the cases alone.
+        progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; asked from
+            several threads. Without it every patch has the last shape.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
@@ -78,6 +80,7 @@ class Feed:
         start_step: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        progress: Callable[[int], float] = lambda step: 1.0,
     ) -> None:
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
         unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
@@ -98,6 +101,7 @@ class Feed:
                 seed=seed,
                 device=self._device,
                 filled_on=filled_on,
+                progress=progress,
             ),
             start=start_step,
             stop=None,
@@ -189,9 +193,11 @@ class _Assembler:
         seed: int,
         device: torch.device,
         filled_on: torch.device,
+        progress: Callable[[int], float],
     ) -> None:
         self._supply = supply
         self._config = config
+        self._progress = progress
         self._order = order
         self._swapped_classes = swapped_classes
         self._seed = seed
@@ -210,7 +216,8 @@ class _Assembler:
 
     def _batch(self, step: int) -> Batch:
         draws = self._order.draws(step)
-        shape = self._config.patch.shape_voxel
+        patch = self._config.patch.at(self._progress(step))
+        shape = patch.shape_voxel
         volumes = self._supply.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         params = sample(
@@ -222,7 +229,7 @@ class _Assembler:
             spacing_mm=self._spacing_mm(),
             swapped_classes=self._swapped_classes,
         )
-        regions = tuple(self._region(volume, draw) for volume, draw in zip(volumes, draws, strict=True))
+        regions = tuple(self._region(volume, draw, patch) for volume, draw in zip(volumes, draws, strict=True))
         with span("read", color="sienna"):
             sources = [
                 self._source(volume, needed_box(params, row, region, volume.grid.shape))
@@ -238,9 +245,9 @@ class _Assembler:
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
-    def _region(self, volume: StoredVolume, draw: Draw) -> Region:
+    def _region(self, volume: StoredVolume, draw: Draw, patch: PatchConfig) -> Region:
         rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-        return choose_region(volume.grid.shape, volume.foreground, self._config.patch, rng)
+        return choose_region(volume.grid.shape, volume.foreground, patch, rng)
 
     def _channels_of(self, volumes: Sequence[StoredVolume], draws: Sequence[Draw]) -> int:
         first = volumes[0].spec.num_channels

@@ -1,0 +1,54 @@
+"""A network of a person's own, from training to prediction."""
+
+import sys
+
+import pytest
+import torch
+
+import voxelocity
+from voxelocity.core.errors import ConfigError, InputError
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """In the folder where a person works, a module with what makes a network."""
+    (tmp_path / "networks_of_mine.py").write_text("""
+import torch
+
+
+def build(num_channels, num_classes):
+    return torch.nn.Sequential(torch.nn.Conv3d(num_channels, 4, 3, padding=1), torch.nn.Conv3d(4, num_classes, 1))
+""")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield "networks_of_mine:build"
+    sys.modules.pop("networks_of_mine", None)
+
+
+def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tmp_path, own_module):
+    own = {"network.name": "custom", "network.factory": own_module}
+    result = voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "run", device="cpu", overrides=tiny_plan | own)
+    assert result.step > 0
+    scan = sorted((tiny_msd / "imagesTr").iterdir())[0]
+    options = {"device": torch.device("cpu"), "num_threads": 1}
+    with pytest.raises(
+        InputError, match="made by the code networks_of_mine:build; if you trust that code, give --network"
+    ):
+        voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", **options)
+    with pytest.raises(InputError, match="made by the code networks_of_mine:build, not other:build; if you trust"):
+        voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", factory="other:build", **options)
+    (done,) = voxelocity.predict(tmp_path / "run", [scan], tmp_path / "predictions", factory=own_module, **options)
+    assert done.path.exists()
+    (tmp_path / "networks_of_mine.py").unlink()
+    sys.modules.pop("networks_of_mine")
+    with pytest.raises(ConfigError, match="'networks_of_mine:build' cannot be had"):
+        voxelocity.predict(tmp_path / "run", [scan], tmp_path / "again", factory=own_module, **options)
+
+
+def test_a_model_of_voxelocity_needs_no_code(tiny_msd, tiny_plan, tmp_path):
+    voxelocity.train(voxelocity.open(tiny_msd), tmp_path / "run", device="cpu", overrides=tiny_plan)
+    scan = sorted((tiny_msd / "imagesTr").iterdir())[0]
+    with pytest.raises(InputError, match="is one of Voxelocity's; leave --network a:b out"):
+        voxelocity.predict(
+            tmp_path / "run", [scan], tmp_path / "out", factory="a:b", device=torch.device("cpu"), num_threads=1
+        )

@@ -9,8 +9,10 @@ from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.report import (
     LabelledRun,
+    comparison,
     comparison_verdict,
     label_run,
+    median_run,
     paired_parity,
     read_run,
     render_comparison,
@@ -125,6 +127,29 @@ def test_three_runs_have_lines_of_their_own(tmp_path):
     text = render_comparison([PLAIN, third, OURS], tmp_path / "c.html", "t", target_dice=0.85).read_text()
     svg = text[text.index("<svg") : text.index("</svg>")]
     assert all(f"var(--{colour})" in svg for colour in ("baseline", "class-1", "accent"))
+
+
+def test_several_trainings_a_side_have_a_curve_of_how_many_had_reached_the_target(tmp_path):
+    peer = median_run([LabelledRun(label="peer", seconds_to_target=seconds) for seconds in (60.0, 80.0, 70.0)])
+    ours = median_run([LabelledRun(label="ours", seconds_to_target=seconds) for seconds in (30.0, None, 40.0)])
+    page = render_comparison([peer, ours], tmp_path / "page.html", "Seeds", target_dice=0.8).read_text()
+    assert "share of trainings that had reached the target by then. peer 3 of 3; ours 2 of 3." in page
+    alone = render_comparison([replace(peer, each_to_target=()), ours], tmp_path / "alone.html", "Seeds").read_text()
+    assert "reached the target by then. ours 2 of 3." in alone
+    single = [LabelledRun(label=label, seconds_to_target=1.0, each_to_target=(1.0,)) for label in ("a", "b")]
+    assert "had reached the target" not in render_comparison(single, tmp_path / "single.html", "One").read_text()
+
+
+@pytest.mark.parametrize(
+    ("times_s", "points"),
+    [
+        ((2.0, 1.0), [(0.0, 0.0), (1.0, 0.0), (1.0, 0.5), (2.0, 0.5), (2.0, 1.0), (9.0, 1.0)]),
+        ((None, 4.0), [(0.0, 0.0), (4.0, 0.0), (4.0, 0.5), (9.0, 0.5)]),
+        ((None, None), [(0.0, 0.0), (9.0, 0.0)]),
+    ],
+)
+def test_a_share_steps_up_at_each_training_that_reached_the_target(times_s, points):
+    assert list(comparison._stairs(times_s, 9.0)) == points
 
 
 def test_runs_that_know_nothing_can_be_drawn(tmp_path):

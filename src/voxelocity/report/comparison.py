@@ -195,7 +195,42 @@ def _curves(runs: Sequence[LabelledRun], target_dice: float | None) -> dict[str,
     has_points = any(run.dice_history for run in runs)
     chart = time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=target_dice) if has_points else ""
     best = joined((f"{run.label} best {dice_text(run.best_dice)}" for run in runs), "; ")
-    return {"dice_chart": chart, "dice_alt": f"Line chart: validation Dice over time. {best}.", "dice_legend": legend}
+    return {
+        "dice_chart": chart,
+        "dice_alt": f"Line chart: validation Dice over time. {best}.",
+        "dice_legend": legend,
+        **_shares_at_target(runs, colours),
+    }
+
+
+def _shares_at_target(runs: Sequence[LabelledRun], colours: Sequence[str]) -> dict[str, Any]:
+    """How many trainings of each side had reached the target by when; nothing where there is one training each."""
+    drawn = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.each_to_target]
+    known = [seconds for run, _ in drawn for seconds in run.each_to_target if seconds is not None]
+    if not known or max(len(run.each_to_target) for run, _ in drawn) < 2:
+        return {"share_chart": ""}
+    end_s = 1.05 * max(known)
+    series = [Series(points=_stairs(run.each_to_target, end_s), colour=colour) for run, colour in drawn]
+    reached = joined(
+        (
+            f"{run.label} {sum(seconds is not None for seconds in run.each_to_target)} of {len(run.each_to_target)}"
+            for run, _ in drawn
+        ),
+        "; ",
+    )
+    return {
+        "share_chart": time_chart("reached", series, y_label="share", y_limits=(0.0, 1.0)),
+        "share_alt": f"Step chart: share of trainings that had reached the target by then. {reached}.",
+        "share_legend": [LegendEntry(name=run.label, colour=f"var(--{colour})") for run, colour in drawn],
+    }
+
+
+def _stairs(times_s: Sequence[float | None], end_s: float) -> tuple[tuple[float, float], ...]:
+    """(seconds, share) of a step at each time that is known."""
+    points = [(0.0, 0.0)]
+    for number, seconds in enumerate(sorted(s for s in times_s if s is not None), start=1):
+        points += [(seconds, points[-1][1]), (seconds, number / len(times_s))]
+    return (*points, (end_s, points[-1][1]))
 
 
 def _details(run: LabelledRun) -> dict[str, Any]:

@@ -22,6 +22,7 @@ class LabelledRun:
     Attributes:
         label: what people call it.
         seconds_to_target: until a validation reached the target; None where none did or none was set.
+        each_to_target: the same of every training that this run stands for; empty where it stands for itself.
         seconds_per_epoch: of one pass over the training cases.
         images_per_s: patches trained on a second.
         wall_s: the whole training.
@@ -40,6 +41,7 @@ class LabelledRun:
 
     label: str
     seconds_to_target: float | None = None
+    each_to_target: tuple[float | None, ...] = ()
     seconds_per_epoch: float | None = None
     images_per_s: float | None = None
     wall_s: float | None = None
@@ -111,6 +113,7 @@ def median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
     return replace(
         runs[0],
         seconds_to_target=to_target if math.isfinite(to_target) else None,
+        each_to_target=tuple(run.seconds_to_target for run in runs),
         final_dice=statistics.fmean(dice) if dice else None,
         **figures,
     )

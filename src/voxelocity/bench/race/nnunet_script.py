@@ -117,7 +117,8 @@ class Training:
 
     def spent_share(self) -> float:
         """Of the time from the first step to the end of the budget."""
-        return (self.since_start_s() - self.begin_s) / max(self.job["budget_s"] - self.begin_s, 1e-3)
+        budget_s = float(self.job["budget_s"])
+        return (self.since_start_s() - self.begin_s) / max(budget_s - self.begin_s, 1e-3)
 
     def epoch(self) -> tuple[float, float, float]:
         """One pass over the cases: its mean loss, seconds of waiting and of steps."""

@@ -57,6 +57,16 @@ def test_an_end_that_moves_away_lets_progress_wait_and_never_fall():
     assert (budget.progress(3), budget.remaining_s()) == (1.0, 0.0)
 
 
+def test_asking_ahead_does_not_bring_the_end_nearer():
+    clock = FakeClock()
+    budget = TimeBudget(clock, begin_s=0.0, end_s=100.0, max_steps=10)
+    assert budget.progress_ahead(9) == 0.9
+    assert budget.progress(1) == 0.1
+    clock.advance(50.0)
+    assert (budget.progress_ahead(1), budget.progress(1)) == (0.5, 0.5)
+    assert StepBudget(10).progress_ahead(9) == 0.9
+
+
 @pytest.mark.parametrize(
     ("budget_s", "now_s", "stepped_s", "windows_s", "cases_s"),
     [

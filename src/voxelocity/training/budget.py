@@ -23,6 +23,10 @@ class Budget(Protocol):
         """Share of the training done before optimiser step `step`, 0 to 1; at 1 the training ends."""
         ...
 
+    def progress_ahead(self, step: int) -> float:
+        """The same for a step that is not due yet, as far as it can be told; may be asked from any thread."""
+        ...
+
     def remaining_s(self) -> float:
         """Seconds until the clock ends the training, at least 0; infinite where only steps do."""
         ...
@@ -36,6 +40,8 @@ class StepBudget:
 
     def progress(self, step: int) -> float:
         return min(1.0, step / self._steps)
+
+    progress_ahead = progress
 
     def remaining_s(self) -> float:
         return math.inf
@@ -59,10 +65,13 @@ class TimeBudget:
         self._most = 0.0
 
     def progress(self, step: int) -> float:
+        self._most = self.progress_ahead(step)
+        return self._most
+
+    def progress_ahead(self, step: int) -> float:
         by_clock = (self._elapsed_s() - self._begin_s) / (self._end_s - self._begin_s)
         by_steps = step / self._max_steps if self._max_steps else 0.0
-        self._most = min(1.0, max(by_clock, by_steps, self._most))
-        return self._most
+        return min(1.0, max(by_clock, by_steps, self._most))
 
     def remaining_s(self) -> float:
         return max(0.0, self._end_s - self._elapsed_s())

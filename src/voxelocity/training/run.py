@@ -251,7 +251,7 @@ class Run:
             seed=self.plan.seed,
             device=self.device,
             start_step=state.step,
-            progress=budget.progress,
+            progress=budget.progress_ahead,
         )
         with (
             self._stage("train"),

@@ -60,7 +60,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         record = measure(Path(work))
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "fresh_clone.json").write_text(json.dumps(record, indent=1) + "\n")
+    # Reasons of the plan name folders of the person who measured.
+    text = json.dumps(record, indent=1).replace(str(Path.home()), "~")
+    (RESULTS / "fresh_clone.json").write_text(text + "\n")
 
 
 if __name__ == "__main__":

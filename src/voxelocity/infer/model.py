@@ -141,7 +141,7 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
     Args:
         folder: of a finished run.
         factory: of a network of one's own, as `NetworkConfig.factory`. The model's file names it too, but what it names
-            is code, which is run only where a person names it.
+            is code, which is run only if you name it.
 
     Raises:
         InputError: the folder holds no finished model, one that is damaged, or one in a format of another release; or

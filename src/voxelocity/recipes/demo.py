@@ -109,12 +109,13 @@ def run_demo(
     keys = KEYS if keys is None else keys
     race = Race(
         dataset=dataset,
-        planned=make_plan(voxelocity.open(dataset), overrides=keys),
+        # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
+        planned=make_plan(voxelocity.open(dataset), overrides=keys, cache_folder=out / "plan"),
         out=out,
         target_dice=target_dice,
         limit_s=_LIMIT_S,
         epochs_per_validation=epochs_per_validation,
-        own_keys=keys,
+        keys=keys,
     )
     seeds = range(seed, seed + num_seeds)
     outcome = run_rounds(

@@ -1,4 +1,4 @@
-"""Networks by name: ours, MONAI's, whose constructor arguments only this module knows, or a person's own."""
+"""Networks by name: ours, MONAI's, whose constructor arguments only this module knows, or your own."""
 
 from __future__ import annotations
 

@@ -154,12 +154,12 @@ def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
     [
         (
             lambda: check_sides(["slow", "ours"]),
-            "there is no side 'slow'; choose among fast, plain, switched, nnunet, ours",
+            "unknown side 'slow'; choose among fast, plain, switched, nnunet, ours",
         ),
         (lambda: check_sides(["fast"]), "a race needs 'ours' and another side; add it"),
         (
             lambda: run_race(RaceSettings(task="phantom"), on_start=print),
-            "no race on 'phantom'; did you mean 'phantoms'",
+            "unknown task 'phantom'; did you mean 'phantoms'",
         ),
         (lambda: TASKS["hippocampus"].dataset(Places(work=Path("."))), "needs the data set hippocampus, which is not"),
     ],

@@ -138,7 +138,7 @@ class ScriptSettings:
     window_overlap: float
     """Of the windows at validation."""
     epochs_per_validation: int
-    """Validate after every so many epochs; 0 never validates."""
+    """Epochs between two validations; 0 never validates."""
     num_workers: int = 2
     """Loader processes of the plain recipe, for training and for validation each; threads that fill the fast recipe's
     cache."""

@@ -74,7 +74,7 @@ def run_race(
         on_start: told the side and the seed before each training.
 
     Raises:
-        InputError: there is no such task or side, or the scans of the task are not there.
+        InputError: the task is unknown, or its scans are not there.
         OutputError: a folder cannot be written.
         VoxelocityError: a training failed.
     """
@@ -86,12 +86,18 @@ def run_race(
     with tempfile.TemporaryDirectory(prefix="race-", dir=places.work) as folder:
         race = Race(
             dataset=dataset,
-            planned=make_plan(open_cases(dataset), overrides=shared, time_budget_s=settings.budget_s or _LIMIT_S),
+            # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
+            planned=make_plan(
+                open_cases(dataset),
+                overrides=shared,
+                time_budget_s=settings.budget_s or _LIMIT_S,
+                cache_folder=Path(folder) / "plan",
+            ),
             out=Path(folder),
             target_dice=target_dice,
             limit_s=settings.budget_s or _LIMIT_S,
             epochs_per_validation=task.epochs_per_validation,
-            own_keys=shared,
+            keys=shared,
         )
 
         def keep(outcome: Outcome) -> None:
@@ -107,7 +113,7 @@ def _task(name: str) -> Task:
     if name not in TASKS:
         near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"bench: there is no race on '{name}'{hint}; choose one of {', '.join(TASKS)}")
+        raise InputError(f"bench: unknown task '{name}'{hint}; choose one of {', '.join(TASKS)}")
     return TASKS[name]
 
 
@@ -115,12 +121,12 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
     """The sides of these names in the order in which pages have them; all that are installed where none is named.
 
     Raises:
-        InputError: there is no such side, nnU-Net is not installed, or Voxelocity is not among them.
+        InputError: a side is unknown, nnU-Net is not installed, or Voxelocity is not among them.
     """
     has_nnunet = importlib.util.find_spec("nnunetv2") is not None
     unknown = [name for name in names if name not in LABELS]
     if unknown:
-        raise InputError(f"bench: there is no side '{unknown[0]}'; choose among {', '.join(_SIDES)}")
+        raise InputError(f"bench: unknown side '{unknown[0]}'; choose among {', '.join(_SIDES)}")
     if "nnunet" in names and not has_nnunet:
         raise InputError("bench: the side 'nnunet' needs nnU-Net; install it with pip install nnunetv2")
     if names and ("ours" not in names or len(names) < 2):

@@ -50,7 +50,7 @@ class Race:
         target_dice: mean foreground Dice of the held-out cases that ends a training; 0 for none.
         limit_s: seconds after which a training ends without the target; without a target its whole budget.
         epochs_per_validation: of every side, where there is a target.
-        own_keys: further keys of the plan, for `voxelocity train` alone.
+        keys: of the plan; `voxelocity train` is given those that `planned` was made with.
     """
 
     dataset: Path
@@ -59,7 +59,7 @@ class Race:
     target_dice: float
     limit_s: float
     epochs_per_validation: int = 2
-    own_keys: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_training(self) -> int:
@@ -180,11 +180,11 @@ def _ours(race: Race, seed: int) -> LabelledRun:
 def own_keys(race: Race) -> dict[str, Any]:
     """The keys of the plan that `voxelocity train` is given: when to validate and when to end."""
     if not race.target_dice:
-        return {**race.own_keys, "train.time_budget_s": race.limit_s}
+        return {**race.keys, "train.time_budget_s": race.limit_s}
     data = race.planned.plan.data
     steps_per_epoch = race.num_training * data.patch.draws_per_case / data.batch_size
     return {
-        **race.own_keys,
+        **race.keys,
         "train.target_dice": race.target_dice,
         "train.time_budget_s": race.limit_s,
         "train.validate_every_steps": max(1, round(race.epochs_per_validation * steps_per_epoch)),

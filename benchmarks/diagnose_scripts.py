@@ -298,10 +298,11 @@ def _line(record: Mapping[str, Any]) -> str:
     )
 
 
-def write(record: Mapping[str, Any], path: Path, *, command: str, order: Sequence[str]) -> None:
+def write(
+    record: Mapping[str, Any], path: Path, *, machine: Mapping[str, Any], command: str, order: Sequence[str]
+) -> None:
     """Puts one script's record into the file, in place of an older one of the same name. Each tells its own commit."""
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
-    machine = environment()
     named = {**record, "commit": machine["commit"]}
     others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,7 +317,7 @@ def write(record: Mapping[str, Any], path: Path, *, command: str, order: Sequenc
 
 def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) -> int:
     """Status 1 where a file that was saved under a diagnosis differs."""
-    is_good = True
+    is_good, machine = True, environment()
     with tempfile.TemporaryDirectory() as folder:
         for saving in SAVING:
             if importlib.util.find_spec(saving.needs) is None:
@@ -331,7 +332,7 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
             is_good = is_good and is_unharmed(record)
             command = f"python benchmarks/diagnose_scripts.py --checkpoints --seconds {seconds}"
             order = [one.name for one in SAVING]
-            write(record, out / "diagnose_checkpoints.json", command=command, order=order)
+            write(record, out / "diagnose_checkpoints.json", machine=machine, command=command, order=order)
     return 0 if is_good else 1
 
 
@@ -357,7 +358,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, rounds, seconds = chosen[:1], 1, 2
     if given.checkpoints:
         return compare_checkpoints(given.out, seconds=seconds, environ=environ)
-    is_good = True
+    # Before anything is written: results are files of the repository, which is then another than the one measured.
+    is_good, machine = True, environment()
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
             if missing := case.missing():
@@ -369,7 +371,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not given.quick:
                 options = f"--set {given.set} --rounds {rounds} --seconds {seconds}"
                 command = f"python benchmarks/diagnose_scripts.py {options}"
-                write(record, given.out / name, command=command, order=[case.name for case in cases])
+                write(record, given.out / name, machine=machine, command=command, order=[case.name for case in cases])
     return 0 if is_good else 1
 
 

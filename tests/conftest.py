@@ -62,6 +62,12 @@ def _plans_are_made_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voxelocity.planning.make._MEASURE", "never")
 
 
+@pytest.fixture(autouse=True)
+def _loops_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that has compiled them before: batches are the same from the first one on."""
+    monkeypatch.setattr("voxelocity.data.pipeline.first_loops._were_compiled", lambda: True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """With REQUIRE_GPU=1 a GPU test that would be skipped fails instead."""

@@ -104,11 +104,12 @@ def test_a_script_that_prints_too_little_is_named_with_the_cure(runner):
 def test_what_was_measured_stays_when_another_script_is_written(runner, tmp_path):
     path = tmp_path / "results" / "diagnose_scripts.json"
     for name in ("many_workers", "decode_in_loop", "many_workers"):
-        runner.write({"name": name, "n": 1}, path, command="python x.py", order=["decode_in_loop", "many_workers"])
+        order = ["decode_in_loop", "many_workers"]
+        runner.write({"name": name, "n": 1}, path, machine={"commit": "c0ffee"}, command="python x.py", order=order)
     kept = json.loads(path.read_text())
     assert [one["name"] for one in kept["scripts"]] == ["decode_in_loop", "many_workers"]
     assert kept["command"] == "python x.py"
-    assert [one["commit"] for one in kept["scripts"]] == [kept["environment"]["commit"]] * 2
+    assert [one["commit"] for one in kept["scripts"]] == ["c0ffee"] * 2
 
 
 def test_quick_looks_at_one_script_once_and_writes_nothing(runner, tmp_path, monkeypatch, capsys):

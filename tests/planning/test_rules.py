@@ -261,10 +261,12 @@ def test_a_persons_patch_widths_and_batch_are_what_the_rest_is_fitted_to():
     assert np.prod(wide.data.patch.shape_voxel) < np.prod(usual.data.patch.shape_voxel)
 
 
-def test_a_run_to_a_target_keeps_its_learning_rate():
-    schedule = settled(overrides={"train.target_dice": 0.9}).settled["schedule"]
-    assert (schedule["warmup_share"], schedule["decay"]) == (0.0, "constant")
+def test_a_run_to_a_target_keeps_its_learning_rate_and_averages_its_weights():
+    facts = settled(overrides={"train.target_dice": 0.9}).settled
+    assert (facts["schedule"]["warmup_share"], facts["schedule"]["decay"]) == (0.0, "constant")
+    assert facts["optimizer"]["average_decay"] == 0.98
     assert settled().settled["schedule"] == {"decay": "cosine"}
+    assert "average_decay" not in settled().settled["optimizer"]
 
 
 def test_a_budget_is_for_steps_and_a_run_without_one_looks_more_often():

@@ -47,6 +47,29 @@ def test_the_focal_term_is_that_of_monai_summed_over_classes(logits_and_label, g
     torch.testing.assert_close(grad_a, grad_b, rtol=1e-4, atol=1e-7)
 
 
+def test_the_boundary_term_weighs_each_voxel_by_its_distance_to_the_border():
+    label = torch.zeros(1, 5, 5, 5, dtype=torch.uint8)
+    label[0, 1:4, 1:4, 1:4] = 1
+    logits = torch.randn(1, 3, 5, 5, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    plain, weighed = (build_loss(LossConfig(boundary_weight=weight))(logits, label) for weight in (0.0, 0.5))
+    # Outside of the cube the distance to it, on its surface 0, in its middle one voxel in; class 2 is not there.
+    place = torch.stack(torch.meshgrid(*[torch.arange(5)] * 3, indexing="ij")).float()
+    distance = ((place - 2).abs() - 1).clamp(min=0).norm(dim=0)
+    distance[2, 2, 2] = -1.0
+    wanted = 0.5 * (logits.softmax(1)[0, 1] * distance).sum() / logits.numel()
+    torch.testing.assert_close(weighed - plain, wanted, rtol=1e-5, atol=1e-6)
+    (ours,), (theirs,) = (torch.autograd.grad(loss, logits, retain_graph=True) for loss in (weighed - plain, wanted))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_the_boundary_term_is_0_where_a_class_is_everywhere_or_nowhere():
+    logits = torch.randn(2, 2, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    label = torch.zeros(2, 3, 3, 3, dtype=torch.uint8)
+    label[1] = 1
+    plain, weighed = (build_loss(LossConfig(boundary_weight=weight))(logits, label) for weight in (0.0, 1.0))
+    assert torch.equal(plain, weighed)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_the_tversky_term_is_that_of_monai(logits_and_label, alpha):
     logits, label = logits_and_label

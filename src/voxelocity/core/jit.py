@@ -7,6 +7,7 @@ import importlib.util
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -65,6 +66,16 @@ def _warn_of_no_place() -> None:
         "folder that may be written",
         stacklevel=2,
     )
+
+
+def was_compiled(compiled: Any) -> bool:
+    """Whether Numba has compiled this kernel before, for arguments of any kind, and kept it on this machine's disk.
+
+    One that was changed since, or is called with others, is compiled all the same when it is called.
+    """
+    function, folder = compiled.py_func, compiled.stats.cache_path
+    name = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}-*.nbi"
+    return bool(compiled.signatures) or (folder is not None and any(Path(folder).glob(name)))
 
 
 def inlined(function: _Function) -> _Function:

@@ -231,6 +231,13 @@ def settle_length(facts: Facts) -> None:
     facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
 
 
+def settle_loss(facts: Facts) -> None:
+    """Dice and cross-entropy, whatever the task: the others have not been measured to be better on any."""
+    facts.settle(
+        "loss.name", "dice_ce", "nnU-Net's for every task; dice_focal, tversky_ce or a boundary term on request"
+    )
+
+
 def settle_optimizer(facts: Facts) -> None:
     """AdamW with a cosine decay: the recipe of our search on hippocampus (docs/log.md)."""
     facts.settle("optimizer.name", "adamw", "needs no long momentum to warm up in a run of minutes")
@@ -240,6 +247,7 @@ def settle_optimizer(facts: Facts) -> None:
         why = "nobody knows when the target will be reached, so the learning rate cannot fall towards it"
         facts.settle("schedule.warmup_share", 0.0, why)
         facts.settle("schedule.decay", "constant", why)
+        facts.settle("optimizer.average_decay", 0.98, "averages the last 50 steps, as a falling learning rate would")
     else:
         facts.settle("schedule.decay", "cosine", "the last weights are then as good as a running average of them")
 
@@ -295,6 +303,7 @@ RULES = (
     settle_feed,
     settle_augment,
     settle_length,
+    settle_loss,
     settle_optimizer,
     # Last of what a step is made of, because it may be measured.
     settle_precision,

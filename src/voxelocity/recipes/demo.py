@@ -128,8 +128,8 @@ def run_demo(
         title=title,
         summary=(
             "The same network, loss, optimizer, gradient clipping, augmentation, batch, patch, split and seeds on the "
-            "same phantoms, one after the other on this machine. Seconds count from the start of each process, imports "
-            "and caching included."
+            "same phantoms, one after the other on this machine. Voxelocity alone validates a running average of its "
+            "weights. Seconds count from the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed}",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 
@@ -26,6 +27,10 @@ class LossConfig(Config):
     """dice_focal: the larger, the less voxels count that are right already."""
     tversky_alpha: float = Field(default=0.3, ge=0.0, le=1.0)
     """tversky_ce: weight of voxels that are wrongly found; those missed have the rest, and 0.5 is Dice."""
+    boundary_weight: float = Field(default=0.0, ge=0.0, le=10.0)
+    """Weight of the boundary loss, added to the others: the mean of probability times signed distance to the true
+    border in voxels (Kervadec et al., 10.1016/j.media.2020.101851, who begin at 0.01). SciPy takes the distances on the
+    host: tens of milliseconds a patch and class, for which a GPU waits."""
     dice_over_batch: bool = True
     """Whether Dice is taken over the whole batch, which is steadier where a patch may lack a class."""
     smooth: float = Field(default=1e-5, gt=0.0)
@@ -46,14 +51,35 @@ def build_loss(config: LossConfig) -> Loss:
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         target = label.long()
         log_probability = torch.log_softmax(logits.float(), dim=1)
-        overlap = _overlap_term(log_probability.exp(), target, config, alpha)
-        if config.name == "dice":
-            return overlap
+        probability = log_probability.exp()
+        total = _overlap_term(probability, target, config, alpha)
         if config.name == "dice_focal":
-            return overlap + _focal_term(log_probability, target, config.focal_gamma)
-        return overlap + torch.nn.functional.nll_loss(log_probability, target)
+            total = total + _focal_term(log_probability, target, config.focal_gamma)
+        elif config.name != "dice":
+            total = total + torch.nn.functional.nll_loss(log_probability, target)
+        if config.boundary_weight > 0.0:
+            total = total + config.boundary_weight * (probability * _signed_distance_voxel(label, probability)).mean()
+        return total
 
     return loss
+
+
+@torch.no_grad()
+def _signed_distance_voxel(label: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """To the border of each class but the background, (b, k, x, y, z): from 1 outside, from 0 down inside.
+
+    0 where a class, or everything else, is not in the patch.
+    """
+    from scipy.ndimage import distance_transform_edt
+
+    found = torch.zeros(like.shape)
+    for row, classes in enumerate(label.cpu().numpy()):
+        for index in range(1, like.shape[1]):
+            inside = classes == index
+            if 0 < inside.sum() < inside.size:
+                signed = distance_transform_edt(~inside) - np.maximum(distance_transform_edt(inside) - 1.0, 0.0)
+                found[row, index] = torch.from_numpy(signed)
+    return found.to(like.device)
 
 
 def _focal_term(log_probability: torch.Tensor, target: torch.Tensor, gamma: float) -> torch.Tensor:

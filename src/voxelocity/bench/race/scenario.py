@@ -161,8 +161,9 @@ def _page(settings: RaceSettings, outcome: Outcome, path: Path) -> None:
         title=f"Training {goal}: {task.words}",
         summary=(
             "The same cases, split, network, loss, patches, batch, augmentation, optimizer and precision, one training "
-            "after the other on this machine. Seconds count from the start of each process: imports, planning, caching "
-            "and compiling included."
+            "after the other on this machine. "
+            + ("Voxelocity alone validates a running average of its weights. " if outcome.race.target_dice else "")
+            + "Seconds count from the start of each process: imports, planning, caching and compiling included."
         ),
         command=_command(settings),
     )

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -125,6 +127,17 @@ def test_affined_gives_what_monai_gives(shape, seed, mode, padding, size, align_
     alone = Affine(mode=mode[0], padding_mode=padding, normalized=normalized, image_only=True, **told)
     _, _, differences = compare(alone, LOWERINGS[Affine], item["image"])
     assert_parity(differences, [""] if mode[0] == "nearest" else [], TOLERANCE)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("num_spatial", [2, 3])
+def test_places_halfway_between_two_voxels_take_the_neighbour_that_monai_takes(num_spatial, padding):
+    # Torch samples a plane with fewer roundings than a volume.
+    for side, size in itertools.product(range(1, 14), range(1, 17)):
+        item = make_item((side,) * num_spatial, seed=side)
+        transform = RandAffine(prob=0.0, spatial_size=(size,) * num_spatial, mode="nearest", padding_mode=padding)
+        _, _, differences = compare(transform, LOWERINGS[RandAffine], item["label"])
+        assert_parity(differences, [""], TOLERANCE)
 
 
 def test_keys_of_one_shape_share_their_places_and_others_have_their_own():

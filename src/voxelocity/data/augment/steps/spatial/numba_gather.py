@@ -16,7 +16,7 @@ from voxelocity.data.augment.steps.spatial import numba_resize, numba_sample
 from voxelocity.data.augment.steps.spatial.box import RING, boxed, copy, scratch
 from voxelocity.data.augment.steps.spatial.gather import Gain, Pass, Task, passes
 from voxelocity.data.augment.steps.spatial.moves import Moves
-from voxelocity.data.augment.steps.spatial.places import Places
+from voxelocity.data.augment.steps.spatial.places import Places, sampler_is_fused
 from voxelocity.data.augment.steps.spatial.reach import reach
 from voxelocity.data.augment.steps.spatial.resize import Resize
 from voxelocity.data.augment.steps.spatial.step import Warp
@@ -156,6 +156,7 @@ def _warp(lasts: Sequence[_Last]) -> None:
         *_along_result(places, work.after, order),
         np.array(sides, dtype=np.int64),
         places.align_corners,
+        sampler_is_fused(places.num_spatial),
         _BEYOND[warp.beyond],
         np.array(low, dtype=np.int64),
         scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),

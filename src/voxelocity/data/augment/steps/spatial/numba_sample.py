@@ -33,6 +33,7 @@ def sample(
     shifts: Any,
     sides: Any,
     align_corners: Any,
+    is_once: Any,
     beyond: Any,
     first: Any,
     points: Any,
@@ -60,6 +61,7 @@ def sample(
         shifts: (3, n0, n1, n2) float32 of the columns of theta, or size 0.
         sides: (3,) of the array, voxels.
         align_corners: as `Places.align_corners`.
+        is_once: as `sampler_is_fused`.
         beyond: ZEROS, BORDER or REFLECTION.
         first: (3,) the voxel of the array that the box begins with, its ring not counted.
         points: (3, n2) scratch, float64 or float32, in which all that follows the sums is done.
@@ -88,8 +90,8 @@ def sample(
                     _sum_moved(theta[axis], moved, order, is_fused, coordinates)
                 else:
                     _sum_row(theta[axis], at, line_2, order, is_fused, coordinates)
-                _to_voxels(coordinates, scale, axis, sides[axis], align_corners, points[axis])
-                _hold(points[axis], sides[axis], align_corners, beyond)
+                _to_voxels(coordinates, scale, axis, sides[axis], align_corners, is_once, points[axis])
+                _hold(points[axis], sides[axis], align_corners, is_once, beyond)
             if linear.shape[0] > 0:
                 _between(points, first, linear.shape, place, weights)
                 start = linear_steps[0] + i * linear_steps[2] + j * linear_steps[3]
@@ -171,7 +173,7 @@ def _sum_moved(factors: Any, moved: Any, order: Any, is_fused: Any, out: Any) ->
 
 
 @exact_kernel
-def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners: Any, out: Any) -> None:
+def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners: Any, is_once: Any, out: Any) -> None:
     """Places in voxels, by torch's `grid_sample`: float64 or float32 as `out` is."""
     kind = out.dtype.type
     one, half, num = kind(1.0), kind(0.5), kind(side)
@@ -180,13 +182,16 @@ def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners
         num = kind(side - 1)
         for k in range(out.size):
             out[k] = (kind(coordinates[k]) * factor + one) * half * num
+    elif is_once:
+        for k in range(out.size):
+            out[k] = _fma(kind(coordinates[k]) * factor + one, num, -one) * half
     else:
         for k in range(out.size):
             out[k] = ((kind(coordinates[k]) * factor + one) * num - one) * half
 
 
 @exact_kernel
-def _hold(row: Any, side: Any, align_corners: Any, beyond: Any) -> None:
+def _hold(row: Any, side: Any, align_corners: Any, is_once: Any, beyond: Any) -> None:
     """Places beyond the array made those of what is seen there; places beyond its ring made such of the ring."""
     kind = row.dtype.type
     low, high = kind(0.0), kind(side - 1)
@@ -194,7 +199,8 @@ def _hold(row: Any, side: Any, align_corners: Any, beyond: Any) -> None:
         num_beyond = np.int32(0)
         for k in range(row.size):
             num_beyond += np.int32((row[k] < low) | (row[k] > high))
-        if num_beyond > 0:
+        # A place within that was rounded once may move when torch reflects it: half a voxel is added and taken off.
+        if num_beyond > 0 or is_once:
             _reflect(row, side, align_corners)
     if beyond == 0:
         low, high = kind(-1.0), kind(side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,7 @@ class Places:
         scale: (3,) float64, or None for 1.
         align_corners: as of torch's `grid_sample`.
         shifts: (3, x, y, z) float32, or None.
+        num_spatial: 2 where the array is a plane, its last axis of one voxel, which torch samples with other roundings.
     """
 
     lines: tuple[Floats, Floats, Floats]
@@ -38,6 +40,7 @@ class Places:
     scale: npt.NDArray[np.float64] | None = None
     align_corners: bool = False
     shifts: Floats | None = None
+    num_spatial: int = 3
 
     def normalized(self, device: torch.device) -> torch.Tensor:
         """(x, y, z, 3) as torch's `grid_sample` takes them, the last axis first; float64 if `is_wide`."""
@@ -65,3 +68,16 @@ class Places:
             product = terms[number].double() * factor if number < 3 else torch.full_like(total, factor).double()
             total = (product + total.double()).float() if self.is_fused else total + product.float()
         return total
+
+
+@functools.cache
+def sampler_is_fused(num_spatial: int) -> bool:
+    """Whether torch's `grid_sample` goes from -1..1 to voxels by one rounding on this processor.
+
+    With AVX that of two axes does, that of three does not.
+    """
+    # Rounded twice, this place lies halfway between the first two of three voxels; rounded once, nearer to the second.
+    grid = torch.full((1,) * (num_spatial + 1) + (num_spatial,), 0.0, dtype=torch.float64)
+    grid[..., 0] = 2.0 / 3.0 * -0.5
+    line = torch.arange(3.0, dtype=torch.float64).view(*(1,) * (num_spatial + 1), 3)
+    return bool(torch.nn.functional.grid_sample(line, grid, mode="nearest", align_corners=False).item())

@@ -47,15 +47,18 @@ def _crop(source: torch.Tensor, step: Crop) -> torch.Tensor:
 
 def _warped(source: torch.Tensor, step: Warp) -> torch.Tensor:
     grid = step.places.normalized(source.device)
-    mode = "bilinear" if step.interpolation == "linear" else "nearest"
+    source = source.to(grid.dtype)
+    is_plane = step.places.num_spatial == 2
+    if is_plane:
+        grid, source = grid[:, :, 0, 1:], source[..., 0]
     sampled = functional.grid_sample(
-        source.to(grid.dtype)[None],
+        source[None],
         grid[None],
-        mode=mode,
+        mode="bilinear" if step.interpolation == "linear" else "nearest",
         padding_mode=step.beyond,
         align_corners=step.places.align_corners,
-    )
-    return sampled[0].float()
+    )[0].float()
+    return sampled[..., None] if is_plane else sampled
 
 
 def _resized(source: torch.Tensor, step: Resize) -> torch.Tensor:

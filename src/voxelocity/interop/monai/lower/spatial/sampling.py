@@ -132,6 +132,7 @@ def centred_places(
         scale=scale,
         align_corners=align_corners,
         shifts=shifts,
+        num_spatial=num_spatial,
     )
 
 
@@ -156,6 +157,7 @@ def unit_places(matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int
         is_fused=bool(affine_grid_is_fused(num_spatial)),
         is_wide=False,
         align_corners=align_corners,
+        num_spatial=num_spatial,
     )
 
 

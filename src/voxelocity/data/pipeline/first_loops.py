@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable
 
 from voxelocity.core.jit import kernel_imports, was_compiled
 from voxelocity.data.augment import AugmentConfig
+
+_SWITCH_S = 2e-4
 
 
 class FirstLoops:
@@ -45,8 +48,14 @@ class FirstLoops:
 
 
 def _quietly(call_each: Callable[[], None]) -> None:
-    with contextlib.suppress(Exception):
-        call_each()
+    before_s = sys.getswitchinterval()
+    # Numba keeps the interpreter busy, and each operation of a step would wait for it (docs/log.md).
+    sys.setswitchinterval(min(before_s, _SWITCH_S))
+    try:
+        with contextlib.suppress(Exception):
+            call_each()
+    finally:
+        sys.setswitchinterval(before_s)
 
 
 def every_change(config: AugmentConfig) -> tuple[AugmentConfig, AugmentConfig]:

@@ -1,6 +1,7 @@
 """Batches on a machine that has not compiled the loops yet."""
 
 import itertools
+import sys
 import threading
 
 import pytest
@@ -54,13 +55,30 @@ def test_one_thread_compiles_and_the_loops_are_ready_when_it_ends(never_compiled
     def call_each():
         calls.append(threading.current_thread())
         may_end.wait(20)
-        raise ValueError("which is met again by whoever calls the loops")
+        raise ValueError("which the next call of the loops raises again")
 
     assert [loops.are_ready(call_each) for _ in range(3)] == [False] * 3
     may_end.set()
     calls[0].join()
     assert loops.are_ready(call_each)
     assert len(calls) == 1
+
+
+def test_threads_of_two_feeds_take_turns_and_leave_the_interpreters_switch_interval_as_it_was(never_compiled):
+    before_s, may_end, seen = sys.getswitchinterval(), threading.Event(), []
+    feeds = [FirstLoops(), FirstLoops()]
+
+    def call_each():
+        seen.append(sys.getswitchinterval())
+        may_end.wait(20)
+
+    assert [loops.are_ready(call_each) for loops in feeds] == [False, False]
+    may_end.set()
+    for loops in feeds:
+        loops.close()
+    assert len(seen) == 2
+    assert max(seen) < before_s
+    assert sys.getswitchinterval() == before_s
 
 
 def test_batches_are_made_by_torch_until_the_loops_are_compiled(

@@ -124,7 +124,7 @@ class Assembler:
 
     def _call_loops(self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig) -> None:
         """Makes samples with every change there is and drops them, so that all compiled loops are called."""
-        # Some changes are made to every other channel only: of so many samples, one has each.
+        # Some changes are made to half of the channels only; among eight samples each change occurs.
         several = [replace(draws[0], draw=number) for number in range(8)]
         for config in every_change(self._config.augment):
             params, regions, sources = self._drawn(several, [volumes[0]] * len(several), patch, config)

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from voxelocity.core.jit import kernel_imports, was_compiled
 from voxelocity.data.augment import AugmentConfig
 
+# Numba keeps the interpreter busy, and each operation of a training step would wait for it (docs/log.md).
 _SWITCH_S = 2e-4
+_compiling = threading.Lock()
+"""Held by the thread that compiles: of two, the second finds what the first has made, and the interval set back."""
 
 
 class FirstLoops:
@@ -27,7 +30,7 @@ class FirstLoops:
     def are_ready(self, call_each: Callable[[], None]) -> bool:
         """Whether a call computes at once; if not, a thread calls each loop once, from the first question on.
 
-        An error of `call_each` is not reported: whoever calls the loops afterwards meets it.
+        An error of `call_each` is not reported: the next call of the loops raises it again.
         """
         if self._is_ready:
             return True
@@ -48,14 +51,14 @@ class FirstLoops:
 
 
 def _quietly(call_each: Callable[[], None]) -> None:
-    before_s = sys.getswitchinterval()
-    # Numba keeps the interpreter busy, and each operation of a step would wait for it (docs/log.md).
-    sys.setswitchinterval(min(before_s, _SWITCH_S))
-    try:
-        with contextlib.suppress(Exception):
-            call_each()
-    finally:
-        sys.setswitchinterval(before_s)
+    with _compiling:
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(before_s, _SWITCH_S))
+        try:
+            with contextlib.suppress(Exception):
+                call_each()
+        finally:
+            sys.setswitchinterval(before_s)
 
 
 def every_change(config: AugmentConfig) -> tuple[AugmentConfig, AugmentConfig]:

@@ -77,7 +77,7 @@ def sampler_is_fused(num_spatial: int) -> bool:
     With AVX that of two axes does, that of three does not.
     """
     # Rounded twice, this place lies halfway between the first two of three voxels; rounded once, nearer to the second.
-    grid = torch.full((1,) * (num_spatial + 1) + (num_spatial,), 0.0, dtype=torch.float64)
+    grid = torch.zeros((1,) * (num_spatial + 1) + (num_spatial,), dtype=torch.float64)
     grid[..., 0] = 2.0 / 3.0 * -0.5
     line = torch.arange(3.0, dtype=torch.float64).view(*(1,) * (num_spatial + 1), 3)
     return bool(torch.nn.functional.grid_sample(line, grid, mode="nearest", align_corners=False).item())

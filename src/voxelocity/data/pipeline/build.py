@@ -44,8 +44,8 @@ class Feed:
         progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; asked from
             several threads. Without it every patch has the last shape.
         waits_for_loops: whether the first batch waits until Numba has compiled the loops that make it, once a machine.
-            Without, plain torch makes the first batches there; these agree with those of the loops to 1e-5 and not to
-            the last bit. Of no meaning but for `data.augment.engine: auto` on a CPU.
+            Without, plain torch makes the first batches there, which differ from those of the loops by rounding: up to
+            1e-4 in an image, and a label in a thousand. Has an effect with `data.augment.engine: auto` on a CPU alone.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
+from voxelocity.bench.race.tasks import PHANTOM_KEYS as KEYS
 from voxelocity.core.batch import Batch
 from voxelocity.observe import SpanRecorder, environment, span
-from voxelocity.recipes.demo import KEYS
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,

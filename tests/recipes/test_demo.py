@@ -3,10 +3,11 @@ import json
 import pytest
 from rich.console import Console
 
+from voxelocity.bench.race.tasks import PHANTOM_KEYS
 from voxelocity.recipes import demo
-from voxelocity.recipes.demo import KEYS, run_demo
+from voxelocity.recipes.demo import run_demo
 
-SMALL = KEYS | {
+SMALL = PHANTOM_KEYS | {
     "data.patch.shape_voxel": [16, 16, 16],
     "network.widths": [4, 8],
     "network.strides": [[2, 2, 2]],

@@ -19,8 +19,8 @@ from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.bench.race.page import write_page
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import Race
+from voxelocity.bench.race.tasks import PHANTOM_KEYS
 from voxelocity.core.errors import OutputError
-from voxelocity.data.augment import AugmentConfig
 from voxelocity.observe import phase
 from voxelocity.planning import make_plan
 from voxelocity.report import comparison_to_json
@@ -31,45 +31,6 @@ _LIMIT_S = 360.0
 _PHANTOM_SCALE = 1.25
 _NUM_PHANTOMS = 22
 _TARGET_DICE = 0.88
-_PATCH = [40, 40, 40]
-
-KEYS: dict[str, Any] = {
-    # Coarse, because the demonstration runs on a laptop without a GPU.
-    "data.prepare.spacing_mm": [3.0, 3.0, 3.0],
-    # The usual abdominal window.
-    "data.prepare.intensity": {"mode": "window", "low": -160.0, "high": 240.0},
-    "data.patch.shape_voxel": _PATCH,
-    "data.patch.draws_per_case": 2,
-    "data.patch.foreground_share": 0.5,
-    "data.batch_size": 4,
-    # No flips: the liver lies on the right.
-    "data.augment": AugmentConfig.only(
-        affine_probability=0.7,
-        rotation_share=1.0,
-        rotation_degrees=(15.0, 15.0, 15.0),
-        scale_share=1.0,
-        scale_range=(0.85, 1.15),
-        noise_probability=0.1,
-        noise_std_range=(0.0, 0.1),
-        intensity_scale_probability=0.15,
-        intensity_shift_probability=0.15,
-        gamma_probability=0.3,
-        gamma_keeps="range",
-    ).model_dump(mode="json"),
-    "network.name": "unet",
-    "network.widths": [16, 32, 64, 128],
-    "network.strides": [[2, 2, 2], [2, 2, 2], [2, 2, 2]],
-    "network.num_res_units": 0,
-    "loss.include_background": True,
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 3e-3,
-    "optimizer.weight_decay": 1e-4,
-    "schedule.warmup_share": 0.0,
-    "schedule.decay": "constant",
-    "window.overlap": 0.25,
-    "window.mirror_axes": [],
-}
-"""The keys of the plan that are equal on all sides; the others are the rules' to choose."""
 
 
 def run_demo(
@@ -90,7 +51,7 @@ def run_demo(
         num_seeds: trainings a side. The order of the sides rotates from seed to seed.
         console: where progress is shown.
         target_dice: mean foreground Dice of the held-out cases that is timed.
-        keys: of the plan, equal on all sides; `KEYS` if not given.
+        keys: of the plan, equal on all sides; `PHANTOM_KEYS` if not given.
         epochs_per_validation: of every side.
 
     Raises:
@@ -106,7 +67,7 @@ def run_demo(
     with phase("phantoms", color="tan"):
         dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {time.perf_counter() - start:.0f} s", highlight=False)
-    keys = KEYS if keys is None else keys
+    keys = PHANTOM_KEYS if keys is None else keys
     race = Race(
         dataset=dataset,
         # Steps that this plan times are kept apart: `voxelocity train` must not find them done.

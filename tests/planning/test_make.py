@@ -190,7 +190,7 @@ def channels_last(planned):
 
 
 def test_a_plan_measures_once_and_keeps_it_in_the_cache_folder(tiny_msd, tmp_path, measured):
-    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32"}
+    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32", "network.name": "unet"}
     first = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path)
     assert first.plan.precision.channels_last is True
     second = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path)
@@ -201,7 +201,7 @@ def test_a_plan_measures_once_and_keeps_it_in_the_cache_folder(tiny_msd, tmp_pat
 
 
 def test_measuring_can_be_turned_off(tiny_msd, tmp_path, measured):
-    overrides = {"precision.compute": "float32", "planner.measure": "never"}
+    overrides = {"precision.compute": "float32", "network.name": "unet", "planner.measure": "never"}
     planned = make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=overrides, cache_folder=tmp_path)
     assert (planned.plan.precision.channels_last, measured) == (False, [])
     with pytest.raises(ConfigError, match=r"planner\.measure = 'off' is not valid: .*'once', 'again' or 'never'"):
@@ -214,7 +214,7 @@ def test_a_plan_settled_in_full_measures_nothing(tiny_msd, tmp_path, tiny_plan, 
 
 
 def test_a_run_that_goes_on_keeps_what_it_has_measured(tiny_msd, tmp_path, measured):
-    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32"}
+    cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32", "network.name": "unet"}
     rule = make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "never"}, cache_folder=tmp_path)
     again = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path, begun=rule.plan)
     assert (again.plan.precision.channels_last, channels_last(again).reason) == (False, "as the run was begun")
@@ -222,9 +222,8 @@ def test_a_run_that_goes_on_keeps_what_it_has_measured(tiny_msd, tmp_path, measu
 
 
 def test_a_measurement_survives_the_way_through_its_record(tiny_msd, tmp_path, measured):
-    planned = make_plan(
-        voxelocity.open(tiny_msd), device="cpu", overrides={"precision.compute": "float32"}, cache_folder=tmp_path
-    )
+    one_format = {"precision.compute": "float32", "network.name": "unet"}
+    planned = make_plan(voxelocity.open(tiny_msd), device="cpu", overrides=one_format, cache_folder=tmp_path)
     record = yaml.safe_load(yaml.safe_dump(planned.to_record()))
     (kept,) = [choice for choice in record["choices"] if choice["key"] == "precision.channels_last"]
     assert kept["measured"] == {

@@ -145,7 +145,32 @@ def test_precision_follows_the_hardware():
 def test_a_time_budget_leaves_the_steps_open_and_a_long_one_widens_the_network():
     short, long = settled(time_budget_s=300), settled(time_budget_s=1200)
     assert chosen(short, "train.steps").value == 0
-    assert chosen(short, "network.widths").value[0] < chosen(long, "network.widths").value[0]
+    assert chosen(short, "network.stem_stride").value == [2, 2, 2]
+    assert chosen(short, "network.widths").value == [24, 48, 96]
+    assert chosen(long, "network.stem_stride").value == [1, 1, 1]
+    assert len(chosen(long, "network.strides").value) == len(chosen(short, "network.strides").value) + 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "widths", "num_strides"),
+    [
+        ({"network.stem_stride": [1, 1, 1]}, [8, 32, 64, 128], 3),
+        ({"network.widths": [4, 8, 16, 32]}, [4, 8, 16, 32], 3),
+        ({"network.name": "unet"}, [8, 32, 64, 128], 3),
+        ({"data.patch.shape_voxel": [16, 16, 16]}, [8, 32, 64], 2),
+    ],
+)
+def test_levels_begin_at_the_patch_where_a_person_wants_them_to_or_the_patch_is_small(overrides, widths, num_strides):
+    facts = settled(time_budget_s=300, overrides=overrides)
+    assert chosen(facts, "network.widths").value == widths
+    assert len(chosen(facts, "network.strides").value) == num_strides
+    assert Plan.parse(facts.settled).network.stem_stride == (1, 1, 1)
+
+
+def test_muon_trains_on_a_cpu_alone():
+    assert chosen(settled(), "optimizer.name").value == "muon"
+    assert Plan.parse(settled().settled).optimizer.momentum == 0.95
+    assert chosen(settled(on=machine("cuda")), "optimizer.name").value == "adamw"
 
 
 def test_a_persons_value_wins_and_later_rules_see_it():

@@ -55,6 +55,9 @@ def bench(
             help="time-to-target: some of fast,plain,switched,nnunet,ours; all that are installed if not given.",
         ),
     ] = "",
+    equal: Annotated[
+        bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network, with their optimizer.")
+    ] = False,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
     from voxelocity.bench import NAMES, SWITCHES, comparison_table, run_scenario
@@ -66,7 +69,7 @@ def bench(
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)
             return
         if scenario == "time-to-target":
-            _bench_race(console, task, seeds, time_budget, sides, out=out, data=data, work=work)
+            _bench_race(console, task, seeds, time_budget, sides, equal=equal, out=out, data=data, work=work)
             return
         for name in [scenario] if scenario else NAMES:
             record = run_scenario(
@@ -87,6 +90,7 @@ def _bench_race(
     time_budget: str,
     sides: str,
     *,
+    equal: bool,
     out: Path | None,
     data: Path | None,
     work: Path | None,
@@ -98,7 +102,7 @@ def _bench_race(
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0
     names = check_sides([name for name in sides.split(",") if name])
-    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names)
+    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names, is_equal=equal)
     record, outcome = run_race(
         settings,
         work=work,

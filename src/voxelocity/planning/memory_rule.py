@@ -18,7 +18,14 @@ from voxelocity.step import NetworkConfig
 
 Vector = npt.NDArray[np.float64]
 
-MEMORY_KEYS = ("data.patch.shape_voxel", "data.batch_size", "network.name", "network.strides", "network.widths")
+MEMORY_KEYS = (
+    "data.patch.shape_voxel",
+    "data.batch_size",
+    "network.name",
+    "network.stem_stride",
+    "network.strides",
+    "network.widths",
+)
 """Keys that follow from the memory that is free on a device."""
 GPU_PATCH_VOXELS = 128**3
 """nnU-Net's most."""
@@ -87,10 +94,11 @@ def step_bytes(
     """Bytes of the tensors of one patch at the peak of a step; arguments as for `device_bytes`."""
     value = 2 if is_half else 4
     voxels, kept = math.prod(patch_voxel), 0.0
+    coarse = voxels / math.prod(network.stem_stride)
     for level, width in enumerate(network.widths):
         # Each convolution's result and that of its norm: two convolutions down, two up, and the joined input of these.
         num_kept = 4 if level == len(network.widths) - 1 else 10
-        kept += num_kept * width * value * voxels / math.prod(math.prod(s) for s in network.strides[:level])
+        kept += num_kept * width * value * coarse / math.prod(math.prod(s) for s in network.strides[:level])
     kept *= _KEPT_SHARE[network.name]
     kept *= _RESIDUAL_SHARE if network.num_res_units and network.name == "dynunet" else 1.0
     kept *= _DROPOUT_SHARE if network.dropout else 1.0

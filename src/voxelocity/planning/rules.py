@@ -23,6 +23,9 @@ Vector = npt.NDArray[np.float64]
 # Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores.
 _CPU_PATCH_VOXELS = 64_000
 _LONG_BUDGET_S = 600.0
+# Of DynUNet without and behind a stem.
+_STEM_WIDTHS = (24, 48, 96)
+_FEWEST_STRIDES = 2
 # nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
 # CPU we let it see at least this share, or training would not visit most of the volume.
 _CPU_MAX_PATCHES = 24
@@ -157,7 +160,9 @@ def settle_patch_and_network(facts: Facts) -> None:
         why = "nnU-Net's network: learnt most per step of those in our comparison"
     else:
         why = "patches are too small for the three levels of DynUNet"
-    facts.settle("network.name", name, why)
+    name = facts.settle("network.name", name, why)
+    if name == "dynunet":
+        strides, widths = _settle_stem(facts, strides, widths)
     strides = facts.settle("network.strides", [list(s) for s in strides], "halving the axes of finest spacing first")
     settle_widths(facts, widths, num_levels=len(strides) + 1)
     settle_batch(facts)
@@ -170,6 +175,34 @@ def _on_cpu(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Seq
     return fit_patch(shape, spacing, max_voxels=_CPU_PATCH_VOXELS, max_levels=len(widths)), widths, _CPU_PATCH_VOXELS
 
 
+def _settle_stem(
+    facts: Facts, strides: Sequence[Sequence[int]], widths: Sequence[int]
+) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
+    """The first halving made before the first level, where minutes on a CPU are not to be spent at the finest level.
+
+    Returns:
+        Strides and widths of the levels that are left.
+    """
+    is_own = not facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
+    on_cpu, is_long = facts.machine.device == "cpu", facts.request.time_budget_s >= _LONG_BUDGET_S
+    stride: Sequence[int] = (1, 1, 1)
+    if not on_cpu:
+        reason = "nnU-Net's network: levels begin at the voxels of the patch"
+    elif is_own:
+        reason = "levels begin at the voxels of the patch, as they are set by you"
+    elif is_long:
+        reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to teach a level as fine as the patch"
+    elif len(strides) <= _FEWEST_STRIDES:
+        reason = "the patch is too small to leave a level out"
+    else:
+        stride = strides[0]
+        reason = "no level as fine as the patch: half the time of a step, and more learned in minutes (docs/log.md)"
+    stride = facts.settle("network.stem_stride", list(stride), reason)
+    if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
+        return strides, widths
+    return strides[1:], _STEM_WIDTHS
+
+
 def settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> None:
     """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or where there are minutes."""
     budget_s = facts.request.time_budget_s
@@ -179,6 +212,8 @@ def settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> No
             reason += f"; narrower than nnU-Net's {GPU_WIDTHS[0]}, which needs more memory than is free here"
     elif budget_s >= _LONG_BUDGET_S:
         reason += f"; {budget_s / 60:.0f} minutes are enough to teach a wider finest level, 1.5 times slower a step"
+    elif tuple(widths) == _STEM_WIDTHS:
+        reason += "; few features, because minutes on a CPU are short"
     else:
         reason += "; a narrow finest level, because a CPU spends most of a step there"
     facts.settle("network.widths", list(widths[:num_levels]), reason)
@@ -239,9 +274,16 @@ def settle_loss(facts: Facts) -> None:
 
 
 def settle_optimizer(facts: Facts) -> None:
-    """AdamW with a cosine decay: the recipe of our search on hippocampus (docs/log.md)."""
-    facts.settle("optimizer.name", "adamw", "needs no long momentum to warm up in a run of minutes")
-    facts.settle("optimizer.learning_rate", 4e-3, "3e-3 and 8e-3 came out alike in our runs of minutes")
+    """Muon on a CPU, AdamW on a GPU: where each was measured (docs/log.md)."""
+    if facts.machine.device == "cpu":
+        name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log.md)"
+    else:
+        name, why = "adamw", "needs no long momentum to warm up; Muon was not measured on a GPU yet"
+    if facts.settle("optimizer.name", name, why) == "muon":
+        facts.settle("optimizer.momentum", 0.95, "Muon's usual one")
+        facts.settle("optimizer.learning_rate", 8e-3, "learned sooner than 4e-3 in our runs of minutes")
+    else:
+        facts.settle("optimizer.learning_rate", 4e-3, "3e-3 and 8e-3 came out alike in our runs of minutes")
     facts.settle("optimizer.weight_decay", 2e-2, "of convolutions alone, not of biases and norms")
     if facts.overrides.get("train.target_dice", 0.0):
         why = "nobody knows when the target will be reached, so the learning rate cannot fall towards it"
@@ -262,6 +304,7 @@ def settle_augment(facts: Facts) -> None:
     facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
     facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as in scale")
     if facts.machine.device == "cpu":
+        facts.settle("data.augment.ramp_epochs", 50, "what is new need not be changed: runs of minutes learned more")
         for name in ("blur", "contrast", "low_resolution", "gamma_inverted"):
             facts.settle(
                 f"data.augment.{name}_probability", 0.0, "not in the recipe of our search on a CPU (docs/log.md)"

@@ -30,6 +30,8 @@ class DynUNet(nn.Module):
         norm: normalization after each convolution.
         dropout: share of features dropped after each convolution while training.
         is_residual: use residual blocks on the way down.
+        stem_stride: of a convolution before the first level; logits are brought back by a transposed one. The levels
+            then work on a coarser grid, at a fraction of the cost. (1, 1, 1) has neither, as in MONAI.
     """
 
     def __init__(
@@ -43,8 +45,12 @@ class DynUNet(nn.Module):
         norm: Literal["instance", "batch"],
         dropout: float,
         is_residual: bool,
+        stem_stride: Index3 = (1, 1, 1),
     ) -> None:
         super().__init__()
+        has_stem = stem_stride != (1, 1, 1)
+        self.stem = _stem(num_channels, widths[0], stem_stride, norm, dropout) if has_stem else nn.Identity()
+        num_channels = widths[0] if has_stem else num_channels
         down = [
             _Block(before, after, kernel, stride, norm=norm, dropout=dropout, is_residual=is_residual)
             for before, after, kernel, stride in zip((num_channels, *widths), widths, kernels, strides, strict=False)
@@ -57,13 +63,14 @@ class DynUNet(nn.Module):
             for level in reversed(range(len(widths) - 1))
         )
         self.output_block = nn.Sequential()
+        kind = nn.ConvTranspose3d if has_stem else nn.Conv3d
         self.output_block.add_module(
-            "conv", _conv(nn.Conv3d, widths[0], num_classes, (1, 1, 1), (1, 1, 1), dropout, bias=True)
+            "conv", _conv(kind, widths[0], num_classes, stem_stride, stem_stride, dropout, bias=True)
         )
         self.apply(_initialize)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        skips = [self.input_block(image)]
+        skips = [self.input_block(self.stem(image))]
         for downsample in self.downsamples:
             skips.append(downsample(skips[-1]))
         features = self.bottleneck(skips[-1])
@@ -111,6 +118,12 @@ class _UpBlock(nn.Module):
     def forward(self, features: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
         joined: torch.Tensor = self.conv_block(torch.cat((self.transp_conv(features), skip), dim=1))
         return joined
+
+
+def _stem(num_channels: int, width: int, stride: Index3, norm: str, dropout: float) -> nn.Sequential:
+    x, y, z = (4 if s > 1 else 3 for s in stride)
+    conv = _conv(nn.Conv3d, num_channels, width, (x, y, z), stride, dropout)
+    return nn.Sequential(conv, _NORMS[norm](width, affine=True), nn.LeakyReLU(_SLOPE, inplace=True))
 
 
 def _conv(

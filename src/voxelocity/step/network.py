@@ -32,6 +32,9 @@ class NetworkConfig(Config):
     own takes none of them, but the memory of a step is estimated by them."""
     strides: tuple[Index3, ...]
     """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""
+    stem_stride: Index3 = (1, 1, 1)
+    """DynUNet: 2 along an axis makes the image half as fine before the first level, and the logits fine again behind
+    the last one. A step then takes about half as long; (1, 1, 1) is nnU-Net's network."""
     norm: Norm = "instance"
     """Normalisation after each convolution."""
     num_res_units: int = Field(default=0, ge=0, le=4)
@@ -47,8 +50,10 @@ class NetworkConfig(Config):
             raise ValueError(
                 f"DynUNet has at least 3 levels, not {len(self.widths)}; add widths and strides, or use unet"
             )
-        if any(s not in (1, 2) for stride in self.strides for s in stride):
-            raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides}")
+        if any(s not in (1, 2) for stride in (*self.strides, self.stem_stride) for s in stride):
+            raise ValueError(f"strides are 1 or 2 on each axis, not {self.strides} after {self.stem_stride}")
+        if self.stem_stride != (1, 1, 1) and self.name != "dynunet":
+            raise ValueError(f"only DynUNet has a stem; leave network.stem_stride out of {self.name}")
         if self.name == "segresnet" and any(stride != (2, 2, 2) for stride in self.strides):
             raise ValueError("SegResNet halves every axis between levels; use unet or dynunet for other strides")
         if self.name == "swinunetr" and (self.strides != ((2, 2, 2),) * 5 or self.widths[0] % 12):
@@ -67,7 +72,7 @@ class NetworkConfig(Config):
     @property
     def divisor(self) -> Index3:
         """A patch must be a multiple of this many voxels along (x, y, z)."""
-        x = y = z = 1
+        x, y, z = self.stem_stride
         for stride in self.strides:
             x, y, z = x * stride[0], y * stride[1], z * stride[2]
         return (x, y, z)
@@ -167,6 +172,7 @@ def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -
         norm=config.norm,
         dropout=config.dropout,
         is_residual=config.num_res_units > 0,
+        stem_stride=config.stem_stride,
     )
 
 

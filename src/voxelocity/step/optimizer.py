@@ -1,4 +1,4 @@
-"""Optimisers by name, from torch."""
+"""Optimizers by name: torch's, and Muon."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import torch
 from pydantic import Field
 
 from voxelocity.core.config import Config
+from voxelocity.step.muon import Muon
 
 
 class OptimizerConfig(Config):
     """How weights follow gradients."""
 
-    name: Literal["sgd", "adamw"]
-    """SGD with Nesterov momentum (nnU-Net's choice), or AdamW."""
+    name: Literal["sgd", "adamw", "muon"]
+    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, or Muon with AdamW for what
+    is no inner convolution."""
     learning_rate: float = Field(gt=0.0, le=10.0)
     """Peak of the schedule."""
     weight_decay: float = Field(default=3e-5, ge=0.0, le=1.0)
-    """L2 penalty (SGD) or decoupled decay (AdamW)."""
+    """L2 penalty (SGD) or decoupled decay (AdamW, Muon)."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Of SGD; ignored by AdamW."""
+    """Of SGD and Muon (which usually has 0.95); ignored by AdamW."""
     second_momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
     """Of AdamW's squared gradients; torch's 0.999 remembers a thousand steps, longer than a short run has."""
     clip_norm: float = Field(default=12.0, gt=0.0)
@@ -31,9 +33,9 @@ class OptimizerConfig(Config):
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimiser, in torch's fused implementation: one kernel (CPU: one pass) for all parameters.
+    """The optimizer; torch's in their fused implementation: one kernel (CPU: one pass) for all parameters.
 
-    AdamW's decay leaves biases and the scales of norms alone; SGD's L2 penalty takes all, as in nnU-Net.
+    AdamW's and Muon's decay leave biases and the scales of norms alone; SGD's L2 penalty takes all, as in nnU-Net.
     """
     if config.name == "sgd":
         return torch.optim.SGD(
@@ -45,8 +47,17 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Param
             fused=True,
         )
     listed = list(parameters)
+    betas = (0.9, config.second_momentum)
+    if config.name == "muon":
+        return Muon(
+            listed,
+            learning_rate=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            betas=betas,
+        )
     groups = [
         {"params": [p for p in listed if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, config.second_momentum), fused=True)
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, fused=True)

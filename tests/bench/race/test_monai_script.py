@@ -15,14 +15,14 @@ import torch
 import voxelocity
 from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.bench.race import monai_script
-from voxelocity.bench.race.job import LIMITS, script_job
+from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, learning_rate, read_settings
 from voxelocity.core.errors import ConfigError
 from voxelocity.planning import Planned, make_plan
 from voxelocity.step import ScheduleConfig, build_network, learning_rate_at
 
 SCRIPT = Path(monai_script.__file__)
-SMALL = LIMITS | {
+SMALL = {**LIMITS, **PEER_KEYS} | {
     "data.prepare.spacing_mm": [6.0, 6.0, 6.0],
     "data.patch.shape_voxel": [16, 16, 16],
     "network.name": "unet",

@@ -207,3 +207,23 @@ def test_classes_are_swapped_where_the_left_right_axis_of_the_volume_is_flipped(
     along_x = np.abs(params.matrix[:, 0]).argmax(axis=1)
     assert set(along_x.tolist()) == {0, 1}
     np.testing.assert_array_equal(params.is_swapped, params.flips[np.arange(40), along_x])
+
+
+def test_changes_become_more_frequent_over_the_epochs_of_a_ramp():
+    config = AugmentConfig(flip_probability=(1.0, 0.0, 0.0), affine_probability=1.0, rotation_share=1.0, ramp_epochs=4)
+    at_once = config.model_copy(update={"ramp_epochs": 0})
+
+    def params(config, epoch):
+        return sample(draws(200, epoch), seed=1, num_channels=1, config=config)
+
+    def num_warped(epoch):
+        return sum((~np.eye(3, dtype=bool) & (matrix != 0.0)).any() for matrix in params(config, epoch).matrix)
+
+    assert [num_warped(epoch) for epoch in (0, 4)] == [0, 200]
+    assert 70 < num_warped(2) < 130
+    first = params(config, 0)
+    assert first.flips[:, 0].all()
+    assert not first.noise_std.any()
+    assert_equal(params(config, 4), params(at_once, 4))
+    changed = params(config, 2).noise_std > 0.0
+    np.testing.assert_array_equal(params(config, 2).noise_std[changed], params(at_once, 2).noise_std[changed])

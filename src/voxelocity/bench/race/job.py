@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from voxelocity.core.errors import ConfigError
@@ -26,6 +26,14 @@ LIMITS: dict[str, Any] = {
     "window.mirror_axes": [],
 }
 """Keys of the plan that the script cannot follow otherwise."""
+
+PEER_KEYS: Mapping[str, Any] = {
+    "network.stem_stride": [1, 1, 1],
+    "optimizer.name": "adamw",
+    "optimizer.average_decay": 0.0,
+    "data.augment.ramp_epochs": 0,
+}
+"""Of the peers' plan alone: nnU-Net's network, AdamW. Ours has what its rules choose unless sides are to be equal."""
 
 
 def script_job(
@@ -100,6 +108,7 @@ def _check(planned: Planned) -> None:
         "data.prepare.intensity.mode": plan.data.prepare.intensity.mode == "none",
         "precision.compute": plan.precision.compute == "float16",
         "network.name": plan.network.name not in ("unet", "dynunet"),
+        "network.stem_stride": plan.network.stem_stride != (1, 1, 1),
         "network.norm": plan.network.norm != "instance",
         "network.dropout": plan.network.dropout > 0.0,
         "data.patch.growth": bool(plan.data.patch.growth),
@@ -125,6 +134,7 @@ def _is_beyond(augment: AugmentConfig) -> bool:
     return (
         any(_is_made(getattr(augment, f"{name}_probability")) for name in others)
         or (augment.rotation_share, augment.scale_share, augment.shear) != (1.0, 1.0, 0.0)
+        or augment.ramp_epochs > 0
         or augment.gamma_keeps != "range"
         or augment.noise_std_range[0] != 0.0
         or abs(sum(factor) - 2.0) > 1e-9

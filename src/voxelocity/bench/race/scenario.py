@@ -41,17 +41,20 @@ class RaceSettings:
         num_seeds: trainings a side.
         budget_s: of each training; 0 trains to the target of the task.
         sides: which trained.
+        is_equal: whether ours trains the peers' network with their optimizer.
     """
 
     task: str
     num_seeds: int = 5
     budget_s: float = 0.0
     sides: tuple[SideName, ...] = field(default_factory=lambda: check_sides(()))
+    is_equal: bool = False
 
     @property
     def name(self) -> str:
         """Of files."""
-        return f"{self.task}_{duration_text(self.budget_s).replace(' ', '')}" if self.budget_s else self.task
+        budget = f"_{duration_text(self.budget_s).replace(' ', '')}" if self.budget_s else ""
+        return f"{self.task}{budget}{'_equal' if self.is_equal else ''}"
 
 
 def run_race(
@@ -70,7 +73,7 @@ def run_race(
         work: where phantoms are kept; below the system's temporary folder if not given.
         data: folder of real scans; as `run_scenario` finds it if not given.
         out: folder of the record and the page; nothing is written if not given.
-        keys: of the plan, for all sides beside those of the task.
+        keys: of the plan, for all sides, in place of those of the task.
         on_start: told the side and the seed before each training.
 
     Raises:
@@ -83,13 +86,14 @@ def run_race(
     dataset = task.dataset(places)
     target_dice = 0.0 if settings.budget_s else task.target_dice
     shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **(keys or {})}
+    peer_keys = {key: value for key, value in task.peer_keys.items() if key not in (keys or {})}
     with tempfile.TemporaryDirectory(prefix="race-", dir=places.work) as folder:
         race = Race(
             dataset=dataset,
             # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
             planned=make_plan(
                 open_cases(dataset),
-                overrides=shared,
+                overrides=shared | peer_keys,
                 time_budget_s=settings.budget_s or _LIMIT_S,
                 cache_folder=Path(folder) / "plan",
             ),
@@ -97,7 +101,7 @@ def run_race(
             target_dice=target_dice,
             limit_s=settings.budget_s or _LIMIT_S,
             epochs_per_validation=task.epochs_per_validation,
-            keys=shared,
+            keys=shared | peer_keys if settings.is_equal else shared,
         )
 
         def keep(outcome: Outcome) -> None:
@@ -134,10 +138,20 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
     return tuple(name for name in _SIDES if (name in names if names else name != "nnunet" or has_nnunet))
 
 
+def _differing_text(settings: RaceSettings) -> str:
+    if settings.is_equal:
+        return "Network and optimizer are the same, too."
+    return (
+        "The peers train nnU-Net's network with AdamW, Voxelocity the network that its rules choose, with Muon and, to "
+        "a target, a running average of its weights; --equal makes all of them the same."
+    )
+
+
 def _command(settings: RaceSettings) -> str:
     budget = f" --time-budget {settings.budget_s:g}s" if settings.budget_s else ""
     sides = f"--sides {','.join(settings.sides)}"
-    return f"voxelocity bench {NAME} --task {settings.task}{budget} {sides} --seeds {settings.num_seeds}"
+    equal = " --equal" if settings.is_equal else ""
+    return f"voxelocity bench {NAME} --task {settings.task}{budget} {sides} --seeds {settings.num_seeds}{equal}"
 
 
 def _record(settings: RaceSettings, outcome: Outcome) -> Record:
@@ -160,10 +174,9 @@ def _page(settings: RaceSettings, outcome: Outcome, path: Path) -> None:
         path,
         title=f"Training {goal}: {task.words}",
         summary=(
-            "The same cases, split, network, loss, patches, batch, augmentation, optimizer and precision, one training "
-            "after the other on this machine. "
-            + ("Voxelocity alone validates a running average of its weights. " if outcome.race.target_dice else "")
-            + "Seconds count from the start of each process: imports, planning, caching and compiling included."
+            "The same cases, split, loss, patches, batch, augmentation and precision, one training after the other on "
+            f"this machine. {_differing_text(settings)} Seconds count from the start of each process: imports, "
+            "planning, caching and compiling included."
         ),
         command=_command(settings),
     )

@@ -45,12 +45,12 @@ class Race:
 
     Attributes:
         dataset: to train on, as `voxelocity train` takes it.
-        planned: network, patches, augmentation, loss, optimizer and split of all sides.
+        planned: network, patches, augmentation, loss and optimizer of the peers, and split of all sides.
         out: where each side leaves its files.
         target_dice: mean foreground Dice of the held-out cases that ends a training; 0 for none.
         limit_s: seconds after which a training ends without the target; without a target its whole budget.
         epochs_per_validation: of every side, where there is a target.
-        keys: of the plan; `voxelocity train` is given those that `planned` was made with.
+        keys: of the plan that `voxelocity train` is given.
     """
 
     dataset: Path

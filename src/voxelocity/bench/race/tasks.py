@@ -14,6 +14,7 @@ import numpy as np
 from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.bench.phantom import PhantomSet, phantom_table
 from voxelocity.bench.places import Places
+from voxelocity.bench.race.job import PEER_KEYS
 from voxelocity.core.errors import InputError
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.decode import read_case
@@ -52,15 +53,19 @@ PHANTOM_KEYS: Mapping[str, Any] = {
     "network.strides": [[2, 2, 2], [2, 2, 2], [2, 2, 2]],
     "network.num_res_units": 0,
     "loss.include_background": True,
-    "optimizer.name": "adamw",
-    "optimizer.learning_rate": 3e-3,
-    "optimizer.weight_decay": 1e-4,
     "schedule.warmup_share": 0.0,
     "schedule.decay": "constant",
     "window.overlap": 0.25,
     "window.mirror_axes": [],
 }
 """Of the plan on the phantoms, in the demonstration too; the other keys are the rules' to choose."""
+
+PHANTOM_PEER_KEYS: Mapping[str, Any] = {
+    **PEER_KEYS,
+    "optimizer.learning_rate": 3e-3,
+    "optimizer.weight_decay": 1e-4,
+}
+"""Of the peers' plan there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +77,7 @@ class Task:
         dataset: makes or finds it below the work folder.
         target_dice: mean foreground Dice that ends a training against time.
         keys: of the plan, equal on all sides.
+        peer_keys: of the peers' plan alone.
         epochs_per_validation: of all sides.
     """
 
@@ -79,6 +85,7 @@ class Task:
     dataset: Callable[[Places], Path]
     target_dice: float
     keys: Mapping[str, Any] = field(default_factory=dict)
+    peer_keys: Mapping[str, Any] = field(default_factory=lambda: PEER_KEYS)
     epochs_per_validation: int = 2
 
 
@@ -129,7 +136,13 @@ def _real(places: Places, name: str) -> Path:
 
 
 TASKS: dict[str, Task] = {
-    "phantoms": Task(words="22 phantoms of the upper abdomen", dataset=_phantoms, target_dice=0.88, keys=PHANTOM_KEYS),
+    "phantoms": Task(
+        words="22 phantoms of the upper abdomen",
+        dataset=_phantoms,
+        target_dice=0.88,
+        keys=PHANTOM_KEYS,
+        peer_keys=PHANTOM_PEER_KEYS,
+    ),
     # An epoch takes half a minute on two cores.
     "hippocampus": Task(
         words="MSD's hippocampus, fold 0", dataset=_hippocampus, target_dice=0.86, epochs_per_validation=1

@@ -27,6 +27,9 @@ class AugmentConfig(Config):
     """False leaves every patch as it is, whatever stands below."""
     engine: EngineName = "auto"
     """What computes them: "numba" on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the fastest."""
+    ramp_epochs: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Epochs over which each probability below, but those of flips and quarter turns, rises from 0 to what is given: a
+    case that is new need not be changed. 0: all from the first epoch on."""
     flip_probability: tuple[_Probability, _Probability, _Probability] = (0.5, 0.5, 0.5)
     """Probability of a flip along each of (x, y, z)."""
     swap_pairs: tuple[tuple[str, str], ...] = ()
@@ -99,6 +102,15 @@ class AugmentConfig(Config):
         none: dict[str, Any] = {name: 0.0 for name in cls.model_fields if name.endswith("_probability")}
         none |= dict.fromkeys(("flip_probability", "quarter_turn_probability"), (0.0, 0.0, 0.0))
         return cls(**(none | fields))
+
+    def at(self, epoch: int) -> Self:
+        """The changes of one epoch, numbered from 0."""
+        if epoch >= self.ramp_epochs:
+            return self
+        share = epoch / self.ramp_epochs
+        rising = {name for name in type(self).model_fields if name.endswith("_probability")}
+        rising -= {"flip_probability", "quarter_turn_probability"}
+        return self.model_copy(update={name: share * getattr(self, name) for name in rising})
 
     @field_validator(
         "scale_range",

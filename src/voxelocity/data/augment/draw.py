@@ -58,7 +58,7 @@ def sample(
     spacing = np.ones(3) if spacing_mm is None else np.array(spacing_mm, dtype=np.float64)
     for row, draw in enumerate(draws):
         rng = generator(seed, stage="augment", epoch=draw.epoch, case=draw.case, draw=draw.draw)
-        _fill_row(params, row, rng, config, spacing)
+        _fill_row(params, row, rng, config.at(draw.epoch), spacing)
     return params
 
 

@@ -65,7 +65,7 @@ def every_change(config: AugmentConfig) -> tuple[AugmentConfig, AugmentConfig]:
     """Configurations of samples that have each change which this one may make: one warped, one not."""
     made = config.model_dump()
     certain = {name: _certain(value) for name, value in made.items() if name.endswith("_probability")}
-    warped = config.model_copy(update=certain)
+    warped = config.model_copy(update={**certain, "ramp_epochs": 0})
     return warped, warped.model_copy(update={"affine_probability": 0.0, "elastic_probability": 0.0})
 
 

@@ -1,0 +1,94 @@
+import copy
+
+import pytest
+import torch
+
+from voxelocity.step import OptimizerConfig
+from voxelocity.step.muon import Muon, orthogonal
+from voxelocity.step.optimizer import build_optimizer
+
+
+def made(parameters):
+    ends = [torch.nn.Parameter(torch.zeros(1, 1)) for _ in range(2)]
+    return Muon([ends[0], *parameters, ends[1]], learning_rate=0.01, momentum=0.95, weight_decay=0.1, betas=(0.9, 0.99))
+
+
+def slope_of(parameter, number):
+    return torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+
+
+def test_matrices_step_as_in_torchs_own_class():
+    begin = torch.randn(6, 20, generator=torch.Generator().manual_seed(0))
+    ours, theirs = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
+    own = made([ours])
+    reference = torch.optim.Muon([theirs], lr=0.01, momentum=0.95, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for number in range(5):
+        ours.grad, theirs.grad = slope_of(ours, number), slope_of(theirs, number)
+        own.step()
+        reference.step()
+    moved = (theirs - begin).abs().max()
+    # torch iterates in bfloat16.
+    assert moved > 0.01
+    assert (ours - theirs).abs().max() < 0.03 * moved
+
+
+def test_vectors_and_the_first_and_last_weights_step_as_in_adamw_without_decay():
+    config = OptimizerConfig(name="muon", learning_rate=0.01, momentum=0.95, second_momentum=0.99)
+    begin = [torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in ((7, 2), (7,), (3, 7), (2, 3))]
+    ours, theirs = ([torch.nn.Parameter(one.clone()) for one in begin] for _ in range(2))
+    own, reference = (
+        build_optimizer(config, ours),
+        torch.optim.AdamW(theirs, lr=0.01, betas=(0.9, 0.99), weight_decay=0.0),
+    )
+    for number in range(5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad, other.grad = slope_of(one, number), slope_of(other, number)
+        own.step()
+        reference.step()
+    for place in (0, 1, 3):
+        torch.testing.assert_close(ours[place], theirs[place])
+    assert not torch.allclose(ours[2], theirs[2])
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_a_convolution_steps_as_the_matrix_of_its_weights(memory_format):
+    weight = torch.randn(4, 3, 3, 3, 3, generator=torch.Generator().manual_seed(0))
+    kernel = torch.nn.Parameter(weight.clone().to(memory_format=memory_format))
+    matrix = torch.nn.Parameter(weight.reshape(4, -1).clone())
+    kernel.grad = slope_of(weight, 1).to(memory_format=memory_format)
+    matrix.grad = slope_of(weight, 1).reshape(4, -1)
+    made([kernel]).step()
+    made([matrix]).step()
+    torch.testing.assert_close(kernel.detach().reshape(4, -1), matrix.detach())
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 40), (2, 40, 5)])
+def test_singular_values_come_close_to_one(shape):
+    found = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
+    assert found.min() > 0.6
+    assert found.max() < 1.3
+
+
+def test_weights_without_a_slope_stay_and_a_saved_state_goes_on_exactly():
+    weights = [torch.nn.Parameter(torch.ones(shape)) for shape in ((3, 4), (3,), (2, 2), (3, 4), (4, 5))]
+    config = OptimizerConfig(name="muon", learning_rate=0.01, momentum=0.95)
+    optimizer = build_optimizer(config, weights)
+
+    def steps(optimizer, numbers):
+        for number in numbers:
+            for weight in (*weights[:2], *weights[3:]):
+                weight.grad = slope_of(weight, number)
+            optimizer.step()
+        return [weight.detach().clone() for weight in weights]
+
+    middle = steps(optimizer, range(3))
+    saved = copy.deepcopy(optimizer.state_dict())
+    end = steps(optimizer, range(3, 5))
+    assert torch.equal(end[2], torch.ones(2, 2))
+    assert not torch.equal(end[0], middle[0])
+    with torch.no_grad():
+        for weight, value in zip(weights, middle, strict=True):
+            weight.copy_(value)
+    again = build_optimizer(config, weights)
+    again.load_state_dict(saved)
+    assert all(torch.equal(a, b) for a, b in zip(steps(again, range(3, 5)), end, strict=True))

@@ -62,9 +62,12 @@ def test_a_convolution_steps_as_the_matrix_of_its_weights(memory_format):
     torch.testing.assert_close(kernel.detach().reshape(4, -1), matrix.detach())
 
 
-@pytest.mark.parametrize("shape", [(2, 5, 40), (2, 40, 5)])
-def test_singular_values_come_close_to_one(shape):
-    found = torch.linalg.svdvals(orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(0))))
+def test_singular_values_come_close_to_one():
+    random = torch.Generator().manual_seed(0)
+    shapes = [(5, 40), (40, 5), (5, 12), (7, 7)]
+    made = orthogonal([torch.randn(shape, generator=random) * 100.0 for shape in shapes])
+    assert [tuple(matrix.shape) for matrix in made] == shapes
+    found = torch.cat([torch.linalg.svdvals(matrix) for matrix in made[:3]])
     assert found.min() > 0.6
     assert found.max() < 1.3
 
@@ -92,3 +95,13 @@ def test_weights_without_a_slope_stay_and_a_saved_state_goes_on_exactly():
     again = build_optimizer(config, weights)
     again.load_state_dict(saved)
     assert all(torch.equal(a, b) for a, b in zip(steps(again, range(3, 5)), end, strict=True))
+
+
+@pytest.mark.parametrize(("width", "num_threads"), [(8, 1), (1024, 2)])
+def test_small_matrices_are_made_in_one_thread_and_the_others_come_back(width, num_threads, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    seen = []
+    monkeypatch.setattr(torch, "set_num_threads", seen.append)
+    weight = torch.nn.Parameter(torch.ones(width, width))
+    made([weight]).step()
+    assert seen == ([1, 2] if num_threads == 1 else [2])

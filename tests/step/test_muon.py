@@ -1,4 +1,6 @@
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -105,3 +107,21 @@ def test_small_matrices_are_made_in_one_thread_and_the_others_come_back(width, n
     weight = torch.nn.Parameter(torch.ones(width, width))
     made([weight]).step()
     assert seen == ([1, 2] if num_threads == 1 else [2])
+
+
+def test_a_step_does_not_import_torchs_compiler():
+    code = """
+import sys, torch
+from voxelocity.step import OptimizerConfig, build_optimizer
+weights = [torch.nn.Parameter(torch.ones(2, 3)) for _ in range(3)]
+optimizer = build_optimizer(OptimizerConfig(name="muon", learning_rate=0.01), weights)
+optimizer.zero_grad()
+sum(weight.sum() for weight in weights).backward()
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+scaler.unscale_(optimizer)
+torch.nn.utils.clip_grad_norm_(weights, 1.0)
+scaler.step(optimizer)
+assert weights[1].max() < 1.0
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -40,7 +40,7 @@ def batch(step=0, size=2, device="cpu", side=8):
 
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_steps_lower_the_loss(compute, name):
     step = training(compute, name=name)
     losses = [float(step(batch(i), 0.1 if name == "sgd" else 0.02)) for i in range(30)]
@@ -276,7 +276,7 @@ def test_a_gpu_that_is_full_computes_the_batch_in_pieces():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "adamw", "muon"])
 def test_an_overflow_on_a_gpu_skips_the_step_and_lowers_the_scale_which_is_saved(name):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")

@@ -5,7 +5,7 @@ torch's own class takes matrices alone and computes in bfloat16 everywhere; a te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,10 +21,11 @@ _RMS = 0.2
 _FEW_PRODUCTS = 3e8
 
 
-class Muon(torch.optim.Optimizer):
+class Muon:
     """Steps along the momentum with all its singular values made alike; AdamW for all else, such as biases and norms.
 
-    A weight (out, in, x, y, z) is a matrix (out, in * x * y * z).
+    A weight (out, in, x, y, z) is a matrix (out, in * x * y * z). It is used as torch's optimizers without being one
+    of them: making one of theirs imports torch's compiler, 2 s that a training would begin later.
 
     Args:
         parameters: to train, in the order of the network. Those of two and more dimensions are matrices, but for the
@@ -45,15 +46,41 @@ class Muon(torch.optim.Optimizer):
         betas: tuple[float, float],
     ) -> None:
         inner = {id(p) for p in [p for p in parameters if p.ndim > 1][1:-1]}
-        groups = [
+        shared = {"lr": learning_rate, "momentum": momentum, "betas": betas, "num_steps": 0}
+        self.param_groups: list[dict[str, Any]] = [
             {"params": [p for p in parameters if id(p) in inner], "is_matrix": True, "weight_decay": weight_decay},
             {"params": [p for p in parameters if id(p) not in inner], "is_matrix": False, "weight_decay": 0.0},
         ]
-        super().__init__(groups, {"lr": learning_rate, "momentum": momentum, "betas": betas, "num_steps": 0})
+        for group in self.param_groups:
+            group.update(shared)
+        self._state: dict[torch.Tensor, dict[str, torch.Tensor]] = {p: {} for p in self._parameters()}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the slopes, or sets them to zero."""
+        for weight in self._parameters():
+            if set_to_none:
+                weight.grad = None
+            elif weight.grad is not None:
+                weight.grad.zero_()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` goes on from: the groups without their parameters, and the state of each parameter."""
+        groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
+        return {"param_groups": groups, "state": [self._state[p] for p in self._parameters()]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues exactly from a saved state of the same parameters."""
+        for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+            group.update(saved)
+        for weight, kept in zip(self._parameters(), state["state"], strict=True):
+            self._state[weight] = {name: torch.empty_like(weight).copy_(value) for name, value in kept.items()}
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step; a closure is not asked for."""
+    def step(self) -> None:
+        """One step along the slopes that there are."""
         with _few_threads(self.param_groups[0]["params"]):
             self._step_groups()
 
@@ -86,9 +113,9 @@ class Muon(torch.optim.Optimizer):
 
     def _kept(self, name: str, weights: list[torch.Tensor]) -> list[torch.Tensor]:
         for weight in weights:
-            if name not in self.state[weight]:
-                self.state[weight][name] = torch.zeros_like(weight)
-        return [self.state[weight][name] for weight in weights]
+            if name not in self._state[weight]:
+                self._state[weight][name] = torch.zeros_like(weight)
+        return [self._state[weight][name] for weight in weights]
 
 
 def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -49,13 +49,14 @@ def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Param
     listed = list(parameters)
     betas = (0.9, config.second_momentum)
     if config.name == "muon":
-        return Muon(
+        muon = Muon(
             listed,
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             betas=betas,
         )
+        return cast(torch.optim.Optimizer, muon)
     groups = [
         {"params": [p for p in listed if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in listed if p.ndim <= 1], "weight_decay": 0.0},

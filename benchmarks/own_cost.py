@@ -107,7 +107,7 @@ def step_share(amount: Amount) -> dict[str, Any]:
     training = TrainingStep(
         build_network(network, num_channels=1, num_classes=4, seed=0).train(),
         build_loss(LossConfig()),
-        optimizer=OptimizerConfig(name="adamw", learning_rate=KEYS["optimizer.learning_rate"]),
+        optimizer=OptimizerConfig(name="adamw", learning_rate=3e-3),
         precision=PrecisionConfig(compute="float32"),
         device=torch.device("cpu"),
     )

@@ -206,7 +206,7 @@ def test_the_same_command_goes_on_and_a_different_one_is_refused(whole_run, run_
     run = tmp_path / "run"
     stop_after(run, 3)
     before = steps_saved(run)
-    with pytest.raises(InputError, match=r"another plan \(optimizer.learning_rate: 0.004 -> 0.1\).*--resume.*--overwr"):
+    with pytest.raises(InputError, match=r"another plan \(optimizer.learning_rate: 0.008 -> 0.1\).*--resume.*--overwr"):
         run_in(run, {"optimizer.learning_rate": 0.1})
     with pytest.raises(InputError, match=r"fold: 0 -> 1"):
         run_in(run, fold=1)

@@ -93,6 +93,8 @@ class Training:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         base = preprocessed / _NAME
         plans, description = (json.loads((base / name).read_text()) for name in ("nnUNetPlans.json", "dataset.json"))
+        # As nnU-Net's own command gives it; the trainer takes it out again.
+        plans["continue_training"] = False
         self.trainer: Any = nnUNetTrainer(plans, _CONFIGURATION, 0, description, device)
         self.trainer.disable_checkpointing = True
         self.trainer.on_train_start()

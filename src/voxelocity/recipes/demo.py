@@ -90,9 +90,9 @@ def run_demo(
         title=title,
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
-            "phantoms, one after the other on this machine. Voxelocity alone trains with Muon and validates a running "
-            "average of its weights, MONAI's scripts with AdamW. Seconds count from the start of each process, imports "
-            "and caching included."
+            "phantoms, one after the other on this machine. MONAI's scripts train with AdamW; Voxelocity with Muon, an "
+            "augmentation that rises over the first epochs, and a running average of its weights. Seconds count from "
+            "the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed}",
     )

@@ -142,8 +142,9 @@ def _differing_text(settings: RaceSettings) -> str:
     if settings.is_equal:
         return "Network and optimizer are the same, too."
     return (
-        "The peers train nnU-Net's network with AdamW, Voxelocity the network that its rules choose, with Muon and, to "
-        "a target, a running average of its weights; --equal makes all of them the same."
+        "The peers train nnU-Net's network with AdamW; Voxelocity the network that its rules choose, with Muon, an "
+        "augmentation that rises over the first epochs and, to a target, a running average of its weights. --equal "
+        "makes all of it the same."
     )
 
 

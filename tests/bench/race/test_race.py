@@ -120,6 +120,31 @@ def test_weights_are_judged_alike_wherever_they_lie(race, tmp_path):
     assert judged_dice(race.planned, tmp_path / "script.pt") == dice
 
 
+@pytest.mark.parametrize("is_equal", [False, True])
+def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_be_equal(
+    phantoms, tmp_path, monkeypatch, is_equal
+):
+    monkeypatch.setitem(tasks.TASKS, "tiny", Task(words="tiny", dataset=lambda places: phantoms, target_dice=0.5))
+    raced = []
+
+    def keep(race, *arguments, **options):
+        raced.append(race)
+        raise InputError("enough")
+
+    monkeypatch.setattr(scenario, "run_rounds", keep)
+    settings = RaceSettings(task="tiny", is_equal=is_equal)
+    with pytest.raises(InputError, match="enough"):
+        run_race(settings, work=tmp_path, keys={"data.prepare.spacing_mm": [6.0, 6.0, 6.0]}, on_start=print)
+    (race,) = raced
+    assert settings.name == ("tiny_equal" if is_equal else "tiny")
+    assert race.planned.plan.optimizer.name == "adamw"
+    assert race.planned.plan.optimizer.average_decay == 0.0
+    ours = make_plan(voxelocity.open(phantoms), device="cpu", overrides=race.keys, time_budget_s=race.limit_s).plan
+    same = (ours.network, ours.optimizer) == (race.planned.plan.network, race.planned.plan.optimizer)
+    assert same == is_equal
+    assert ours.optimizer.name == ("adamw" if is_equal else "muon")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("budget_s", [0.0, 25.0])
 def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):

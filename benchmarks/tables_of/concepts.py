@@ -21,14 +21,12 @@ def readme_table() -> str:
         )
         for record in sorted(load("main_job_hippocampus_*m.json"), key=lambda record: record["wall_s"])
     ]
-    rows += [
-        ("demo: the same training on 22 phantoms, three ways", demo_words(record["demo"]))
-        for record in load("fresh_clone.json")
-    ]
+    races = [record for record in load("bench_race_*.json") if record["target_dice"]]
+    rows += [(record["comparisons"][0]["title"].partition(":")[0], demo_words(record)) for record in races]
     machines = {
         f"{record['environment']['num_cpus']} cores of {record['environment']['cpu']}, "
         f"{record['environment']['gpu'] or 'no GPU'}"
-        for record in (*load("main_job_hippocampus_*m.json"), *load("fresh_clone.json"))
+        for record in (*load("main_job_hippocampus_*m.json"), *races)
     }
     if not rows:
         return "Not measured at a clean commit yet."

@@ -96,6 +96,18 @@ def test_the_page_on_the_feed_shows_what_whole_trainings_waited(tables, tmp_path
     assert "| the demo | MONAI | 7.0% | 1 | 2026-01-03 |" in lines
 
 
+@pytest.mark.parametrize("target_dice", [0.88, None])
+def test_the_readme_tells_of_races_to_a_target(tables, record, tmp_path, target_dice):
+    race = json.loads(record.read_text()) | {
+        "target_dice": target_dice,
+        "seconds_to_target": {"ours": [20.0, 40.0, 30.0]},
+    }
+    race["comparisons"][0]["title"] = "22 phantoms: time to Dice 0.88"
+    (tmp_path / "bench_race_phantoms.json").write_text(json.dumps(race))
+    row = "| 22 phantoms | Dice 0.88 after: ours 30 s (20 s to 40 s); n = 3 seeds |"
+    assert (row in tables.readme_table().splitlines()) == (target_dice is not None)
+
+
 def test_the_demo_is_told_with_every_side_its_range_and_its_seeds(tables):
     from tables_of.results import demo_words
 

@@ -193,3 +193,13 @@ def test_peak_of_predicting_is_the_sum_of_logits_and_a_few_volumes(tmp_path, mon
     prepared_voxels = np.prod(shape) / (1.0 if spacing_mm == "keep" else 1.5)
     # The image, the weights of the windows with a partial sum of them, and what a pass takes.
     assert counted.peak_bytes / (4 * prepared_voxels) < num_classes + 4
+
+
+def test_windows_of_small_cases_are_timed_in_full_batches():
+    timed = predictor(batch_size=4)
+    sizes = []
+    timed._network.register_forward_pre_hook(lambda network, images: sizes.append(len(images[0])))
+    ticks = iter(range(100))
+    # Two clock readings around each round of four windows.
+    assert timed.window_seconds(volume(1), limit_s=0.0, clock=lambda: float(next(ticks))) == 0.25
+    assert sizes == [4, 4]

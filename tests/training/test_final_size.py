@@ -2,6 +2,7 @@ import pytest
 
 from voxelocity.infer import WindowConfig
 from voxelocity.training.final_size import ValidationCost, num_passes
+from voxelocity.training.validate import _seconds_again
 
 FULL = WindowConfig(shape_voxel=(16, 16, 16), overlap=0.5, mirror_axes=(0, 1, 2))
 SHAPES = [(32, 16, 16), (48, 16, 16)]
@@ -65,3 +66,14 @@ def test_surface_distances_are_left_out_before_cases_are():
     assert (size.surface, size.num_cases, size.seconds) == (False, 2, 7.0)
     cost.measured(32.0, num_passes=16)
     assert cost.surface_s == 10.0
+
+
+@pytest.mark.parametrize(("seconds", "counted"), [([0.5, 0.1], 0.1), ([5.0, 0.1], 5.0)])
+def test_work_is_timed_once_its_libraries_are_imported_and_long_work_only_once(seconds, counted):
+    now = [0.0]
+    left = iter(seconds)
+
+    def work():
+        now[0] += next(left)
+
+    assert _seconds_again(work, lambda: now[0]) == pytest.approx(counted)

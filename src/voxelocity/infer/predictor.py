@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -111,11 +112,15 @@ class Predictor:
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(_shape3(image), window.shape_voxel, window.overlap))
+        # Windows of several cases share a pass; torch convolves one alone in a slower way (docs/log.md).
+        images = [image] * math.ceil(window.batch_size / num_windows)
+        num_windows *= len(images)
         self._network.eval()
 
         def predict() -> None:
-            # The answer is read, as a device is done only then.
-            next(stitch_volumes(self._forward, [image], window, device=self._device, warn=self._warn)).classes().cpu()
+            for stitched in stitch_volumes(self._forward, images, window, device=self._device, warn=self._warn):
+                # The answer is read, as a device is done only then.
+                stitched.classes().cpu()
 
         begin_s = clock()
         predict()

@@ -167,6 +167,14 @@ def test_levels_begin_at_the_patch_where_a_person_wants_them_to_or_the_patch_is_
     assert Plan.parse(facts.settled).network.stem_stride == (1, 1, 1)
 
 
+def test_a_stem_of_your_own_leaves_the_other_levels_of_a_gpu_as_they_are():
+    whole = Plan.parse(settled(on=machine("cuda")).settled).network
+    facts = settled(on=machine("cuda"), overrides={"network.stem_stride": [2, 2, 2]})
+    network = Plan.parse(facts.settled).network
+    assert network.strides == whole.strides[1:]
+    assert network.widths == whole.widths[:-1]
+
+
 def test_muon_trains_on_a_cpu_alone():
     assert chosen(settled(), "optimizer.name").value == "muon"
     assert Plan.parse(settled().settled).optimizer.momentum == 0.95

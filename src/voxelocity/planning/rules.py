@@ -23,7 +23,7 @@ Vector = npt.NDArray[np.float64]
 # Patch voxels that keep one training step of the planned network near 0.1 to 0.3 s on two cores.
 _CPU_PATCH_VOXELS = 64_000
 _LONG_BUDGET_S = 600.0
-# Of DynUNet without and behind a stem.
+# Of a CPU's DynUNet behind a stem; the network has three levels at least.
 _STEM_WIDTHS = (24, 48, 96)
 _FEWEST_STRIDES = 2
 # nnU-Net resamples for a low-resolution network when the patch sees less than a quarter of the median volume; on a
@@ -200,7 +200,7 @@ def _settle_stem(
     stride = facts.settle("network.stem_stride", list(stride), reason)
     if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
         return strides, widths
-    return strides[1:], _STEM_WIDTHS
+    return strides[1:], _STEM_WIDTHS if on_cpu else widths
 
 
 def settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> None:

@@ -64,7 +64,7 @@ class Muon:
                 weight.grad.zero_()
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` goes on from: the groups without their parameters, and the state of each parameter."""
+        """What `load_state_dict` continues from: the groups without their parameters, the state of each parameter."""
         groups = [{key: value for key, value in group.items() if key != "params"} for group in self.param_groups]
         return {"param_groups": groups, "state": [self._state[p] for p in self._parameters()]}
 

@@ -16,8 +16,8 @@ class OptimizerConfig(Config):
     """How weights follow gradients."""
 
     name: Literal["sgd", "adamw", "muon"]
-    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, or Muon with AdamW for what
-    is no inner convolution."""
+    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, or Muon for the inner
+    convolutions with AdamW for the rest."""
     learning_rate: float = Field(gt=0.0, le=10.0)
     """Peak of the schedule."""
     weight_decay: float = Field(default=3e-5, ge=0.0, le=1.0)

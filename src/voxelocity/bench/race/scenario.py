@@ -140,11 +140,11 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
 
 def _differing_text(settings: RaceSettings) -> str:
     if settings.is_equal:
-        return "Network and optimizer are the same, too."
+        return "Network and optimizer are the same, too, and no side averages its weights."
     return (
-        "The peers train nnU-Net's network with AdamW; Voxelocity the network that its rules choose, with Muon, an "
-        "augmentation that rises over the first epochs and, to a target, a running average of its weights. --equal "
-        "makes all of it the same."
+        "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, to a "
+        "target, a running average of its weights. Where the task does not fix the network, the peers have nnU-Net's "
+        "and Voxelocity the one that its rules choose. --equal makes all of it the same."
     )
 
 

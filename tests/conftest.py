@@ -65,7 +65,7 @@ def _plans_are_made_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _loops_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine that has compiled them before: batches are the same from the first one on."""
-    monkeypatch.setattr("voxelocity.data.pipeline.first_loops._were_compiled", lambda: True)
+    monkeypatch.setattr("voxelocity.core.waiting._MAY_REFUSE", False)
 
 
 @pytest.hookimpl(wrapper=True)

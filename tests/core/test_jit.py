@@ -1,4 +1,3 @@
-import importlib
 import os
 import subprocess
 import sys
@@ -47,32 +46,6 @@ def sums(a, b, c, fused, rounded):
     for k in range(a.size):
         fused[k] = fma(a[k], b[k], c[k])
         rounded[k] = a[k] * b[k] + c[k]
-
-
-def test_what_was_compiled_before_is_known_by_what_is_kept_on_disk(tmp_path, monkeypatch):
-    (tmp_path / "some_loops.py").write_text("""
-from voxelocity.core.jit import kernel
-
-
-@kernel
-def twice(number):
-    return number + number
-
-
-@kernel
-def other(number):
-    return number
-""")
-    monkeypatch.syspath_prepend(tmp_path)
-    first = importlib.import_module("some_loops")
-    assert not jit.was_compiled(first.twice)
-    assert first.twice(4) == 8
-    assert jit.was_compiled(first.twice)
-    monkeypatch.delitem(sys.modules, "some_loops")
-    again = importlib.import_module("some_loops")
-    assert again.twice is not first.twice
-    assert jit.was_compiled(again.twice)
-    assert not jit.was_compiled(again.other)
 
 
 def test_a_fused_sum_rounds_once_and_an_exact_kernel_rounds_at_each_operation():

@@ -7,8 +7,9 @@ import importlib.util
 import threading
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
+
+from voxelocity.core.waiting import refuse_to_wait
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -50,12 +51,14 @@ def _kept(function: _Function, *, fastmath: bool | set[str]) -> _Function:
         return made
 
     try:
-        return compiled(cache=True)
+        made = compiled(cache=True)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         _warn_of_no_place()
-        return compiled(cache=False)
+        made = compiled(cache=False)
+    refuse_to_wait(made)
+    return made
 
 
 @functools.cache
@@ -66,16 +69,6 @@ def _warn_of_no_place() -> None:
         "folder that may be written",
         stacklevel=2,
     )
-
-
-def was_compiled(compiled: Any) -> bool:
-    """Whether Numba has compiled this kernel before, for arguments of any kind, and kept it on this machine's disk.
-
-    One that was changed since, or is called with others, is compiled all the same when it is called.
-    """
-    function, folder = compiled.py_func, compiled.stats.cache_path
-    name = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}-*.nbi"
-    return bool(compiled.signatures) or (folder is not None and any(Path(folder).glob(name)))
 
 
 def inlined(function: _Function) -> _Function:

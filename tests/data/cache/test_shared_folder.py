@@ -118,3 +118,23 @@ def test_newcomer_that_opened_a_folder_just_being_removed_makes_a_new_one(tmp_pa
     assert opened
     (newcomer.path / "entry").touch()
     assert (tmp_path / "f" / ".users").exists()
+
+
+def test_folder_that_another_process_removes_while_it_is_made_is_made_again(tmp_path, monkeypatch):
+    place, mkdir, calls = tmp_path / "voxelocity", Path.mkdir, []
+
+    def removed_at_once(path, *arguments, **options):
+        calls.append(path)
+        if len(calls) == 1:
+            raise FileExistsError(path)
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", removed_at_once)
+    SharedFolder(place).leave()
+    assert calls == [place, place]
+
+
+def test_file_in_the_place_of_the_folder_is_told(tmp_path):
+    (tmp_path / "voxelocity").write_text("no folder")
+    with pytest.raises(FileExistsError, match="voxelocity"):
+        SharedFolder(tmp_path / "voxelocity")

@@ -74,12 +74,17 @@ class SharedFolder:
 
     def _enter(self) -> None:
         while True:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_owner(self.path)
             try:
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _check_owner(self.path)
                 descriptor = os.open(self.path / USERS_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
                 continue  # its last user has just removed it
+            except FileExistsError:
+                # pathlib looks whether it is a folder a moment after it was told that it exists.
+                if self.path.exists():
+                    raise
+                continue
             if self._join(descriptor):
                 break
             os.close(descriptor)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 
@@ -16,8 +16,8 @@ from voxelocity.core.region import Region
 from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.rng import generator
 from voxelocity.core.volume import Scaling
+from voxelocity.core.waiting import without_waiting
 from voxelocity.data.augment import (
-    AugmentConfig,
     AugmentParams,
     ResidentSource,
     Source,
@@ -30,7 +30,6 @@ from voxelocity.data.feed import BufferRing
 from voxelocity.data.patch import PatchConfig, choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.draws import RankDraws
-from voxelocity.data.pipeline.first_loops import FirstLoops, every_change
 from voxelocity.data.pipeline.supply import Supply
 from voxelocity.observe import span
 
@@ -65,8 +64,7 @@ class Assembler:
         self._filled_on = filled_on
         engine = chosen_engine(config.augment.engine, filled_on)
         self._reads_residents = engine == "triton"
-        begins_plain = engine == "numba" and config.augment.engine == "auto" and not waits_for_loops
-        self._first_loops = FirstLoops() if begins_plain else None
+        self._begins_plain = engine == "numba" and config.augment.engine == "auto" and not waits_for_loops
         self._buffers = BufferRing(
             max_free=config.feed.num_batches_ahead + config.feed.num_threads + 1, pinned=device.type == "cuda"
         )
@@ -77,32 +75,29 @@ class Assembler:
         with span("collate", color="gold"), as_current(self._device):
             return self._batch(step)
 
-    def close(self) -> None:
-        """Waits for the thread that compiles, which reads volumes."""
-        if self._first_loops is not None:
-            self._first_loops.close()
-
     def _batch(self, step: int) -> Batch:
         draws = self._order.draws(step)
         patch = self._config.patch.at(self._progress(step))
         volumes = self._supply.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
-        params, regions, sources = self._drawn(draws, volumes, patch, self._config.augment)
+        params, regions, sources = self._drawn(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
         if self._filled_on.type == "cuda":
             image, label = self._filled_there(sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
-            engine = self._config.augment.engine
-            if self._first_loops and not self._first_loops.are_ready(lambda: self._call_loops(draws, volumes, patch)):
-                engine = "torch"
+
+            fill = functools.partial(augment, sources, regions, params, image, label)
             with span("augment", color="teal"):
-                augment(sources, regions, params, image, label, engine=engine)
+                if self._begins_plain:
+                    without_waiting(fill, lambda: fill(engine="torch"))
+                else:
+                    fill(engine=self._config.augment.engine)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
     def _drawn(
-        self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig, config: AugmentConfig
+        self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
     ) -> tuple[AugmentParams, tuple[Region, ...], list[Source | ResidentSource]]:
         """What is done to each patch, where it lies, and the voxels that it needs."""
         params = sample(
@@ -110,7 +105,7 @@ class Assembler:
             seed=self._seed,
             num_channels=volumes[0].spec.num_channels,
             patch_shape=patch.shape_voxel,
-            config=config,
+            config=self._config.augment,
             spacing_mm=self._spacing_mm(),
             swapped_classes=self._swapped_classes,
         )
@@ -121,16 +116,6 @@ class Assembler:
                 for row, (volume, region) in enumerate(zip(volumes, regions, strict=True))
             ]
         return params, regions, sources
-
-    def _call_loops(self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig) -> None:
-        """Makes samples with every change there is and drops them, so that all compiled loops are called."""
-        # Some changes are made to half of the channels only; among eight samples each change occurs.
-        several = [replace(draws[0], draw=number) for number in range(8)]
-        for config in every_change(self._config.augment):
-            params, regions, sources = self._drawn(several, [volumes[0]] * len(several), patch, config)
-            image = torch.empty((len(several), params.num_channels, *patch.shape_voxel))
-            label = torch.empty((len(several), *patch.shape_voxel), dtype=torch.uint8)
-            augment(sources, regions, params, image, label, engine="numba")
 
     def _region(self, volume: StoredVolume, draw: Draw, patch: PatchConfig) -> Region:
         rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)

@@ -119,8 +119,7 @@ class Feed:
         return batch
 
     def close(self) -> None:
-        """Stops the threads. A batch in work is finished and dropped; loops that are being compiled are waited for."""
-        self._assembler.close()
+        """Stops the threads. A batch in work is finished and dropped."""
         self._supply.close()
         self._batches.close()
 

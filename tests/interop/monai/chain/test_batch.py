@@ -7,6 +7,7 @@ import torch
 from monai.data import list_data_collate, set_track_meta
 from monai.data.meta_tensor import MetaTensor
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd
+from monai.utils.misc import set_determinism
 
 from voxelocity.interop.monai.chain.batch import start_batch
 from voxelocity.interop.monai.lower import Sketch
@@ -90,3 +91,22 @@ def test_an_error_in_making_is_raised_where_the_batch_is_asked_for() -> None:
         pending = start_batch([{"image": sketch}], pool)
         with pytest.raises(AttributeError):
             pending.result()
+
+
+def test_until_the_loops_are_compiled_torch_makes_a_batch_unless_monai_is_to_be_deterministic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    meanwhile = []
+    monkeypatch.setattr(
+        "voxelocity.interop.monai.lower.finish.without_waiting",
+        lambda by_kernels, plain: (meanwhile.append(1), plain())[1],
+    )
+    theirs, ours = _both(_turns(), _items(5))
+    assert len(meanwhile) == 5
+    assert [(one.largest, one.words) for one in differences_of(theirs, ours)] == [(0.0, "")] * 3
+    set_determinism(4)
+    try:
+        _both(_turns(), _items(2))
+    finally:
+        set_determinism(None)
+    assert len(meanwhile) == 5

@@ -12,8 +12,8 @@ from monai.data.meta_tensor import MetaTensor
 from monai.data.utils import list_data_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from voxelocity.data.augment.steps import Piece, run
-from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.data.augment.steps import Piece
+from voxelocity.interop.monai.lower.finish import finish, run_soon
 from voxelocity.interop.monai.lower.sketch import Sketch
 
 _BARE = "the tensor itself"
@@ -67,10 +67,10 @@ def start_batch(
     keyed = [sample if isinstance(sample, dict) else {_BARE: sample} for sample in samples]
     names = [name for name in keyed[0] if _is_uniform([sample.get(name) for sample in keyed])]
     if not names:
-        return PendingBatch(list_data_collate([finish(item) for item in items]), ())
+        return PendingBatch(list_data_collate([finish(item, run_soon) for item in items]), ())
     memory = {name: _memory([sample[name] for sample in keyed]) for name in names}
     stand_ins = [
-        {name: _stand_in(value) if name in memory else finish(value) for name, value in sample.items()}
+        {name: _stand_in(value) if name in memory else finish(value, run_soon) for name, value in sample.items()}
         for sample in keyed
     ]
     collated = list_data_collate(stand_ins)
@@ -85,7 +85,7 @@ def start_batch(
 
 def _timed(pieces: Sequence[Piece], count: Callable[[float], None]) -> None:
     begin = time.perf_counter()
-    run(pieces)
+    run_soon(pieces)
     count(time.perf_counter() - begin)
 
 

@@ -14,7 +14,7 @@ from voxelocity.interop.monai.chain.fixed import FixedPart, FixedStage
 from voxelocity.interop.monai.chain.plan import ChainPlan, PlanRow
 from voxelocity.interop.monai.chain.split import split
 from voxelocity.interop.monai.compared import why_not_compared
-from voxelocity.interop.monai.lower.finish import finish
+from voxelocity.interop.monai.lower.finish import finish, run_soon
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Stage, Walker
 
@@ -71,7 +71,7 @@ class Chain:
     def make(self, sketched: Any) -> Any:
         """The item with a tensor in place of each sketch."""
         begin = time.perf_counter()
-        made = finish(sketched)
+        made = finish(sketched, run_soon)
         self.count_made(time.perf_counter() - begin, len(made) if isinstance(made, list) else 1)
         return made
 

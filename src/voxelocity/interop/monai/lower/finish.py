@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from monai.utils.misc import get_seed
 
-from voxelocity.data.augment.steps import run
+from voxelocity.core.waiting import without_waiting
+from voxelocity.data.augment.steps import Piece, run
 from voxelocity.interop.monai.lower.sketch import Sketch
 
 
-def finish(data: Any) -> Any:
-    """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone."""
+def run_soon(pieces: Sequence[Piece]) -> None:
+    """`run`, by plain torch until the loops are compiled; after MONAI's `set_determinism` they are waited for."""
+    if get_seed() is None:
+        without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
+    else:
+        run(pieces)
+
+
+def finish(data: Any, run: Callable[[Sequence[Piece]], None] = run) -> Any:
+    """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone.
+
+    Args:
+        data: only read.
+        run: makes the pieces of one sample; `run_soon` where compiled loops are not to be waited for.
+    """
     if isinstance(data, Sketch):
-        return _made([data])[0]
+        return _made([data], run)[0]
     if type(data) in (list, tuple):
-        return type(data)(finish(item) for item in data)
+        return type(data)(finish(item, run) for item in data)
     if not isinstance(data, dict):
         return data
     keys = [key for key, value in data.items() if isinstance(value, Sketch)]
     if not keys:
         return data
-    return {**data, **dict(zip(keys, _made([data[key] for key in keys]), strict=True))}
+    return {**data, **dict(zip(keys, _made([data[key] for key in keys], run), strict=True))}
 
 
-def _made(sketches: list[Sketch]) -> list[Any]:
+def _made(sketches: list[Sketch], run: Callable[[Sequence[Piece]], None]) -> list[Any]:
     outs = [
         torch.empty(sketch.shape, dtype=sketch.filled_dtype, device=sketch.source.device)
         for sketch in sketches

@@ -39,8 +39,8 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
-from voxelocity.report.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

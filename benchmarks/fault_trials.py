@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
-from voxelocity.report.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 
 from voxelocity.bench.switched import train_afresh
+from voxelocity.core.whole_file import write_whole
 from voxelocity.data.source import open_cases
 from voxelocity.infer import Predictor, load_model
 from voxelocity.observe import environment
-from voxelocity.report.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

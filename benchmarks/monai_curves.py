@@ -31,8 +31,8 @@ from voxelocity.bench import drop_in_side
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.bench.stream import passes_of
 from voxelocity.core.region import Index3
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
-from voxelocity.report.atomic import write_whole
 
 RESULTS = Path(__file__).resolve().parent / "results"
 TOLERANCE = 1e-3

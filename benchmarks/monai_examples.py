@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
-from voxelocity.report.atomic import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -37,13 +37,13 @@ from monai.transforms import (
 )
 
 from voxelocity.bench.paired import Comparison, Side, compare
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.recorder.files import Files
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.stacks import Stacks
 from voxelocity.diagnosis.recorder.syncs import Syncs
 from voxelocity.diagnosis.recorder.transforms import Transforms
 from voxelocity.observe.environment import environment
-from voxelocity.report.atomic import write_whole
 from voxelocity.testing.watched_moment import WatchedMoment
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tables_of.results import figure_text, markdown_table, source_line
-from voxelocity.report.quantities import factor_text
+from voxelocity.core.quantities import factor_text
 
 
 def in_short(record: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tables_of.comparisons import in_short
 from tables_of.results import figure_text, load, markdown_table, range_text, source_line
-from voxelocity.report.quantities import factor_text
+from voxelocity.core.quantities import factor_text
 
 
 def example_lines() -> list[str]:

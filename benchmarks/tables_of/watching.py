@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 
 from tables_of.results import load, markdown_table, percents, range_text, source_line
+from voxelocity.core.quantities import factor_text
 from voxelocity.report import duration_text
-from voxelocity.report.quantities import factor_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 

@@ -89,7 +89,7 @@ def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, m
         (
             "xyz",
             "bench: unknown scenario 'xyz'; choose one of cache, patches, transforms, feed, windows, build, training, "
-            "monai, amp, compile, memory-format, tf32, cudnn-benchmark, allocator",
+            "monai, amp, compile, memory-format, muon, stem, ramp, average, tf32, cudnn-benchmark, allocator",
         ),
     ],
 )

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer.main
 
 from voxelocity.cli.main import app
@@ -28,6 +30,8 @@ def blocks(language):
 def test_python_snippets_run(snippet, tiny_msd, tiny_plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "DATASET").symlink_to(tiny_msd)
+    # As MONAI's search for a DiNTS leaves it.
+    torch.save({"arch_code_a": np.ones((2, 10)), "arch_code_c": np.ones((2, 10), int)}, tmp_path / "search_code.pt")
     short = snippet.replace("time_budget_s=300", f"overrides={tiny_plan!r}")
     assert short != snippet or not {"vx.plan(", "vx.train("} & set(re.findall(r"vx\.\w+\(", snippet)), (
         "the snippet would train for minutes"

@@ -13,13 +13,13 @@ import voxelocity
 from voxelocity.core.config import check_value
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
+from voxelocity.core.quantities import value_text
 from voxelocity.planning import Plan, make, make_plan, read_overrides
 from voxelocity.planning import kept_times as kept_times_module
 from voxelocity.planning.in_turn import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.report import dataset_panel
-from voxelocity.report.quantities import value_text
 
 
 def test_every_value_may_be_given_back_as_it_is_printed(tiny_msd):

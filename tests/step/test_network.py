@@ -1,15 +1,19 @@
+import contextlib
+import io
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
-from monai.networks.nets import DynUNet
+from monai.networks.nets import DiNTS, DynUNet, TopologyInstance, TopologySearch
 from monai.networks.nets import UNet as MonaiUNet
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import NetworkConfig, build_network
 
 SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
+DINTS = {"name": "dints", "widths": [4, 8, 16], "strides": [[2, 2, 2]] * 2, "paths": [[2, 0, 3, 0], [1, 4, 0, 5]]}
 
 
 @pytest.fixture
@@ -164,12 +168,25 @@ def test_the_divisor_is_what_the_strides_halve_in_all():
         ({"name": "dynunet", "widths": [4, 8], "strides": [[2, 2, 2]]}, "DynUNet has at least 3 levels, not 2"),
         (
             {"name": "vnet", "widths": [4, 8], "strides": [[2, 2, 2]]},
-            "should be 'unet', 'segresnet', 'dynunet', 'swinunetr' or 'custom'",
+            "should be 'unet', 'segresnet', 'dynunet', 'swinunetr', 'dints' or 'custom'",
         ),
         (
             {"name": "swinunetr", **SMALL},
             "SwinUNETR halves every axis five times and its first width is a multiple of 12",
         ),
+        ({"name": "dints", "widths": [8, 16], "strides": [[2, 2, 1]]}, "DiNTS halves every axis"),
+        (
+            DINTS | {"paths": []},
+            "DiNTS with 2 strides needs network.paths, the architecture that MONAI's search found, with 4",
+        ),
+        (DINTS | {"paths": [[1, 0, 0]]}, "with 4 numbers in each row; docs/plan.md shows"),
+        (
+            DINTS | {"paths": [[2, 0, 0, 0], [0, 0, 0, 1]]},
+            "row 2 of network.paths has no path, or one that begins at a",
+        ),
+        (DINTS | {"paths": [[2, 0, 0, 0], [0, 0, 0, 0]]}, "row 2 of network.paths has no path"),
+        (DINTS | {"paths": [[6, 0, 0, 0]]}, "less than or equal to 5"),
+        ({"name": "unet", "paths": [[1]], **SMALL}, "only DiNTS has paths; leave network.paths out of unet"),
         ({"name": "custom", **SMALL}, "has the name custom and a factory such as my_networks:build, not name custom"),
         ({"name": "unet", "factory": "a:b", **SMALL}, "not name unet with factory 'a:b'"),
     ],
@@ -204,3 +221,30 @@ def test_swinunetr_answers_one_logit_per_class_and_voxel():
     config = NetworkConfig.parse({"name": "swinunetr", "widths": widths, "strides": [[2, 2, 2]] * 5})
     network = build_network(config, num_channels=2, num_classes=3, seed=0)
     assert network(torch.zeros(1, 2, 64, 32, 32)).shape == (1, 3, 64, 32, 32)
+
+
+def test_dints_is_monais_of_the_architecture_that_a_search_decodes():
+    """Of a search space that was never trained, so that its numbers are random."""
+    torch.manual_seed(5)
+    with contextlib.redirect_stdout(io.StringIO()):
+        search = TopologySearch(channel_mul=0.25, num_blocks=3, num_depths=3)
+        torch.nn.init.normal_(search.log_alpha_a)
+        torch.nn.init.normal_(search.log_alpha_c)
+        nodes, kept, operations, _ = search.decode()
+        instance = TopologyInstance([kept, operations], channel_mul=0.25, num_blocks=3, num_depths=3)
+    theirs = DiNTS(instance, 1, 3, node_a=torch.from_numpy(nodes))
+    paths = np.where(kept > 0, operations + 1, 0).tolist()
+    config = NetworkConfig.parse(
+        {"name": "dints", "widths": [8, 16, 32, 64], "strides": [[2, 2, 2]] * 3, "paths": paths}
+    )
+    ours = build_network(config, num_channels=1, num_classes=3, seed=0)
+    theirs.load_state_dict(ours.state_dict())
+    assert ours.node_a.tolist() == nodes.tolist()
+    image = torch.randn(1, 1, *(2 * d for d in config.divisor))
+    assert torch.equal(ours(image), theirs(image))
+    assert ours(image).shape == (1, 3, *image.shape[2:])
+
+
+def test_dints_says_nothing_while_it_is_built(capsys):
+    build_network(NetworkConfig.parse(DINTS), num_channels=1, num_classes=2, seed=0)
+    assert capsys.readouterr().out == ""

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from voxelocity.bench.paired import Comparison, Figure
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import factor_text
+from voxelocity.core.quantities import factor_text
+from voxelocity.core.whole_file import write_whole
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from voxelocity.core.batch import Batch
 from voxelocity.infer import load_model
 from voxelocity.observe import Stopwatch
 from voxelocity.planning import Plan
+from voxelocity.planning.step_trial import random_batch
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, build_loss, build_network
 
@@ -39,7 +39,13 @@ def resident_step_ms(run: Path, *, seconds: float) -> float:
         precision=plan.precision,
         device=torch.device("cpu"),
     )
-    batch = _synthetic(plan, len(spec.channels), len(spec.labels))
+    batch = random_batch(
+        plan.data.batch_size,
+        plan.data.patch.shape_voxel,
+        training.device,
+        num_channels=len(spec.channels),
+        num_classes=len(spec.labels),
+    )
     for _ in range(_WARM_UP_STEPS):
         training(batch, plan.optimizer.learning_rate)
     watch, num_steps = Stopwatch(), 0
@@ -47,18 +53,6 @@ def resident_step_ms(run: Path, *, seconds: float) -> float:
         training(batch, plan.optimizer.learning_rate)
         num_steps += 1
     return 1000.0 * watch.elapsed_s / num_steps
-
-
-def _synthetic(plan: Plan, num_channels: int, num_classes: int) -> Batch:
-    size, patch = plan.data.batch_size, plan.data.patch.shape_voxel
-    numbers = torch.Generator().manual_seed(0)
-    return Batch(
-        image=torch.randn((size, num_channels, *patch), generator=numbers),
-        label=torch.randint(num_classes, (size, *patch), generator=numbers, dtype=torch.uint8),
-        draws=(),
-        regions=(),
-        step=0,
-    )
 
 
 def main() -> None:

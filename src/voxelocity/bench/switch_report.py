@@ -20,6 +20,8 @@ from voxelocity.bench.switched import (
     losses_by_stretch,
     warm_up_s,
 )
+from voxelocity.core.quantities import dice_text, rate_text, signed_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.report import (
     PairedRuns,
     Parity,
@@ -33,8 +35,6 @@ from voxelocity.report import (
     paired_trainings,
     render_comparison,
 )
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import dice_text, rate_text, signed_text
 from voxelocity.report.summary import mean_dice
 from voxelocity.report.views import Section, Table
 

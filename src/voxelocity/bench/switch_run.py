@@ -1,4 +1,4 @@
-"""`voxelocity bench amp|compile|memory-format`: one setting off and on, from its name to a report."""
+"""`voxelocity bench amp|compile|muon|...`: one setting off and on, from its name to a report."""
 
 from __future__ import annotations
 

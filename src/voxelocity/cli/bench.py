@@ -20,8 +20,8 @@ def bench(
         str,
         typer.Argument(
             help="Ours and the peers: cache, patches, transforms, feed, windows, build, training or monai; all of "
-            "these if not given. One setting, off and on: amp, compile or memory-format; on a GPU also tf32, "
-            "cudnn-benchmark or allocator. Whole trainings: time-to-target."
+            "these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; on "
+            "a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
         ),
     ] = "",
     quick: Annotated[

@@ -61,9 +61,9 @@ def train(
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO
     cases = open_cases(dataset)
     from voxelocity.core.console import PlainConsole
+    from voxelocity.core.quantities import dice_text
     from voxelocity.observe import process_age_s
     from voxelocity.report import duration_text, score_table
-    from voxelocity.report.quantities import dice_text
     from voxelocity.training import train as run_training
 
     console = PlainConsole()

@@ -18,11 +18,10 @@ from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
 
 @dataclass(frozen=True, kw_only=True)
 class StageEffect:
-    """What a stage will do to a volume: the spec after it, its scratch memory, and whether it holds the GIL."""
+    """What a stage will do to a volume: the spec after it, and its scratch memory."""
 
     spec: VolumeSpec
     scratch_bytes: int
-    holds_gil: bool
 
 
 @runtime_checkable

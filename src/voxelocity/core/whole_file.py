@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from voxelocity.core.errors import OutputError
+
 _SUFFIX = ".part"
 # A file system allows 255 bytes for a name; a letter takes up to four of them.
 _LONGEST_STEM = 40
@@ -60,6 +62,23 @@ def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> No
     """
     with whole_file(target, is_durable=is_durable) as file:
         file.write(content)
+
+
+def write_whole(path: str | Path, content: bytes) -> Path:
+    """As `put_in_place`, for a file that a person asked for. Missing parent folders are made.
+
+    Raises:
+        OutputError: the folder or the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        put_in_place(target, content)
+    except OSError as error:
+        raise OutputError(
+            f"report: cannot write '{target}': {error.strerror or error}; free the path or choose another"
+        ) from error
+    return target
 
 
 def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: float = 0.0) -> int:

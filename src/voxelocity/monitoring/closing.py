@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
+from voxelocity.core.quantities import bytes_text, duration_text, share_text
 from voxelocity.monitoring.drawn.columns import Columns, Device, peak
 from voxelocity.monitoring.drawn.summary import ended_text
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.report.quantities import bytes_text, duration_text, share_text
 
 
 def summary_lines(record: MonitorRecord, place: Path, *, told: Collection[str] = ()) -> list[str]:

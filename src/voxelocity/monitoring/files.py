@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.marks import read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.table import columns, row, row_reader
 from voxelocity.observe.samples import Sample
 from voxelocity.observe.thinning import ThinnedSamples
 from voxelocity.observe.visible_gpus import GpuName
-from voxelocity.report.atomic import write_whole
 
 SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
 PAGE, PICTURE = "monitor.html", "monitor.png"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
+from voxelocity.core.quantities import bytes_text, duration_text, share_text
 from voxelocity.core.terminal_text import printable
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
-from voxelocity.report.quantities import bytes_text, duration_text, share_text
 
 _NAME_COLUMNS = 8
 _BAR_COLUMNS = 10

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import Clock, cpu_name, system_clock
 from voxelocity.planning.in_turn import MIN_ROUNDS, Times
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_trial import StepTask, Way, describe, time_steps
-from voxelocity.report.atomic import write_whole
 
 FOLDER_NAME = "measured"
 _FORMAT_VERSION = 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto, check_key, check_value, flatten, set_value
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.plain import plain_data
 from voxelocity.core.records import Choice
 from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
@@ -63,7 +64,7 @@ class Planned:
             "seed": self.plan.seed,
             "device": self.machine.device,
             "plan": self.plan.to_plain(),
-            "choices": [_plain(asdict(choice)) for choice in self.choices],
+            "choices": [plain_data(choice, where="plan") for choice in self.choices],
             "fingerprint": self.fingerprint.to_plain(),
         }
 
@@ -200,11 +201,3 @@ def _check_arguments(cases: object, fold: object, time_budget_s: object, seed: o
     is_number = isinstance(time_budget_s, (int, float)) and 0.0 <= time_budget_s < math.inf
     if time_budget_s != AUTO and not is_number:
         raise ConfigError(f"plan: time_budget_s is {time_budget_s!r}; give seconds as a number, or 0 for no limit")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value

@@ -49,7 +49,7 @@ _LIBRARIES_BYTES = _GIB // 2
 # What other networks keep of DynUNet's activations at equal widths: counted as in tests/planning/test_memory_rule.py.
 # A UNet keeps less, as its finest level is computed once; the most is that of four residual units.
 # Of a network of one's own nothing is known.
-_KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "custom": 2.0}
+_KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "dints": 2.0, "custom": 2.0}
 _RESIDUAL_SHARE = 1.3
 _DROPOUT_SHARE = 1.7
 

@@ -168,7 +168,12 @@ def _smaller(patch: Index3, divisor: Index3) -> Index3:
 
 
 def _batch(task: StepTask, patch: Index3, size: int, device: torch.device) -> Batch:
+    return random_batch(size, patch, device, num_channels=task.num_channels, num_classes=task.num_classes)
+
+
+def random_batch(size: int, patch: Index3, device: torch.device, *, num_channels: int, num_classes: int) -> Batch:
+    """Noise of the shape of a training's batch, always the same."""
     numbers = torch.Generator().manual_seed(0)
-    image = torch.randn((size, task.num_channels, *patch), generator=numbers)
-    label = torch.randint(task.num_classes, (size, *patch), generator=numbers, dtype=torch.uint8)
+    image = torch.randn((size, num_channels, *patch), generator=numbers)
+    label = torch.randint(num_classes, (size, *patch), generator=numbers, dtype=torch.uint8)
     return Batch(image=image.to(device), label=label.to(device), draws=(), regions=(), step=0)

@@ -22,10 +22,10 @@ from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import Race
 from voxelocity.bench.race.tasks import PHANTOM_KEYS, PHANTOM_PEER_KEYS
 from voxelocity.core.errors import OutputError
+from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import phase
 from voxelocity.planning import make_plan
 from voxelocity.report import comparison_to_json
-from voxelocity.report.atomic import write_whole
 
 _LIMIT_S = 360.0
 # About 6 million voxels a case: still a quarter of a usual abdominal CT, but made in seconds.

@@ -1,5 +1,6 @@
 """Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
 
+from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text, share_text
 from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
@@ -9,7 +10,6 @@ from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, paired_parity, paired_trainings
 from voxelocity.report.progress import render_progress_png
-from voxelocity.report.quantities import bytes_text, count_text, duration_text, ml_text, share_text
 from voxelocity.report.records import RunFacts, SliceFigure, StageRecord, StepRecord, ValidationRecord
 from voxelocity.report.summary import verdict
 from voxelocity.report.terminal import (

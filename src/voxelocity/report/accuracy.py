@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
 from voxelocity.report.parity import Judgement, Measure, PairedDifference, Parity, Unit
-from voxelocity.report.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
 from voxelocity.report.views import Table, joined
 
 _FEW = 10

@@ -6,14 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.differences import different_settings, machine_notices, machines_table
-from voxelocity.report.factors import FactorRow, compare, factor_table_view
-from voxelocity.report.labelled import LabelledRun
-from voxelocity.report.parity import Parity
-from voxelocity.report.quantities import (
+from voxelocity.core.quantities import (
     count_text,
     dice_text,
     duration_text,
@@ -21,6 +14,13 @@ from voxelocity.report.quantities import (
     rate_text,
     signed_text,
 )
+from voxelocity.core.whole_file import write_whole
+from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
+from voxelocity.report.charts import Series, time_chart
+from voxelocity.report.differences import different_settings, machine_notices, machines_table
+from voxelocity.report.factors import FactorRow, compare, factor_table_view
+from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.parity import Parity
 from voxelocity.report.views import (
     Card,
     LegendEntry,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from voxelocity.core.quantities import value_text
 from voxelocity.report.labelled import LabelledRun, differing_settings
-from voxelocity.report.quantities import value_text
 from voxelocity.report.tables import machine_table
 from voxelocity.report.views import Table
 

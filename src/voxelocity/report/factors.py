@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from voxelocity.core.errors import InputError
-from voxelocity.report.labelled import LabelledRun, plain_value
-from voxelocity.report.parity import Parity
-from voxelocity.report.quantities import (
+from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import (
     NOT_AVAILABLE,
     bytes_text,
     dice_text,
@@ -19,6 +18,8 @@ from voxelocity.report.quantities import (
     share_text,
     signed_text,
 )
+from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.parity import Parity
 from voxelocity.report.views import Table
 
 
@@ -104,7 +105,7 @@ def comparison_to_json(
     return {
         "title": title,
         "target_dice": target_dice,
-        "runs": [plain_value(asdict(run)) for run in runs],
+        "runs": [plain_data(run, where="comparison") for run in runs],
         "factors": [
             {
                 "key": row.key,
@@ -123,7 +124,7 @@ def comparison_to_json(
 
 
 def _accuracy(parity: Parity) -> dict[str, Any]:
-    plain: dict[str, Any] = plain_value(asdict(parity))
+    plain: dict[str, Any] = plain_data(parity, where="comparison")
     for row, difference in zip(
         [plain["overall"], *plain["structures"]], [parity.overall, *parity.structures], strict=True
     ):

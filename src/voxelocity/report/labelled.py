@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from voxelocity.report.quantities import dotted
+from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import dotted
 from voxelocity.report.records import RunFacts
 from voxelocity.report.summary import TimeShare, mean_dice, part_shares, stage_shares, throughput
 
@@ -143,16 +144,7 @@ def differing_settings(runs: Sequence[LabelledRun]) -> tuple[dict[str, tuple[Any
     keys = dict.fromkeys(key for values in flat for key in values)
     differing = {}
     for key in keys:
-        values = tuple(plain_value(settings.get(key)) for settings in flat)
+        values = tuple(plain_data(settings.get(key), where="settings") for settings in flat)
         if any(value != values[0] for value in values[1:]):
             differing[key] = values
     return differing, len(keys) - len(differing)
-
-
-def plain_value(value: Any) -> Any:
-    """The value with every mapping a dict and every tuple a list, as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): plain_value(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain_value(inner) for inner in value]
-    return value

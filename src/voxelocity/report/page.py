@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.charts import time_chart
-from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
-from voxelocity.report.factors import factor_table_view
-from voxelocity.report.labelled import LabelledRun, label_run
-from voxelocity.report.palette import css_colour
-from voxelocity.report.progress import dice_series, loss_series
-from voxelocity.report.quantities import (
+from voxelocity.core.quantities import (
     count_text,
     dice_text,
     duration_text,
@@ -23,6 +16,13 @@ from voxelocity.report.quantities import (
     share_text,
     value_text,
 )
+from voxelocity.core.whole_file import write_whole
+from voxelocity.report.charts import time_chart
+from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
+from voxelocity.report.factors import factor_table_view
+from voxelocity.report.labelled import LabelledRun, label_run
+from voxelocity.report.palette import css_colour
+from voxelocity.report.progress import dice_series, loss_series
 from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import overlay, png_data_uri
 from voxelocity.report.summary import (

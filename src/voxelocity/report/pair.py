@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import count_text
 from voxelocity.report.labelled import LabelledRun, label_run
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_parity
-from voxelocity.report.quantities import count_text
 from voxelocity.report.records import RunFacts, ValidationRecord
 
 _FEWEST_VALIDATIONS = 3

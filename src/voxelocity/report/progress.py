@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from voxelocity.report.atomic import write_whole
+from voxelocity.core.quantities import dice_text, duration_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.report.charts import Series, draw_time_axes, smoothed, thinned
 from voxelocity.report.palette import CLASS_COLOURS, css_colour
-from voxelocity.report.quantities import dice_text, duration_text
 from voxelocity.report.records import RunFacts
 
 _COLOURS = {

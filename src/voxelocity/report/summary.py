@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from voxelocity.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity.core.records import CaseScore
 from voxelocity.observe.command import signal_name
-from voxelocity.report.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity.report.records import RunFacts, StepRecord
 
 

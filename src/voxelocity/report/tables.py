@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.core.records import CaseScore
-from voxelocity.report.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.report.records import RunFacts
 from voxelocity.report.summary import TimeShare, mean_hd95_mm, summarize_classes
 from voxelocity.report.views import Table, in_words, key_value_table

@@ -18,6 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from voxelocity.core.quantities import count_text, dice_text, ml_text, mm_text, value_text
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.report import views
 from voxelocity.report.accuracy import difference_cells, interval_text, judged_head, unit_head
@@ -28,7 +29,6 @@ from voxelocity.report.factors import factor_cells, factor_header
 from voxelocity.report.labelled import LabelledRun
 from voxelocity.report.pair import PairedRuns
 from voxelocity.report.parity import Parity
-from voxelocity.report.quantities import count_text, dice_text, ml_text, mm_text, value_text
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
 
 # Three columns with reasons of two lines each need about this much.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from voxelocity.report.quantities import dotted, duration_text, share_text, value_text
+from voxelocity.core.quantities import dotted, duration_text, share_text, value_text
 from voxelocity.report.summary import OTHER, TimeShare
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
+from voxelocity.step.dints import build_dints, why_not_paths
 from voxelocity.step.dynunet import DynUNet
 from voxelocity.step.unet import UNet
 
@@ -22,19 +23,23 @@ Norm = Literal["instance", "batch"]
 class NetworkConfig(Config):
     """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
 
-    name: Literal["unet", "segresnet", "dynunet", "swinunetr", "custom"]
-    """UNet, SegResNet and SwinUNETR as in MONAI, DynUNet, the network of nnU-Net, or your own, made by `factory`."""
+    name: Literal["unet", "segresnet", "dynunet", "swinunetr", "dints", "custom"]
+    """UNet, SegResNet, SwinUNETR and DiNTS as in MONAI, DynUNet, the network of nnU-Net, or your own, made by
+    `factory`."""
     factory: str = ""
     """custom: the function or class that makes the network, as package.module:name. It is called with num_channels and
     num_classes and gives a module from images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z)."""
     widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
-    """Feature channels of each level. SegResNet and SwinUNETR double from the first and take the number of levels; your
-    own takes none of them, but the memory of a step is estimated by them."""
+    """Feature channels of each level. SegResNet, SwinUNETR and DiNTS double from the first and take the number of
+    levels; your own takes none of them, but the memory of a step is estimated by them."""
     strides: tuple[Index3, ...]
     """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""
     stem_stride: Index3 = (1, 1, 1)
     """DynUNet: 2 along an axis makes the image half as fine before the first level, and the logits fine again behind
     the last one. A step then takes about half as long; (1, 1, 1) is nnU-Net's network."""
+    paths: tuple[tuple[Annotated[int, Field(ge=0, le=5)], ...], ...] = ()
+    """DiNTS: the architecture that a search found, a row for each block, a number for each of its paths in MONAI's
+    order: 0 for a path that is left out, else 1 + its operation."""
     norm: Norm = "instance"
     """Normalisation after each convolution."""
     num_res_units: int = Field(default=0, ge=0, le=4)
@@ -62,6 +67,12 @@ class NetworkConfig(Config):
                 "network.strides=[[2,2,2],[2,2,2],[2,2,2],[2,2,2],[2,2,2]] and "
                 "network.widths=[24,48,96,192,384,768], and a patch of multiples of 32"
             )
+        if self.name == "dints" and any(stride != (2, 2, 2) for stride in self.strides):
+            raise ValueError("DiNTS halves every axis between levels; use dynunet for other strides")
+        if self.name == "dints" and (why_not := why_not_paths(self.paths, len(self.strides))):
+            raise ValueError(why_not)
+        if self.name != "dints" and self.paths:
+            raise ValueError(f"only DiNTS has paths; leave network.paths out of {self.name}")
         if (self.name == "custom") != bool(self.factory):
             raise ValueError(
                 f"a network of your own has the name custom and a factory such as my_networks:build, not name "
@@ -139,6 +150,17 @@ def _build_swinunetr(config: NetworkConfig, num_channels: int, num_classes: int)
     )
 
 
+def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
+    return build_dints(
+        paths=config.paths,
+        num_channels=num_channels,
+        num_classes=num_classes,
+        width=config.widths[0],
+        num_resolutions=len(config.strides),
+        norm=config.norm,
+    )
+
+
 def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     where, _, name = config.factory.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
@@ -191,5 +213,6 @@ _BUILDERS = {
     "segresnet": _build_segresnet,
     "dynunet": _build_dynunet,
     "swinunetr": _build_swinunetr,
+    "dints": _build_dints,
     "custom": _build_custom,
 }

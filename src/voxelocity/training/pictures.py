@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.quantities import dice_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Volume
 from voxelocity.core.whole_file import whole_file
-from voxelocity.report.quantities import dice_text
 
 Plane = npt.NDArray[np.uint8]
 

@@ -8,9 +8,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from voxelocity.core.quantities import count_text
 from voxelocity.observe import Clock
 from voxelocity.report import duration_text, share_text
-from voxelocity.report.quantities import count_text
 from voxelocity.training.loop import StepWindow
 
 

@@ -45,7 +45,7 @@ class Cast:
         # What all images but those with far outliers become: only their voxels tell.
         dtype = ("uint8" if spec.dtype == "uint8" else "int16") if self.dtype == "smallest" else self.dtype
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype=dtype)
-        return StageEffect(spec=new, scratch_bytes=0, holds_gil=False)
+        return StageEffect(spec=new, scratch_bytes=0)
 
     def fingerprint(self) -> str:
         return f"cast({self.dtype}, step<={_COARSEST:g} iqr)" if self.dtype == "smallest" else f"cast({self.dtype})"

@@ -39,13 +39,12 @@ class Preparation:
         Raises:
             ScanError: the scan's spacing is not a positive number, or resampling would make too many voxels.
         """
-        scratch_bytes, holds_gil = 0, False
+        scratch_bytes = 0
         for stage in self.stages:
             effect = stage.describe(spec)
             scratch_bytes = max(scratch_bytes, spec.image_bytes + effect.scratch_bytes)
-            holds_gil |= effect.holds_gil
             spec = effect.spec
-        return StageEffect(spec=spec, scratch_bytes=scratch_bytes, holds_gil=holds_gil)
+        return StageEffect(spec=spec, scratch_bytes=scratch_bytes)
 
     def fingerprint(self) -> str:
         """A short text that is the same for equal configurations, in any process, and differs otherwise."""

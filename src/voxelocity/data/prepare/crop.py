@@ -28,7 +28,7 @@ class CropToNonzero:
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The spec unchanged, which is the most that can be left: the box is only known from voxels."""
-        return StageEffect(spec=spec, scratch_bytes=min(_SLAB_BYTES, spec.image_bytes), holds_gil=False)
+        return StageEffect(spec=spec, scratch_bytes=min(_SLAB_BYTES, spec.image_bytes))
 
     def fingerprint(self) -> str:
         return f"crop(nonzero, margin_voxel={self.margin_voxel})"

@@ -27,7 +27,7 @@ class FindForeground:
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         """The spec unchanged. Scratch is what one class that fills the scan would need."""
-        return StageEffect(spec=spec, scratch_bytes=9 * spec.grid.num_voxels, holds_gil=False)
+        return StageEffect(spec=spec, scratch_bytes=9 * spec.grid.num_voxels)
 
     def fingerprint(self) -> str:
         return f"foreground(per_class={self.per_class})"

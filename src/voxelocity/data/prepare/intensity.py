@@ -33,9 +33,9 @@ class ScaleIntensity:
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
         if self.config.mode == "none" or self._keeps(spec.dtype):
-            return StageEffect(spec=spec, scratch_bytes=0, holds_gil=False)
+            return StageEffect(spec=spec, scratch_bytes=0)
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype="float32")
-        return StageEffect(spec=new, scratch_bytes=32 * _SLAB_VALUES, holds_gil=False)
+        return StageEffect(spec=new, scratch_bytes=32 * _SLAB_VALUES)
 
     def fingerprint(self) -> str:
         return f"intensity({self.config.to_plain()})"

@@ -62,7 +62,7 @@ class OrientToRAS:
     def describe(self, spec: VolumeSpec) -> StageEffect:
         grid = nearest_ras(spec.grid).turn_grid(spec.grid)
         spec = VolumeSpec(num_channels=spec.num_channels, grid=grid, dtype=spec.dtype)
-        return StageEffect(spec=spec, scratch_bytes=0, holds_gil=False)
+        return StageEffect(spec=spec, scratch_bytes=0)
 
     def fingerprint(self) -> str:
         return "orient(RAS)"

@@ -48,11 +48,11 @@ class Resample:
         """
         plan = _plan(spec.grid, self.spacing_mm, who="the scan")
         if plan.is_identity:
-            return StageEffect(spec=spec, scratch_bytes=0, holds_gil=False)
+            return StageEffect(spec=spec, scratch_bytes=0)
         new = VolumeSpec(num_channels=spec.num_channels, grid=plan.grid, dtype="float32")
         # The result of one axis waits while the next is made; the label needs two shares and its result.
         scratch = 2 * 4 * spec.num_channels * max(spec.grid.num_voxels, plan.grid.num_voxels)
-        return StageEffect(spec=new, scratch_bytes=scratch + 9 * plan.grid.num_voxels, holds_gil=False)
+        return StageEffect(spec=new, scratch_bytes=scratch + 9 * plan.grid.num_voxels)
 
     def fingerprint(self) -> str:
         return f"resample(linear, spacing_mm={self.spacing_mm})"

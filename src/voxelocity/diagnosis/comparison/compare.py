@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from voxelocity.core.quantities import count_text
 from voxelocity.diagnosis.accounting.watched import counted_images
 from voxelocity.diagnosis.facts import PARTS, Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
@@ -15,7 +16,6 @@ from voxelocity.diagnosis.shown.looks import name_of
 from voxelocity.diagnosis.shown.wording import Pace, pace
 from voxelocity.report.differences import different_machines
 from voxelocity.report.labelled import LabelledRun, differing_settings
-from voxelocity.report.quantities import count_text
 
 BEFORE, AFTER = "before", "after"
 # What names places and counts, and so differs between any two recordings.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.quantities import duration_text, factor_text, rate_text, value_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.comparison.compare import (
     AFTER,
     BEFORE,
@@ -16,8 +18,6 @@ from voxelocity.diagnosis.result import Diagnosis, Share
 from voxelocity.diagnosis.shown.looks import look_of
 from voxelocity.diagnosis.shown.pieces import Lane, finding_view, split_bar
 from voxelocity.diagnosis.shown.wording import title_text
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import duration_text, factor_text, rate_text, value_text
 from voxelocity.report.views import Card, LegendEntry, Table, render
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import duration_text, factor_text, value_text
 from voxelocity.diagnosis.comparison.compare import AFTER, BEFORE, DiagnosisComparison, Gone, compare_diagnoses
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.wording import faster_text
-from voxelocity.report.quantities import duration_text, factor_text, value_text
 
 # A pace that differs by less is the same.
 _SAME = 0.03

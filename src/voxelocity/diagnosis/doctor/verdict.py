@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from voxelocity.diagnosis.doctor.amounts import count_text
+from voxelocity.core.quantities import count_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Driver, Seen
 

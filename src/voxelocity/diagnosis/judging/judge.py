@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.split import ceiling, split
 from voxelocity.diagnosis.accounting.watched import (
     CHANGED_LOAD,
@@ -25,7 +26,6 @@ from voxelocity.diagnosis.judging.verdict import verdict
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.rules import RULES, Pool, Rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
-from voxelocity.report.quantities import duration_text
 
 # A change that saves less is lost in what two runs of one program differ by, and holds nothing back.
 CAUSE_SHARE = 0.03

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
 from voxelocity.diagnosis.accounting.watched import (
     CHANGED_LOAD,
@@ -21,7 +22,6 @@ from voxelocity.diagnosis.rules import Pool, Rule
 from voxelocity.diagnosis.rules.seen import COMPUTING, compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
 from voxelocity.observe.command import signal_name, signal_number
-from voxelocity.report.quantities import count_text, duration_text
 
 # A share of waiting that no rule explains is told from here on, and not called the network's ceiling.
 _UNEXPLAINED_SHARE = 0.1

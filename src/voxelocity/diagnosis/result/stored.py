@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.plain import plain_data
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.result.diagnosis import Diagnosis
-from voxelocity.report.atomic import write_whole
 
 FILE_NAME = "diagnosis.json"
 FORMAT = "voxelocity diagnosis"

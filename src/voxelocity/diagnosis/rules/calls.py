@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
+from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts, HeldFacts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import on_gpu, stacks_in
 from voxelocity.diagnosis.rules.words import shape_text
-from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SINGLE_SHARE = 0.9
 # Without a loader nobody tells the size of a batch: so many calls for one backward are taken for its samples.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s, steps_s
 from voxelocity.diagnosis.facts import Facts, SyncFacts
 from voxelocity.diagnosis.rules.changes import changed_call
@@ -11,7 +12,6 @@ from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
 from voxelocity.diagnosis.rules.words import at, percent
-from voxelocity.report.quantities import count_text, duration_text
 
 # Any CUDA device that torch still supports against the cores of one machine, for convolutions: far more than this.
 _GPU_GAIN = 5.0

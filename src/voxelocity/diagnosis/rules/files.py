@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
@@ -9,7 +10,6 @@ from voxelocity.diagnosis.rules.making import kind_share, making, making_stacks,
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import fits_in_memory, is_shown, num_samples, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.report.quantities import bytes_text, duration_text
 
 # Of the making of a batch, from which on the storage is what to change.
 _STORAGE_SHARE = 0.5

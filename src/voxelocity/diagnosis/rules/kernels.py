@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, steps_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, computes_in_half, has_fixed_shapes, has_tensor_cores, on_gpu
 from voxelocity.diagnosis.rules.words import shape_text
-from voxelocity.report.quantities import duration_text
 
 # Shapes of input from which on a search for each of them shows.
 _MANY_SHAPES = 8

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping
 
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
@@ -23,7 +24,6 @@ from voxelocity.diagnosis.rules.seen import (
     waits_for_data,
 )
 from voxelocity.diagnosis.rules.words import at, percent
-from voxelocity.report.quantities import count_text, duration_text
 
 # A batch that takes this many times the median is one that workers cannot hide without batches made ahead.
 _LATE_FACTOR = 3.0

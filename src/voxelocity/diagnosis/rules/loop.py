@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import part_s, steps_s
 from voxelocity.diagnosis.facts import PARTS, Facts
@@ -17,7 +18,6 @@ from voxelocity.diagnosis.rules.seen import (
     stacks_in,
 )
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.report.quantities import duration_text
 
 # Bytes that a fill and an addition move a second, on two cores and on a GPU; both low.
 _CPU_BYTES_PER_S = 1e10

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.report.quantities import bytes_text, count_text, duration_text
 
 _SWAPPED_BYTES = 64 * 1024**2
 _FAULTS_PER_S = 100.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from voxelocity.core.quantities import bytes_text, duration_text, factor_text
 from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
@@ -27,7 +28,6 @@ from voxelocity.diagnosis.rules.seen import (
     waits_for_data,
 )
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.report.quantities import bytes_text, duration_text, factor_text
 
 # torch.stack writes more than this; what a collate function takes beyond it is its own work.
 _COLLATE_BYTES_PER_S = 1e9

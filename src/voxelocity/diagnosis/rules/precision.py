@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, steps_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, computes_in_half, has_tensor_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
-from voxelocity.report.quantities import duration_text
 
 # PyTorch's report on AMP: 1.5 to 5.5 times float32 on V100, 1.3 to 2.5 on A100, whose float32 may already use TF32.
 _HALF_GAIN = 1.5

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, resident_s, steps_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.making import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, is_shown, num_cores, on_gpu
-from voxelocity.report.quantities import duration_text
 
 # Assumed, not measured: the share of a 3-D network's step that threads share out; the rest is Python and small layers.
 _PARALLEL_SHARE = 0.8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
 from voxelocity.diagnosis.rules.changes import changed_call
@@ -12,7 +13,6 @@ from voxelocity.diagnosis.rules.making import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
 from voxelocity.diagnosis.rules.words import percent, shape_text
-from voxelocity.report.quantities import duration_text
 
 # A validation is to cost a tenth of the time at most: `voxelocity train` gives it that too.
 _TARGET_SHARE = 0.1

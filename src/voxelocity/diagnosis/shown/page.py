@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.shown.evidence import evidence_sections
 from voxelocity.diagnosis.shown.pieces import ceiling_view, finding_view, split_bar, split_table, steps_view
@@ -19,8 +21,6 @@ from voxelocity.diagnosis.shown.wording import (
     refused_texts,
     title_text,
 )
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import NOT_AVAILABLE, count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import Card, render
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from voxelocity.core.quantities import count_text, duration_text, rate_text, share_text
 from voxelocity.diagnosis.facts import PARTS, Facts, Step
 from voxelocity.diagnosis.result import Ceiling, Finding, Share
 from voxelocity.diagnosis.shown.evidence.section import quantile
 from voxelocity.diagnosis.shown.looks import look_of, name_of, shown
 from voxelocity.diagnosis.shown.wording import faster_text, gain_text, risk_text
 from voxelocity.report.charts import Series, stacked_chart, thinned
-from voxelocity.report.quantities import count_text, duration_text, rate_text, share_text
 from voxelocity.report.views import BarPart, LegendEntry, Table
 
 NETWORK = "the step itself"

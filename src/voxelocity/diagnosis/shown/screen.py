@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.core.terminal_text import as_ascii, printable, wrapped
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding
@@ -34,7 +35,6 @@ from voxelocity.diagnosis.shown.wording import (
     refused_texts,
     risk_text,
 )
-from voxelocity.report.quantities import count_text, duration_text
 from voxelocity.report.views import unbroken
 
 NUM_CURES = 3

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, rate_text
 from voxelocity.diagnosis.accounting.watched import FEW_STEPS, counted_images, step_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Diagnosis, Finding, Share
-from voxelocity.report.quantities import NOT_AVAILABLE, count_text, rate_text
 
 NOT_WRITTEN = "Not written, as the program was being ended"
 """Above `refused_texts`."""

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.facts import KernelGroup
 from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
 from voxelocity.diagnosis.tracing.tensor_cores import uses_tensor_cores
-from voxelocity.report.atomic import write_whole
 
 ALL, TENSOR_CORES, COPIES, OTHERS = "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels"
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.facts import PARTS, Facts
-from voxelocity.report.atomic import write_whole
 
 _PROCESS = 1
 _TRACKS = {"steps": 1, "parts of steps": 2, "validation, saving, epoch starts": 3, "parts of these": 4}

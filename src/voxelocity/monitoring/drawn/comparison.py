@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.plain import plain_data
-from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, peak
-from voxelocity.monitoring.drawn.phases import Phase, phases_of
-from voxelocity.monitoring.drawn.summary import ended_text, gpu_energy_wh, title_of
-from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.report.differences import different_machines
-from voxelocity.report.labelled import LabelledRun, differing_settings
-from voxelocity.report.quantities import (
+from voxelocity.core.quantities import (
     NOT_AVAILABLE,
     bytes_text,
     count_text,
@@ -30,6 +24,12 @@ from voxelocity.report.quantities import (
     share_text,
     value_text,
 )
+from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, peak
+from voxelocity.monitoring.drawn.phases import Phase, phases_of
+from voxelocity.monitoring.drawn.summary import ended_text, gpu_energy_wh, title_of
+from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.report.differences import different_machines
+from voxelocity.report.labelled import LabelledRun, differing_settings
 
 # A record shorter than this many samples says little of means.
 _FEW_SAMPLES = 10

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.drawn.comparison import Figure, compare_records, comparison_sentence, setting_text
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.report.atomic import write_whole
 from voxelocity.report.views import Card, Table, render
 
 _HEADS = ("", "Before", "After")

@@ -7,13 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxelocity.core.quantities import count_text, duration_text, share_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.drawn.columns import Columns
 from voxelocity.monitoring.drawn.phases import Phase, phases_of, stretches_of
 from voxelocity.monitoring.drawn.summary import cards, device_table, ended_text, phase_table, sentence, title_of
 from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import count_text, duration_text, share_text
 from voxelocity.report.tables import machine_table
 from voxelocity.report.timeline import Stretch, Timeline, timeline_svg
 from voxelocity.report.views import BarPart, LegendEntry, render

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+from voxelocity.core.quantities import duration_text
+from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.drawn.columns import Columns
 from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
 from voxelocity.monitoring.drawn.summary import ended_text, title_of
 from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.report.atomic import write_whole
-from voxelocity.report.quantities import duration_text
 from voxelocity.report.timeline import Timeline, draw_timeline
 from voxelocity.report.views import joined
 

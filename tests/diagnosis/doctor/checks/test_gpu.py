@@ -25,7 +25,7 @@ def test_a_sound_gpu_is_described_in_one_line(driver):
     found = [check.found for check in judge_gpus(driver)]
     assert found == [
         "NVIDIA 580.65.06, CUDA up to 13.0; 1 GPU",
-        "NVIDIA H100 80GB HBM3, 80 GiB, compute capability 9.0, PCIe 5.0 x16, ECC on",
+        "NVIDIA H100 80GB HBM3, 80.0 GiB, compute capability 9.0, PCIe 5.0 x16, ECC on",
         "tensor cores take fp16, bf16, TF32, fp8",
     ]
 
@@ -67,7 +67,7 @@ def test_number_formats_follow_from_the_capability(driver, gpu, capability, leve
 
 def test_memory_that_others_hold_is_told(judged):
     (check,) = judged(memory_used_bytes=30 * GIB)
-    assert (check.level, check.found) == ("warning", "30 GiB of 80 GiB are taken by other programs")
+    assert (check.level, check.found) == ("warning", "30.0 GiB of 80.0 GiB are taken by other programs")
 
 
 def test_a_narrow_link_is_told_and_a_resting_one_is_not(judged):

@@ -46,4 +46,4 @@ def test_locked_memory_matters_only_beside_an_adapter_that_needs_it():
     assert blamed(locked_bytes=65_536) == []
     assert blamed(locked_bytes=None, has_rdma=True) == []
     (check,) = blamed(locked_bytes=65_536, has_rdma=True)
-    assert check.found.startswith("64 KiB, with an InfiniBand")
+    assert check.found.startswith("64.0 KiB, with an InfiniBand")

@@ -18,13 +18,13 @@ def test_a_sound_memory_is_described(memory):
     assert found == [
         "128 GiB, 120 GiB free",
         "none; a program that takes too much memory is ended",
-        "64 GiB of 64 GiB free",
+        "64.0 GiB of 64.0 GiB free",
     ]
 
 
 def test_a_limit_of_the_control_group_is_named_with_its_cure(memory):
     (check,) = blamed(replace(memory, total_bytes=4 * GIB, available_bytes=3 * GIB))
-    assert check.found == "4 GiB, 3 GiB free; the control group allows 4 GiB of 128 GiB"
+    assert check.found == "4.00 GiB, 3.00 GiB free; the control group allows 4.00 GiB of 128 GiB"
     assert "docker run --memory" in check.cure
 
 
@@ -36,12 +36,12 @@ def test_memory_that_others_took_is_to_be_freed(memory):
 def test_swap_counts_only_where_much_of_it_is_used(memory):
     assert blamed(replace(memory, swap_bytes=64 * GIB, swap_used_bytes=GIB)) == []
     (check,) = blamed(replace(memory, swap_bytes=64 * GIB, swap_used_bytes=20 * GIB))
-    assert (check.level, check.found) == ("warning", "20 GiB of 64 GiB used")
+    assert (check.level, check.found) == ("warning", "20.0 GiB of 64.0 GiB used")
 
 
 def test_the_64_mib_of_docker_are_less_than_its_loaders_need(memory):
     (check,) = blamed(replace(memory, shm_bytes=64 * 2**20, shm_free_bytes=64 * 2**20))
-    assert (check.name, check.level, check.found) == ("/dev/shm", "warning", "64 MiB of 64 MiB free")
+    assert (check.name, check.level, check.found) == ("/dev/shm", "warning", "64.0 MiB of 64.0 MiB free")
     assert "with 8 workers keeps about 480 MiB" in check.costs
     assert "docker run --shm-size=8g" in check.cure
 
@@ -71,5 +71,5 @@ def test_a_kernel_that_counts_reserved_memory_as_taken_is_told(memory):
 def test_what_a_killed_run_left_in_memory_is_named_with_its_cure(memory):
     (check,) = blamed(replace(memory, left_folders=("/dev/shm/voxelocity-1000",), left_bytes=30 * GIB))
     assert check.level == "warning"
-    assert "30 GiB of prepared cases in /dev/shm/voxelocity-1000" in check.found
+    assert "30.0 GiB of prepared cases in /dev/shm/voxelocity-1000" in check.found
     assert check.cure == "voxelocity cache clear --memory"

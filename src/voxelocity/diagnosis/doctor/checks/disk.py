@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import rate_text, size_text, time_text
+from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Disk
 from voxelocity.observe.file_systems import is_in_memory, is_on_network
@@ -38,7 +38,7 @@ def judge_disk(disk: Disk) -> Iterator[Check]:
 
 
 def _judge_room(disk: Disk) -> Check:
-    found = f"{size_text(disk.free_bytes)} free below {disk.folder}"
+    found = f"{bytes_text(disk.free_bytes)} free below {disk.folder}"
     if disk.free_bytes >= _LITTLE_BYTES:
         return _check(name="room", level="ok", found=found)
     num_cases = disk.free_bytes // _CASE_BYTES
@@ -85,7 +85,7 @@ def _judge_kind(disk: Disk) -> Check:
 
 
 def _judge_speed(disk: Disk, read: float, write: float) -> Check:
-    found = f"reads {rate_text(read)}, writes {rate_text(write)}"
+    found = f"reads {bytes_text(read)}/s, writes {bytes_text(write)}/s"
     if not disk.past_page_cache:
         return _check(
             name="speed",
@@ -99,7 +99,7 @@ def _judge_speed(disk: Disk, read: float, write: float) -> Check:
         name="speed",
         level="warning",
         found=found,
-        costs=f"a prepared CT of {size_text(_CASE_BYTES)} takes {time_text(_CASE_BYTES / read)} to read and "
-        f"{time_text(_CASE_BYTES / write)} to write; where memory does not hold all cases, training waits for it",
+        costs=f"a prepared CT of {bytes_text(_CASE_BYTES)} takes {duration_text(_CASE_BYTES / read)} to read and "
+        f"{duration_text(_CASE_BYTES / write)} to write; where memory does not hold all cases, training waits for it",
         cure=_ELSEWHERE,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import count_text, size_text
+from voxelocity.core.quantities import bytes_text, count_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Driver, Gpu
 
@@ -63,7 +63,7 @@ def _judge_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
         yield _check(
             name=name,
             level="warning",
-            found=f"{size_text(used)} of {size_text(gpu.memory_bytes)} are taken by other programs",
+            found=f"{bytes_text(used)} of {bytes_text(gpu.memory_bytes)} are taken by other programs",
             costs="batches must be smaller, and its time is shared with them",
             cure="see whose they are: nvidia-smi; name another GPU, where there is one, in CUDA_VISIBLE_DEVICES",
         )
@@ -74,7 +74,7 @@ def _judge_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
 def _description(gpu: Gpu) -> str:
     parts = [gpu.name or "a GPU whose name the driver does not tell"]
     if gpu.memory_bytes is not None:
-        parts.append(size_text(gpu.memory_bytes))
+        parts.append(bytes_text(gpu.memory_bytes))
     if gpu.capability is not None:
         parts.append(f"compute capability {gpu.capability[0]}.{gpu.capability[1]}")
     if gpu.pcie_width is not None and gpu.pcie_generation is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import size_text
+from voxelocity.core.quantities import bytes_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Limits
 
@@ -25,7 +25,7 @@ def judge_limits(limits: Limits) -> Iterator[Check]:
 
 
 def _judge_locked(limits: Limits) -> Check:
-    found = "no limit" if limits.locked_bytes is None else size_text(limits.locked_bytes)
+    found = "no limit" if limits.locked_bytes is None else bytes_text(limits.locked_bytes)
     # Memory that CUDA pins for its copies does not count; what an adapter is to reach does.
     if not limits.has_rdma or limits.locked_bytes is None or limits.locked_bytes >= _GIB:
         return _check(name="locked memory", level="ok", found=found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import count_text, size_text
+from voxelocity.core.quantities import bytes_text, count_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Memory
 
@@ -34,7 +34,7 @@ def judge_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
         yield _check(
             name="left behind",
             level="warning",
-            found=f"{size_text(memory.left_bytes)} of prepared cases in {', '.join(memory.left_folders)}, which no "
+            found=f"{bytes_text(memory.left_bytes)} of prepared cases in {', '.join(memory.left_folders)}, which no "
             "process uses",
             costs="a run that was killed left them, and they take main memory until your next run",
             cure="voxelocity cache clear --memory",
@@ -51,9 +51,9 @@ def judge_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
 
 
 def _judge_size(memory: Memory) -> Check:
-    found = f"{size_text(memory.total_bytes)}, {size_text(memory.available_bytes)} free"
+    found = f"{bytes_text(memory.total_bytes)}, {bytes_text(memory.available_bytes)} free"
     if memory.total_bytes < memory.machine_bytes:
-        found += f"; the control group allows {size_text(memory.total_bytes)} of {size_text(memory.machine_bytes)}"
+        found += f"; the control group allows {bytes_text(memory.total_bytes)} of {bytes_text(memory.machine_bytes)}"
     if memory.available_bytes >= _LITTLE_BYTES:
         return _check(name="memory", level="ok", found=found)
     is_limited = memory.total_bytes < min(memory.machine_bytes, _LITTLE_BYTES)
@@ -71,7 +71,7 @@ def _judge_size(memory: Memory) -> Check:
 def _judge_swap(memory: Memory) -> Check:
     if not memory.swap_bytes:
         return _check(name="swap", level="ok", found="none; a program that takes too much memory is ended")
-    found = f"{size_text(memory.swap_used_bytes)} of {size_text(memory.swap_bytes)} used"
+    found = f"{bytes_text(memory.swap_used_bytes)} of {bytes_text(memory.swap_bytes)} used"
     if memory.swap_used_bytes <= 0.1 * memory.total_bytes:
         return _check(name="swap", level="ok", found=found)
     return _check(
@@ -93,15 +93,15 @@ def _judge_shm(memory: Memory, num_workers: int) -> Check:
             costs="loaders with workers fail or are slow, and each training process keeps a cache of its own",
             cure=_SHM_ADVICE,
         )
-    found = f"{size_text(memory.shm_free_bytes)} of {size_text(memory.shm_bytes)} free"
+    found = f"{bytes_text(memory.shm_free_bytes)} of {bytes_text(memory.shm_bytes)} free"
     if memory.shm_free_bytes < needed:
         return _check(
             name="/dev/shm",
             level="warning",
             found=found,
-            costs=f"a torch loader with {count_text(num_workers, 'worker')} keeps about {size_text(needed)} of batches "
-            "there (two patches of 128 x 128 x 128 each) and ends with a bus error when it is full; prepared cases "
-            "find no place there either",
+            costs=f"a torch loader with {count_text(num_workers, 'worker')} keeps about {bytes_text(needed)} of "
+            "batches there (two patches of 128 x 128 x 128 each) and ends with a bus error when it is full; prepared "
+            "cases find no place there either",
             cure=_SHM_ADVICE if memory.shm_bytes < needed else "see what lies there: du -sh /dev/shm/*",
         )
     # By default Linux gives it half of the memory; a control group counts what lies there as used.

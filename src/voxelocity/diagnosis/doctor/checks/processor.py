@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import count_text
+from voxelocity.core.quantities import count_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Processor
 

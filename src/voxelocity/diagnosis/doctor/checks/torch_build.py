@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from voxelocity.diagnosis.doctor.amounts import count_text, time_text
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.doctor.check import Check
 from voxelocity.diagnosis.doctor.seen import Driver, Gpu, Processor, Torch
 
@@ -77,8 +77,8 @@ def _build_text(torch: Torch) -> str:
 def _judge_import(torch: Torch) -> Iterator[Check]:
     if torch.import_s is None:
         return
-    computing = "" if torch.import_cpu_s is None else f", {time_text(torch.import_cpu_s)} of it computing"
-    found = f"takes {time_text(torch.import_s)}{computing}"
+    computing = "" if torch.import_cpu_s is None else f", {duration_text(torch.import_cpu_s)} of it computing"
+    found = f"takes {duration_text(torch.import_s)}{computing}"
     if torch.import_s < _SLOW_IMPORT_S:
         yield _check(name="import torch", level="ok", found=found)
         return

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxelocity.core.quantities import bytes_text, count_text, duration_text, share_text, value_text
 from voxelocity.diagnosis.facts import Facts, FetchFacts, FileFacts, LoaderFacts
 from voxelocity.diagnosis.shown.evidence.section import Section, median, quantile
-from voxelocity.report.quantities import bytes_text, count_text, duration_text, share_text, value_text
 from voxelocity.report.views import Table
 
 _MAX_FILES = 10

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import bytes_text, share_text
 from voxelocity.diagnosis.facts import Facts, HostFacts
 from voxelocity.diagnosis.shown.evidence.section import Section
-from voxelocity.report.quantities import bytes_text, share_text
 from voxelocity.report.tables import machine_table
 from voxelocity.report.views import Table
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from voxelocity.core.quantities import duration_text, share_text
 from voxelocity.diagnosis.facts import Facts, ProfileFacts
 from voxelocity.diagnosis.shown.evidence.section import Section
-from voxelocity.report.quantities import duration_text, share_text
 from voxelocity.report.views import Table
 
 _MAX_OPERATORS = 20

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from voxelocity.core.quantities import NOT_AVAILABLE, bytes_text, duration_text, rate_text, share_text, value_text
 from voxelocity.diagnosis.facts import ExperimentFacts, Facts, StackFacts
 from voxelocity.diagnosis.shown.evidence.section import Section, median
 from voxelocity.diagnosis.shown.looks import name_of
-from voxelocity.report.quantities import NOT_AVAILABLE, bytes_text, duration_text, rate_text, share_text, value_text
 from voxelocity.report.views import Table, in_words
 
 _MAX_STACKS = 20

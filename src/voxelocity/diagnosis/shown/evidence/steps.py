@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxelocity.core.quantities import duration_text, share_text
 from voxelocity.diagnosis.facts import PARTS, Facts, Pass, Step
 from voxelocity.diagnosis.shown.evidence.section import Section, quantile
 from voxelocity.diagnosis.shown.looks import name_of
 from voxelocity.diagnosis.shown.wording import own_steps_text
-from voxelocity.report.quantities import duration_text, share_text
 from voxelocity.report.views import Table
 
 _PHASES = {

@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.core.errors import OutputError
-from voxelocity.report.atomic import write_whole
+from voxelocity.core.whole_file import write_whole
 
 
 def test_the_file_holds_exactly_the_content_and_nothing_else_is_left(tmp_path):

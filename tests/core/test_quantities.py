@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.report.quantities import (
+from voxelocity.core.quantities import (
     bytes_text,
     count_text,
     dice_text,

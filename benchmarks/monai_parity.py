@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from voxelocity.interop.monai.parity.table import ParityRow, cases, row_of
+from parity.table import ParityRow, cases, row_of
 from voxelocity.observe import environment
 
 OUT = Path(__file__).parent / "results" / "monai_parity.json"

@@ -7,10 +7,10 @@ import tracemalloc
 
 import pytest
 
+from helpers.cuda_trace import CudaTrace
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.tracing import reading
 from voxelocity.diagnosis.tracing.reading import read_events, read_trace
-from voxelocity.testing.cuda_trace import CudaTrace
 
 
 def events_of(number):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from helpers.cuda_trace import CudaTrace
 from voxelocity.diagnosis.facts import KernelGroup, SyncFacts
 from voxelocity.diagnosis.tracing.trace import profile_facts
-from voxelocity.testing.cuda_trace import CudaTrace
 
 CONVOLUTION = "sm80_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x64x32_tensor16x8x16_kernel"
 RELU = "void at::native::vectorized_elementwise_kernel<4, relu>(int)"

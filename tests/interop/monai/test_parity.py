@@ -10,8 +10,8 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import RandFlip
 
+from voxelocity.interop.monai.difference import compare, differences_of
 from voxelocity.interop.monai.lower import Lowering
-from voxelocity.interop.monai.parity import compare, differences_of
 
 
 def _words(theirs: Any, ours: Any) -> list[tuple[str, str]]:

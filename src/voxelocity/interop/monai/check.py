@@ -14,10 +14,10 @@ from monai.transforms.transform import apply_transform
 from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.chain import CompiledChain, as_compose, split
 from voxelocity.interop.monai.chain.fixed import FixedPart
+from voxelocity.interop.monai.difference import Difference, differences_of
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Walker
-from voxelocity.interop.monai.parity import Difference, differences_of
 
 TOLERANCE = 1e-4
 """Of the largest value: what a voxel may differ by, unless `check` is told otherwise."""

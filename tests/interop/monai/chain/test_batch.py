@@ -9,12 +9,12 @@ from monai.data.meta_tensor import MetaTensor
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd
 from monai.utils.misc import set_determinism
 
+from helpers.small_lowerings import SMALL
 from voxelocity.interop.monai.chain.batch import start_batch
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower import Sketch
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.walk import Walker
-from voxelocity.interop.monai.parity import differences_of
-from voxelocity.testing.small_lowerings import SMALL
 
 
 def _items(num: int, side: int = 4) -> list[dict[str, Any]]:

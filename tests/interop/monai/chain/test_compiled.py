@@ -30,7 +30,7 @@ from monai.transforms import (
 )
 
 from voxelocity.interop.monai.chain import ChainError, CompiledChain, compile
-from voxelocity.interop.monai.parity import differences_of
+from voxelocity.interop.monai.difference import differences_of
 
 KEYS = ["image", "label"]
 

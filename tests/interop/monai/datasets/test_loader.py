@@ -15,7 +15,7 @@ from monai.data import MetaTensor, pad_list_data_collate
 from monai.transforms import Compose, Lambdad, RandAffined, RandFlipd, RandSpatialCropd, ScaleIntensityd
 from torch.utils.data import ConcatDataset, Subset, WeightedRandomSampler, random_split
 
-from voxelocity.interop.monai.parity import differences_of
+from voxelocity.interop.monai.difference import differences_of
 
 KEYS = ["image", "label"]
 NAMES = ["Dataset", "CacheDataset", "PersistentDataset", "SmartCacheDataset"]

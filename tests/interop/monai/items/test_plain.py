@@ -12,8 +12,8 @@ import torch
 from monai.data import MetaTensor
 from monai.utils.enums import SpaceKeys
 
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.items.plain import NotPlainError, from_plain, to_plain
-from voxelocity.interop.monai.parity import differences_of
 
 
 def _through_a_file(value: Any) -> Any:

@@ -18,10 +18,10 @@ from monai.transforms import (
     SomeOf,
 )
 
+from helpers.small_lowerings import SMALL
 from voxelocity.interop.monai.lower import Sketch
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Walker
-from voxelocity.testing.small_lowerings import SMALL
 
 
 def _item() -> dict[str, Any]:

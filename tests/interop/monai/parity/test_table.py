@@ -12,11 +12,11 @@ import pytest
 import torch
 from monai.transforms import MapTransform
 
+from parity.case import ParityCase, item_of
+from parity.table import SMALLEST_P, ParityRow, cases, row_of
 from voxelocity.interop.monai.lower import Lowering, Sketch
 from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
 from voxelocity.interop.monai.lower.registry import lowerings
-from voxelocity.interop.monai.parity.case import ParityCase, item_of
-from voxelocity.interop.monai.parity.table import SMALLEST_P, ParityRow, cases, row_of
 
 ALL = list(cases(side=24))
 """With images and sizes of a quarter of the table's."""

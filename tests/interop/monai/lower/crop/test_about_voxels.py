@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
+from helpers.lowered import check_lowered_alike
+from parity.case import item_of
 from voxelocity.interop.monai.lower.crop import about_voxels
 from voxelocity.interop.monai.lower.crop.about_voxels import LOWERINGS
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.sketch import Sketch
-from voxelocity.interop.monai.parity.case import item_of
-from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")
 SIZES = st.lists(st.integers(-1, 9), min_size=3, max_size=3)

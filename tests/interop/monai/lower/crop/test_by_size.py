@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import MetaTensor, set_track_meta
 
+from helpers.lowered import check_lowered_alike
+from parity.case import item_of
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS
 from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.parity.case import item_of
-from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")
 ITEMS = st.builds(

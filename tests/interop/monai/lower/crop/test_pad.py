@@ -12,14 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.lowered import check_lowered_alike
+from parity.case import item_of
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS
 from voxelocity.interop.monai.lower.crop.pad import LOWERINGS
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.items.cast import LOWERINGS as CASTS
 from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
-from voxelocity.interop.monai.parity import differences_of
-from voxelocity.interop.monai.parity.case import item_of
-from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")
 ITEMS = st.builds(

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from monai.data.meta_obj import get_track_meta, set_track_meta
 from monai.data.meta_tensor import MetaTensor
 
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower import Sketch
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.intensity import filters, ranges, scaling
 from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
-from voxelocity.interop.monai.parity import compare
 
 LOWERINGS = {
     **scaling.LOWERINGS,

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import set_track_meta
 
+from helpers.lowered import check_lowered_alike
+from parity.case import item_of
 from voxelocity.data.augment.steps import Crop, Fill
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.intensity.dropout import LOWERINGS
 from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
-from voxelocity.interop.monai.parity.case import item_of
-from voxelocity.testing.lowered import check_lowered_alike
 
 KEYS = ("image", "label")
 TOLERANCE = 1e-6  # numpy's sums may be fused with its products or not

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy import stats
 
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
-from voxelocity.interop.monai.parity import compare
 
 SEEDED = noise_lowerings(exact=False)
 NUM_VOXELS = 48**3

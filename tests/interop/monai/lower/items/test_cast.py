@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import MetaTensor, set_track_meta
 
+from parity.case import item_of
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower.crop.pad import LOWERINGS as PADS
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.intensity.dropout import LOWERINGS as DROPOUTS
@@ -20,8 +22,6 @@ from voxelocity.interop.monai.lower.items.cast import LOWERINGS, is_exact
 from voxelocity.interop.monai.lower.items.keys import LOWERINGS as ITEMS
 from voxelocity.interop.monai.lower.sketch import Sketch
 from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
-from voxelocity.interop.monai.parity import differences_of
-from voxelocity.interop.monai.parity.case import item_of
 
 KEYS = ("image", "label")
 ALL = {**LOWERINGS, **TURNS, **PADS, **DROPOUTS, **ITEMS}

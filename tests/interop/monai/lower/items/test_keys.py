@@ -9,12 +9,12 @@ import monai.transforms as mt
 import pytest
 import torch
 
+from parity.case import item_of
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.items.keys import LOWERINGS
 from voxelocity.interop.monai.lower.sketch import Sketch
 from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
-from voxelocity.interop.monai.parity import differences_of
-from voxelocity.interop.monai.parity.case import item_of
 
 KEYS = ("image", "label")
 FLIP = mt.Flipd(KEYS, 0)

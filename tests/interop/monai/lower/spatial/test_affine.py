@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from monai.data import set_track_meta
 from monai.transforms import Affine, Affined, RandAffine, RandAffined
 
+from helpers.monai_items import assert_parity, make_item
 from voxelocity.data.augment.steps import Flip
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower import Sketch
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.spatial.affine import LOWERINGS
-from voxelocity.interop.monai.parity import compare
-from voxelocity.testing.monai_items import assert_parity, make_item
 
 TOLERANCE = 1e-5
 """Of the largest value: MONAI sums the eight neighbours in float64, or float32 in another order."""

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.transforms import RandRotate, RandRotated, Rotate, Rotated
 
+from helpers.monai_items import assert_parity, make_item
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower.spatial.rotate import LOWERINGS
-from voxelocity.interop.monai.parity import compare
-from voxelocity.testing.monai_items import assert_parity, make_item
 
 TOLERANCE = 2e-5
 """Of the largest value: float32 sums in another order, at places that are the same."""

@@ -14,10 +14,10 @@ from monai.transforms import (
     Zoomd,
 )
 
+from helpers.monai_items import assert_parity, make_item
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower.spatial import tables
 from voxelocity.interop.monai.lower.spatial.zoom import LOWERINGS
-from voxelocity.interop.monai.parity import compare
-from voxelocity.testing.monai_items import assert_parity, make_item
 
 TOLERANCE = 2e-5
 """Of the largest value: float32 sums in another order."""

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from scipy.stats import ks_2samp
 
+from parity.case import ParityCase
+from parity.cases import all_cases
+from voxelocity.interop.monai.difference import Difference, compare
 from voxelocity.interop.monai.lower import Lowering
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
-from voxelocity.interop.monai.parity.case import ParityCase
-from voxelocity.interop.monai.parity.cases import all_cases
-from voxelocity.interop.monai.parity.difference import Difference, compare
 
 SMALLEST_P = 1e-3
 """Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once passes always."""

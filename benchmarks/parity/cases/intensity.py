@@ -12,7 +12,7 @@ from typing import Any
 import monai.transforms as mt
 import numpy as np
 
-from voxelocity.interop.monai.parity.case import Item, ParityCase, cases_of, item_of, scaled
+from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 TOLERANCE = 1e-5
 """Sums are made in another order, powers and exponentials by another library."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import monai.transforms as mt
 
-from voxelocity.interop.monai.parity.case import Item, ParityCase, cases_of, item_of, scaled
+from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 TOLERANCE = 1e-5
 Make = Callable[[int], Item]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from voxelocity.interop.monai.parity.case import ParityCase
-from voxelocity.interop.monai.parity.cases import crop, intensity, noise, spatial
+from parity.case import ParityCase
+from parity.cases import crop, intensity, noise, spatial
 
 
 def all_cases(side: int) -> Iterator[ParityCase]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower import Lowerings
-from voxelocity.interop.monai.parity import compare
 
 
 def check_lowered_alike(transform: Any, lowerings: Lowerings, data: Any, tolerance: float = 0.0) -> Any:

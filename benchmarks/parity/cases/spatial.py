@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import monai.transforms as mt
 import numpy as np
 
-from voxelocity.interop.monai.parity.case import Item, ParityCase, cases_of, item_of, scaled
+from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 TOLERANCE = 3e-5
 """A place is a float32 number: off by up to 2e-5 voxels where a side has 320, and neighbours in these images, which are

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from monai.data.meta_tensor import MetaTensor
 
-from voxelocity.interop.monai.parity import Difference
+from voxelocity.interop.monai.difference import Difference
 
 
 def make_item(

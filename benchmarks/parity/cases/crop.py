@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
-from voxelocity.interop.monai.parity.case import Item, ParityCase, cases_of, item_of, scaled
+from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 Make = Callable[[int], Item]
 

@@ -165,10 +165,10 @@ def tiny_scan() -> Callable[..., tuple[Any, Any]]:
         rng = np.random.default_rng(index)
         step = np.array(spacing_mm, float)[:, None, None, None]
         at_mm = np.stack(np.meshgrid(*[np.arange(n) for n in shape], indexing="ij")) * step
-        centre = np.array(shape)[:, None, None, None] * step / 2 + rng.uniform(-1, 1, (3, 1, 1, 1))
-        core = centre + np.array([2.0, 0, 0])[:, None, None, None]
+        center = np.array(shape)[:, None, None, None] * step / 2 + rng.uniform(-1, 1, (3, 1, 1, 1))
+        core = center + np.array([2.0, 0, 0])[:, None, None, None]
         label = np.zeros(shape, np.uint8)
-        label[((at_mm - centre) ** 2).sum(0) < 6**2] = 1
+        label[((at_mm - center) ** 2).sum(0) < 6**2] = 1
         label[((at_mm - core) ** 2).sum(0) < 3**2] = 2
         image = 100 + 80 * (label == 1) + 160 * (label == 2) + rng.normal(0, 8, shape)
         return image.astype(np.float32), label

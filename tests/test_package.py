@@ -32,7 +32,7 @@ def test_cases_print_in_one_line_that_says_what_they_are():
     refs = tuple(VolumeRef(case_id=f"c{i}", images=(Path(f"c{i}.nii"),), label=Path("l.nii")) for i in range(208))
     cases = Cases(name="Heart", root=Path("data/heart"), layout="msd", channels=("MRI",), labels={0: "bg", 1: "atrium"},
                   refs=refs)  # fmt: skip
-    assert repr(cases) == "Cases('Heart', msd: 208 cases, 208 labelled; channels: MRI; classes: atrium; 'data/heart')"
+    assert repr(cases) == "Cases('Heart', msd: 208 cases, 208 labeled; channels: MRI; classes: atrium; 'data/heart')"
 
 
 def test_an_unsupported_system_is_refused_in_one_sentence(monkeypatch, capsys):

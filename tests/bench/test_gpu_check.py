@@ -9,7 +9,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def gpu_check():
-    """The script as a module; it finds its neighbours as when it is run."""
+    """The script as a module; it finds its neighbors as when it is run."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         spec = importlib.util.spec_from_file_location("gpu_check", BENCHMARKS / "gpu_check.py")

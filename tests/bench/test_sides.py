@@ -157,7 +157,7 @@ def test_nnunets_own_feed_gives_batches_of_our_shape_and_ends_its_workers(augmen
     assert (made["target"].shape, made["target"].dtype) == ((3, 1, *patch), torch.int16)
     # nnU-Net fills what lies beyond a volume with -1.
     assert set(made["target"].unique().tolist()) <= set(range(-1, CT.num_classes))
-    # The last third of a batch is centred on foreground.
+    # The last third of a batch is centered on foreground.
     assert made["target"][2].max() > 0
     assert not multiprocessing.active_children()
     assert blosc2.nthreads == before

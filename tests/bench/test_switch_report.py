@@ -31,7 +31,7 @@ def test_accuracy_is_paired_over_the_trainings_of_all_rounds(report):
     parity = report.pair.parity
     assert (parity.unit, parity.num_cases, parity.overall.n) == ("training", 3, 2)
     assert parity.overall.difference == pytest.approx(0.002)
-    assert parity.overall.judgement == "same"
+    assert parity.overall.judgment == "same"
 
 
 def test_the_tables_show_both_sides_with_their_spread_and_the_ratio_within_rounds(report):
@@ -70,7 +70,7 @@ def test_the_page_and_the_record_are_written_and_agree(report, tmp_path):
     assert plain["comparisons"][0]["sides"][1]["ours_better_by"]["median"] == 2.0
     assert plain["losses"]["on"][0] == 1.0
     assert plain["final_dice"]["off"] == pytest.approx([0.805, 0.815])
-    assert plain["comparison"]["accuracy"]["overall"]["judgement"] == "same"
+    assert plain["comparison"]["accuracy"]["overall"]["judgment"] == "same"
     assert plain["environment"]["num_cpus"] >= 1
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 @pytest.fixture(scope="session")
 def finished_run(tiny_msd, tiny_plan, tmp_path_factory):
-    """A run that learnt the tiny data well enough to have something to say."""
+    """A run that learned the tiny data well enough to have something to say."""
     import voxelocity
     from voxelocity.training import train
 

@@ -17,7 +17,7 @@ SHAPE = (10, 9, 8)
 
 @pytest.fixture
 def model(tmp_path):
-    """Makes the folder of a network that learnt nothing, which is enough here."""
+    """Makes the folder of a network that learned nothing, which is enough here."""
 
     def make(*channels):
         spec = ModelSpec.parse(

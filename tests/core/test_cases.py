@@ -7,11 +7,9 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
 
 
-def cases(folds, *, labelled=True):
+def cases(folds, *, labeled=True):
     refs = tuple(
-        VolumeRef(
-            case_id=f"c{i}", images=(Path(f"{i}.nii"),), label=Path(f"{i}_l.nii") if labelled else None, fold=fold
-        )
+        VolumeRef(case_id=f"c{i}", images=(Path(f"{i}.nii"),), label=Path(f"{i}_l.nii") if labeled else None, fold=fold)
         for i, fold in enumerate(folds)
     )
     labels = {0: "background", 7: "tumour", 3: "organ"}
@@ -44,15 +42,15 @@ def test_fold_all_uses_every_case_twice_and_says_so():
 
 
 def test_an_empty_fold_is_refused_with_the_folds_that_exist():
-    with pytest.raises(DatasetError, match=r"fold 7 holds zero of the 3 labelled cases; folds with cases: \[0, 1\]"):
+    with pytest.raises(DatasetError, match=r"fold 7 holds zero of the 3 labeled cases; folds with cases: \[0, 1\]"):
         cases([0, 1, 0]).split(7)
 
 
 def test_a_fold_that_leaves_nothing_to_train_on_is_refused():
-    with pytest.raises(DatasetError, match="fold 0 holds all 2 labelled cases, none is left to train on"):
+    with pytest.raises(DatasetError, match="fold 0 holds all 2 labeled cases, none is left to train on"):
         cases([0, 0]).split(0)
 
 
 def test_a_data_set_without_labels_is_refused():
     with pytest.raises(DatasetError, match="no case has a label"):
-        cases([0], labelled=False).split(0)
+        cases([0], labeled=False).split(0)

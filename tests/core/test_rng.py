@@ -16,7 +16,7 @@ def test_every_part_of_the_key_changes_the_numbers():
     assert len(set(first)) == len(first)
 
 
-def test_long_draws_of_neighbouring_keys_do_not_overlap():
+def test_long_draws_of_neighboring_keys_do_not_overlap():
     a = generator(0, stage="s", draw=0).integers(2**63, size=10_000)
     b = generator(0, stage="s", draw=1).integers(2**63, size=10_000)
     assert not set(a.tolist()) & set(b.tolist())

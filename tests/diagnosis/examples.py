@@ -47,7 +47,7 @@ SPLIT_NAMES = {
     "copy": "copy to the device",
     "forward": "forward",
     "backward": "backward",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
 }
 
 

@@ -20,8 +20,8 @@ def write_case(root, index):
     label = np.zeros(SHAPE, np.uint8)
     places = np.ogrid[tuple(slice(n) for n in SHAPE)]
     for value in range(1, NUM_CLASSES):
-        centre = rng.uniform(40, 184, 3)
-        label[sum((axis - at) ** 2 for axis, at in zip(places, centre, strict=True)) < rng.uniform(12, 28) ** 2] = value
+        center = rng.uniform(40, 184, 3)
+        label[sum((axis - at) ** 2 for axis, at in zip(places, center, strict=True)) < rng.uniform(12, 28) ** 2] = value
     image = (100 * label + rng.normal(0, 20, SHAPE)).astype(np.int16)
     names = {"image": f"imagesTr/case_{index}.nii.gz", "label": f"labelsTr/case_{index}.nii.gz"}
     for name, array in zip(names.values(), (image, label), strict=True):

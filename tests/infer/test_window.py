@@ -349,7 +349,7 @@ def test_importance_is_made_once_and_serves_inside_and_outside_inference_mode():
     assert not importance(WINDOW, "gaussian", 0.125, CPU).is_inference()
 
 
-def test_importance_falls_from_the_centre_and_stays_positive():
+def test_importance_falls_from_the_center_and_stays_positive():
     weights = importance((9, 9, 9), "gaussian", 0.125, CPU)
     assert weights[4, 4, 4] == weights.max() == 1.0
     assert weights[0, 0, 0] == weights.min() == pytest.approx(1e-3)

@@ -90,8 +90,8 @@ def test_the_mean_is_over_cases_first_and_then_over_the_classes_that_are_there()
     assert summarize(scores[2:]).mean_dice is None
 
 
-def test_no_scores_cannot_be_summarised():
-    with pytest.raises(DatasetError, match="no score to summarise; the validation set needs at least one case"):
+def test_no_scores_cannot_be_summarized():
+    with pytest.raises(DatasetError, match="no score to summarize; the validation set needs at least one case"):
         summarize([])
 
 

@@ -1,4 +1,4 @@
-"""Surface distance in millimetres: known answers, MONAI's numbers, and a plain reference."""
+"""Surface distance in millimeters: known answers, MONAI's numbers, and a plain reference."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def uncropped_mm(prediction, truth, spacing_mm):
 
 
 @pytest.mark.parametrize(("axis", "expected_mm"), [(0, 3 * 0.8), (1, 3 * 1.0), (2, 3 * 2.5)])
-def test_distance_of_two_single_voxels_is_in_millimetres_of_each_axis(axis, expected_mm):
+def test_distance_of_two_single_voxels_is_in_millimeters_of_each_axis(axis, expected_mm):
     truth, prediction = np.zeros((2, 9, 9, 9), np.uint8)
     truth[4, 4, 4] = 1
     prediction[tuple(4 + 3 * (a == axis) for a in range(3))] = 1

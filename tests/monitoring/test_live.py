@@ -64,7 +64,7 @@ def test_a_terminal_without_utf_8_gets_ascii():
     assert "".join(lines(is_ascii=True)).isascii()
 
 
-def test_without_colour_nothing_is_coloured_and_with_it_a_full_bar_is_red():
+def test_without_color_nothing_is_colored_and_with_it_a_full_bar_is_red():
     assert not [code for code in CODES.findall("".join(lines())) if re.search(r"[\[;]3[0-9]", code)]
     assert "\x1b[31m██████████" in lines(has_color=True)[4]
 
@@ -157,7 +157,7 @@ def test_a_command_in_the_background_is_not_drawn(view, monkeypatch):
 
 
 @pytest.mark.parametrize(("environ", "colored"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)])
-def test_colour_follows_no_color(view, environ, colored):
+def test_color_follows_no_color(view, environ, colored):
     made = LiveView(Terminal(), environ=environ, size=lambda: (80, 24), write=view.written.append)
     made._is_in_foreground = lambda: True
     made.draw(SAMPLE, [])

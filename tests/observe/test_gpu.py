@@ -113,7 +113,7 @@ def test_a_driver_that_answers_nothing_but_names_still_gives_a_sample():
     answers = {key: value if key in names else Refused(NO_PERMISSION) for key, value in gpu_answers().items()}
     gpus = sampler(FakeNvml(answers))
     assert gpus.sample() == (GpuSample(index=0, name="Made-up H100", uuid="GPU-0000-aaaa"),)
-    assert "GPU 0: no utilisation (Insufficient Permissions)" in gpus.missing
+    assert "GPU 0: no utilization (Insufficient Permissions)" in gpus.missing
     assert len(gpus.missing) == len(set(gpus.missing)) == 10
 
 
@@ -180,7 +180,7 @@ def test_slices_have_memory_of_their_own_and_power_of_their_device(sliced):
     gpus = sampler(sliced)
     seen = [(s.index, s.slice, s.memory_used_bytes, s.power_w, s.busy_share) for s in gpus.sample()]
     assert seen == [(0, 0, 2 * GIB, 250.5, None), (0, 2, 4 * GIB, 250.5, None), (1, None, 10 * GIB, 250.5, 0.75)]
-    assert gpus.missing == ("GPU 0 slice 0, GPU 0 slice 2: no utilisation (Not Supported)",)
+    assert gpus.missing == ("GPU 0 slice 0, GPU 0 slice 2: no utilization (Not Supported)",)
 
 
 @pytest.mark.parametrize(

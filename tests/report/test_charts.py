@@ -12,8 +12,8 @@ from voxelocity.report.charts import MAX_POINTS, Series, smoothed, thinned, time
 LINE = Series(points=((0.0, 0.1), (300.0, 0.9)))
 
 
-def test_a_chart_takes_colours_and_fonts_from_the_page():
-    svg = time_chart("dice", [LINE, Series(points=((1.0, 0.2),), colour="class-2")], y_label="Dice", target=0.8)
+def test_a_chart_takes_colors_and_fonts_from_the_page():
+    svg = time_chart("dice", [LINE, Series(points=((1.0, 0.2),), color="class-2")], y_label="Dice", target=0.8)
     assert "var(--accent)" in svg
     assert "var(--chart-target)" in svg
     assert "font-family" not in svg
@@ -58,7 +58,7 @@ def test_the_time_axis_can_reach_beyond_the_last_point():
 
 
 def test_a_single_point_is_seen():
-    lonely = time_chart("a", [Series(points=((1.0, 0.5),), colour="class-3", style="thin")], y_label="y")
+    lonely = time_chart("a", [Series(points=((1.0, 0.5),), color="class-3", style="thin")], y_label="y")
     assert re.search(r"<use [^>]*fill: var\(--class-3\)", lonely)
 
 
@@ -91,12 +91,12 @@ def test_smoothing_keeps_a_straight_line_where_it_has_both_sides():
     assert smoothed([]) == []
 
 
-def test_stacked_layers_take_the_colours_of_the_parts_and_end_where_they_are_told(tmp_path):
+def test_stacked_layers_take_the_colors_of_the_parts_and_end_where_they_are_told(tmp_path):
     from voxelocity.report.charts import stacked_chart
 
     layers = [
-        Series(points=[(1.0, 1.0), (10.0, 1.0)], colour="part-5"),
-        Series(points=[(1.0, 1.0), (10.0, 30.0)], colour="part-other"),
+        Series(points=[(1.0, 1.0), (10.0, 1.0)], color="part-5"),
+        Series(points=[(1.0, 1.0), (10.0, 30.0)], color="part-other"),
     ]
     svg = stacked_chart("steps", layers, x_label="step", y_label="seconds", y_limit=3.0)
     assert "var(--part-5)" in svg

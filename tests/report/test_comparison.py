@@ -8,7 +8,7 @@ from matplotlib.image import imread
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.report import (
-    LabelledRun,
+    LabeledRun,
     comparison,
     comparison_verdict,
     label_run,
@@ -20,7 +20,7 @@ from voxelocity.report import (
 from voxelocity.report.summary import TimeShare
 from voxelocity.report.views import Section, Table
 
-PLAIN = LabelledRun(
+PLAIN = LabeledRun(
     label="Plain MONAI",
     seconds_to_target=240.0,
     images_per_s=40.0,
@@ -31,7 +31,7 @@ PLAIN = LabelledRun(
     machine={"cpu": "EPYC", "num_cpus": 2},
     notes=("Every epoch from the files.",),
 )
-OURS = LabelledRun(
+OURS = LabeledRun(
     label="Voxelocity",
     seconds_to_target=50.0,
     images_per_s=180.0,
@@ -61,11 +61,11 @@ def test_the_verdict_does_not_call_a_slower_run_faster():
 
 
 def test_the_verdict_of_a_run_that_never_got_there_is_a_bound():
-    never = LabelledRun(label="Plain", wall_s=600.0)
+    never = LabeledRun(label="Plain", wall_s=600.0)
     assert comparison_verdict([never, OURS], target_dice=0.85) == (
         "Voxelocity reached Dice 0.85 in 50 s, Plain did not in 10 min: more than 12 times faster."
     )
-    slow = LabelledRun(label="Slow", seconds_to_target=700.0)
+    slow = LabeledRun(label="Slow", seconds_to_target=700.0)
     assert comparison_verdict([never, slow]) == "Slow reached the target in 12 min, Plain did not in 10 min.".replace(
         "12 min", "11 min 40 s"
     )
@@ -73,7 +73,7 @@ def test_the_verdict_of_a_run_that_never_got_there_is_a_bound():
 
 
 def test_without_a_target_the_verdict_takes_the_rate():
-    a, b = LabelledRun(label="A", images_per_s=40.0), LabelledRun(label="B", images_per_s=180.0)
+    a, b = LabeledRun(label="A", images_per_s=40.0), LabeledRun(label="B", images_per_s=180.0)
     assert comparison_verdict([a, b]) == "B trained on 180 images per second, A on 40.0: 4.5 times faster."
     like = replace(b, images_per_s=41.0)
     assert comparison_verdict([a, like]) == "B trained on 41.0 images per second, A on 40.0: about as fast."
@@ -102,13 +102,13 @@ def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):
         assert phrase in text
     svg = re.search(r"<svg.*?</svg>", path.read_text(), re.DOTALL)
     assert svg is not None
-    assert all(f"var(--{colour})" in svg[0] for colour in ("baseline", "accent", "chart-target"))
+    assert all(f"var(--{color})" in svg[0] for color in ("baseline", "accent", "chart-target"))
     assert "different machines" not in text
     assert text.count("EPYC") == 1
 
 
 def test_different_machines_are_pointed_out(tmp_path):
-    other = LabelledRun(label="Other", wall_s=1.0, machine={"cpu": "Xeon", "num_cpus": 2})
+    other = LabeledRun(label="Other", wall_s=1.0, machine={"cpu": "Xeon", "num_cpus": 2})
     text = words(render_comparison([PLAIN, other], tmp_path / "c.html", "t"))
     assert "The runs were made on different machines (cpu: EPYC, Xeon)" in text
     assert text.count("EPYC") == 2
@@ -116,27 +116,27 @@ def test_different_machines_are_pointed_out(tmp_path):
 
 def test_text_from_runs_is_escaped(tmp_path):
     evil = "<script>alert(1)</script>"
-    run = LabelledRun(label=evil, wall_s=1.0, settings={evil: evil}, machine={"cpu": evil}, notes=(evil,))
+    run = LabeledRun(label=evil, wall_s=1.0, settings={evil: evil}, machine={"cpu": evil}, notes=(evil,))
     path = render_comparison([PLAIN, run], tmp_path / "c.html", evil, summary=evil, command=evil)
     assert "<script" not in path.read_text()
     assert path.read_text().count("&lt;script&gt;") > 8
 
 
 def test_three_runs_have_lines_of_their_own(tmp_path):
-    third = LabelledRun(label="Third", dice_history=((30.0, 0.5), (80.0, 0.86)), seconds_to_target=80.0)
+    third = LabeledRun(label="Third", dice_history=((30.0, 0.5), (80.0, 0.86)), seconds_to_target=80.0)
     text = render_comparison([PLAIN, third, OURS], tmp_path / "c.html", "t", target_dice=0.85).read_text()
     svg = text[text.index("<svg") : text.index("</svg>")]
-    assert all(f"var(--{colour})" in svg for colour in ("baseline", "class-1", "accent"))
+    assert all(f"var(--{color})" in svg for color in ("baseline", "class-1", "accent"))
 
 
 def test_several_trainings_a_side_have_a_curve_of_how_many_had_reached_the_target(tmp_path):
-    peer = median_run([LabelledRun(label="peer", seconds_to_target=seconds) for seconds in (60.0, 80.0, 70.0)])
-    ours = median_run([LabelledRun(label="ours", seconds_to_target=seconds) for seconds in (30.0, None, 40.0)])
+    peer = median_run([LabeledRun(label="peer", seconds_to_target=seconds) for seconds in (60.0, 80.0, 70.0)])
+    ours = median_run([LabeledRun(label="ours", seconds_to_target=seconds) for seconds in (30.0, None, 40.0)])
     page = render_comparison([peer, ours], tmp_path / "page.html", "Seeds", target_dice=0.8).read_text()
     assert "share of trainings that had reached the target by then. peer 3 of 3; ours 2 of 3." in page
     alone = render_comparison([replace(peer, each_to_target=()), ours], tmp_path / "alone.html", "Seeds").read_text()
     assert "reached the target by then. ours 2 of 3." in alone
-    single = [LabelledRun(label=label, seconds_to_target=1.0, each_to_target=(1.0,)) for label in ("a", "b")]
+    single = [LabeledRun(label=label, seconds_to_target=1.0, each_to_target=(1.0,)) for label in ("a", "b")]
     assert "had reached the target" not in render_comparison(single, tmp_path / "single.html", "One").read_text()
 
 
@@ -153,7 +153,7 @@ def test_a_share_steps_up_at_each_training_that_reached_the_target(times_s, poin
 
 
 def test_runs_that_know_nothing_can_be_drawn(tmp_path):
-    text = words(render_comparison([LabelledRun(label="A"), LabelledRun(label="B")], tmp_path / "c.html", "t"))
+    text = words(render_comparison([LabeledRun(label="A"), LabeledRun(label="B")], tmp_path / "c.html", "t"))
     assert "The runs came without settings." in text
     assert "B and A have 0 measures in common." in text
 
@@ -255,7 +255,7 @@ def test_the_comparison_is_one_file_that_can_be_used_by_keyboard_and_read_aloud(
     assert all('role="img"' in bar and "aria-label=" in bar for bar in bars)
 
 
-def test_bars_of_two_runs_have_one_scale_and_one_colour_for_a_name(page_of_runs):
+def test_bars_of_two_runs_have_one_scale_and_one_color_for_a_name(page_of_runs):
     text = page_of_runs.read_text(encoding="utf-8")
     first, second = (
         re.findall(r'class="([\w-]+)" x="[^"]*" y="0" width="([\d.]+)%"', bar)

@@ -1,11 +1,11 @@
-from voxelocity.report import LabelledRun
+from voxelocity.report import LabeledRun
 from voxelocity.report.differences import different_machines, different_settings, machine_notices, machines_table
 
 COMMIT = "8f14e45fceea167a5a36dedd4bea2543d0c3f1a2"
 
 
 def run(label, **changes):
-    return LabelledRun(
+    return LabeledRun(
         label=label,
         settings={"data": {"patch": {"shape_voxel": [1, 2, 3]}}, "seed": 0, **changes.pop("settings", {})},
         reasons=changes.pop("reasons", {}),

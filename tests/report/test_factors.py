@@ -4,10 +4,10 @@ import pytest
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
-from voxelocity.report import LabelledRun, comparison_to_json, paired_parity, render_markdown_table
+from voxelocity.report import LabeledRun, comparison_to_json, paired_parity, render_markdown_table
 from voxelocity.report.factors import compare
 
-PLAIN = LabelledRun(
+PLAIN = LabeledRun(
     label="Plain",
     seconds_to_target=240.0,
     seconds_per_epoch=4.0,
@@ -16,7 +16,7 @@ PLAIN = LabelledRun(
     wait_share=0.62,
     dice_history=((120.0, 0.7), (240.0, 0.86)),
 )
-OURS = LabelledRun(
+OURS = LabeledRun(
     label="Ours",
     seconds_to_target=50.0,
     seconds_per_epoch=1.0,
@@ -51,7 +51,7 @@ def test_waiting_is_shown_without_a_factor():
 
 
 def test_a_first_run_that_never_got_there_gives_a_lower_bound():
-    never = LabelledRun(label="Plain", wall_s=600.0)
+    never = LabeledRun(label="Plain", wall_s=600.0)
     row = rows(never, OURS)["seconds_to_target"]
     assert row.texts == ("not in 10 min", "50 s")
     assert row.factors[0].value == pytest.approx(12.0)
@@ -59,17 +59,17 @@ def test_a_first_run_that_never_got_there_gives_a_lower_bound():
 
 
 def test_a_run_that_never_got_there_has_no_factor():
-    row = rows(PLAIN, LabelledRun(label="Ours", wall_s=600.0))["seconds_to_target"]
+    row = rows(PLAIN, LabeledRun(label="Ours", wall_s=600.0))["seconds_to_target"]
     assert row.factors[0].value is None
     assert row.factors[0].text == "n/a"
 
 
 def test_measures_that_no_run_knows_are_left_out():
-    assert list(rows(LabelledRun(label="a", wall_s=2.0), LabelledRun(label="b"))) == ["wall_s"]
+    assert list(rows(LabeledRun(label="a", wall_s=2.0), LabeledRun(label="b"))) == ["wall_s"]
 
 
 def test_three_runs_are_each_held_against_the_first():
-    third = LabelledRun(label="Third", seconds_to_target=80.0)
+    third = LabeledRun(label="Third", seconds_to_target=80.0)
     row = rows(PLAIN, OURS, third, target_dice=0.85)["seconds_to_target"]
     assert row.name == "Time to Dice 0.85"
     assert [factor.value for factor in row.factors] == [pytest.approx(4.8), pytest.approx(3.0)]
@@ -96,7 +96,7 @@ def test_the_markdown_table_has_one_row_per_measure():
 
 
 def test_a_bar_in_a_label_does_not_open_a_column():
-    text = render_markdown_table([LabelledRun(label="a|b", wall_s=1.0), LabelledRun(label="c", wall_s=1.0)])
+    text = render_markdown_table([LabeledRun(label="a|b", wall_s=1.0), LabeledRun(label="c", wall_s=1.0)])
     assert text.startswith("|  | a\\|b | c | Factor |\n")
 
 
@@ -111,19 +111,19 @@ def test_the_comparison_is_plain_data():
 
 
 def test_less_memory_is_better_and_half_of_it_is_a_factor_of_two():
-    a, b = LabelledRun(label="a", peak_host_bytes=2**32), LabelledRun(label="b", peak_host_bytes=2**31)
+    a, b = LabeledRun(label="a", peak_host_bytes=2**32), LabeledRun(label="b", peak_host_bytes=2**31)
     row = rows(a, b)["peak_host_bytes"]
     assert (row.name, row.texts) == ("Peak main memory", ("4.00 GiB", "2.00 GiB"))
     assert row.factors[0].value == 2.0
-    device = rows(LabelledRun(label="a", peak_device_bytes=2892), LabelledRun(label="b", peak_device_bytes=1829))
+    device = rows(LabeledRun(label="a", peak_device_bytes=2892), LabeledRun(label="b", peak_device_bytes=1829))
     assert device["peak_device_bytes"].factors[0].text == "1.6×"
 
 
-def test_accuracy_is_plain_data_with_its_judgements():
+def test_accuracy_is_plain_data_with_its_judgments():
     scores = [CaseScore(case_id=str(i), dice={"liver": 0.8}) for i in range(3)]
     data = comparison_to_json([PLAIN, OURS], parity=paired_parity(scores, scores), notices=("mind",))
     assert json.loads(json.dumps(data)) == data
     assert data["notices"] == ["mind"]
-    assert data["accuracy"]["overall"]["judgement"] == "same"
-    assert [row["judgement"] for row in data["accuracy"]["structures"]] == ["same", "undecided"]
+    assert data["accuracy"]["overall"]["judgment"] == "same"
+    assert [row["judgment"] for row in data["accuracy"]["structures"]] == ["same", "undecided"]
     assert comparison_to_json([PLAIN, OURS])["accuracy"] is None

@@ -127,8 +127,8 @@ def test_a_part_of_the_record_that_cannot_be_used_is_named(write, record, change
 
 
 def test_a_choice_of_another_version_is_named(write, record):
-    record["choices"][0]["colour"] = "red"
-    with pytest.raises(InputError, match=r"run\.yaml was written by another version .*colour"):
+    record["choices"][0]["color"] = "red"
+    with pytest.raises(InputError, match=r"run\.yaml was written by another version .*color"):
         read_run(write(record=record))
 
 

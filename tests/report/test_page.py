@@ -8,7 +8,7 @@ import pytest
 from matplotlib.image import imread
 
 from voxelocity.core.errors import InputError, OutputError
-from voxelocity.report import LabelledRun, read_run, render_page, verdict
+from voxelocity.report import LabeledRun, read_run, render_page, verdict
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 
@@ -156,7 +156,7 @@ def test_text_from_data_cannot_break_out(write, record, events, scores, tmp_path
     plane = np.eye(8, dtype=np.uint8)
     slices = {"0_image": plane, "0_truth": plane, "0_prediction": plane, "0_title": np.array(evil)}
     folder = write(record=record, events=events, scores=scores, slices=slices)
-    page = draw(folder, tmp_path / "r.html", baseline=LabelledRun(label=evil, wall_s=1.0))
+    page = draw(folder, tmp_path / "r.html", baseline=LabeledRun(label=evil, wall_s=1.0))
     assert not page.misnested
     assert not page.all("script", "b")
     assert page.text.count(evil) > 15
@@ -193,7 +193,7 @@ def test_a_run_stopped_before_its_first_step_claims_no_saved_state(write, events
 
 def test_factors_appear_only_beside_a_baseline(page, finished_run, tmp_path):
     assert "Compared with the baseline" not in page.words
-    baseline = LabelledRun(label="Plain", seconds_to_target=512.0)
+    baseline = LabeledRun(label="Plain", seconds_to_target=512.0)
     words = draw(finished_run, tmp_path / "r.html", baseline=baseline).words
     assert "Compared with the baseline" in words
     assert "Time to Dice 0.85 8 min 32 s 2 min 8 s 4.0×" in words
@@ -201,7 +201,7 @@ def test_factors_appear_only_beside_a_baseline(page, finished_run, tmp_path):
 
 def test_a_baseline_called_like_the_run_is_refused(finished_run, tmp_path):
     with pytest.raises(InputError, match="two runs are called alike"):
-        draw(finished_run, tmp_path / "r.html", baseline=LabelledRun(label="This run"))
+        draw(finished_run, tmp_path / "r.html", baseline=LabeledRun(label="This run"))
 
 
 def test_the_same_facts_give_the_same_bytes(text, finished_run, tmp_path):
@@ -228,7 +228,7 @@ def test_a_browser_shows_the_page_without_a_complaint(text, finished_run, browse
         assert part.std() > 0.02, "a blank stretch"
 
 
-def test_charts_and_style_sheet_agree_on_every_colour(text):
+def test_charts_and_style_sheet_agree_on_every_color(text):
     style = text[: text.index("</style>")]
     light, dark = style.split("prefers-color-scheme: dark")
     for variable in set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--swatch"}:
@@ -236,8 +236,8 @@ def test_charts_and_style_sheet_agree_on_every_colour(text):
         assert f"{variable}:" in dark, variable
 
 
-def luminance(colour):
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+def luminance(color):
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -245,10 +245,10 @@ def luminance(colour):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_and_lines_keep_the_contrast_that_wcag_asks_for(text, scheme):
     light, dark = text[: text.index("@media (max-width")].split("prefers-color-scheme: dark")
-    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
+    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light if scheme == "light" else dark))
 
     def contrast(a, b):
-        high, low = sorted((luminance(colours[a]), luminance(colours[b])), reverse=True)
+        high, low = sorted((luminance(colors[a]), luminance(colors[b])), reverse=True)
         return (high + 0.05) / (low + 0.05)
 
     words = [("ink", "page"), ("muted", "page"), ("muted", "surface"), ("accent", "page"), ("chart-ink", "page")]

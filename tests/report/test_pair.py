@@ -26,12 +26,12 @@ def pair(folders, **options):
     return pair_runs(*map(read_run, folders), **options)
 
 
-def test_two_runs_are_labelled_by_their_folders_and_paired_on_all_cases(two):
+def test_two_runs_are_labeled_by_their_folders_and_paired_on_all_cases(two):
     found = pair(two)
     assert [run.label for run in found.runs] == ["before", "after"]
     assert (found.target_dice, found.target_reason) == (0.85, "the target of both runs")
     assert found.parity.num_cases == 42
-    assert found.parity.overall.judgement == "same"
+    assert found.parity.overall.judgment == "same"
     assert found.notices == ()
 
 
@@ -140,8 +140,8 @@ def test_the_margin_decides(two, write, record, events, scores):
     for index, score in enumerate(other):
         score["dice"] = {name: dice - 0.02 - 0.001 * (index % 2) for name, dice in score["dice"].items()}
     folders = [two[0], write(record=record, events=events, scores=other)]
-    assert pair(folders).parity.overall.judgement == "different"
-    assert pair(folders, margin_dice=0.03).parity.overall.judgement == "same"
+    assert pair(folders).parity.overall.judgment == "different"
+    assert pair(folders, margin_dice=0.03).parity.overall.judgment == "same"
 
 
 def test_labels_take_in_as_many_parents_as_tell_the_folders_apart(tmp_path):

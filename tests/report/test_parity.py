@@ -30,7 +30,7 @@ def test_one_value_has_no_interval_and_equal_values_have_one_without_width():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "judgement"),
+    ("low", "high", "judgment"),
     [
         (-0.01, 0.01, "same"),
         (0.001, 0.009, "same"),
@@ -42,8 +42,8 @@ def test_one_value_has_no_interval_and_equal_values_have_one_without_width():
         (None, None, "undecided"),
     ],
 )
-def test_only_an_interval_within_the_margin_is_the_same_and_only_one_beyond_is_different(low, high, judgement):
-    assert difference(low, high).judgement == judgement
+def test_only_an_interval_within_the_margin_is_the_same_and_only_one_beyond_is_different(low, high, judgment):
+    assert difference(low, high).judgment == judgment
 
 
 def test_cases_are_paired_by_their_ids_whatever_their_order():
@@ -66,7 +66,7 @@ def test_each_structure_is_compared_in_both_measures_and_what_is_not_there_is_no
     assert rows["liver", "hd95_mm"].difference == pytest.approx(-0.5)
     tumour = rows["tumour", "hd95_mm"]
     assert (tumour.n, tumour.num_unpaired, tumour.first, tumour.second) == (1, 1, 9.0, 7.0)
-    assert (tumour.low, tumour.judgement, tumour.margin) == (None, "undecided", 2.0)
+    assert (tumour.low, tumour.judgment, tumour.margin) == (None, "undecided", 2.0)
     assert parity.overall.name == FOREGROUND
     assert parity.overall.first == pytest.approx((0.35 + 0.55) / 2)
     assert [row.name for row in parity.of("dice")] == ["liver", "tumour"]
@@ -76,7 +76,7 @@ def test_a_structure_that_no_pair_has_is_told_without_figures():
     first = [score("a", 0.5, liver=None), score("b", 0.7, liver=1.0)]
     parity = paired_parity(first, [score("a", 0.5, liver=1.0), score("b", 0.7, liver=None)])
     (row,) = parity.of("hd95_mm")
-    assert (row.n, row.num_unpaired, row.difference, row.judgement) == (0, 2, None, "undecided")
+    assert (row.n, row.num_unpaired, row.difference, row.judgment) == (0, 2, None, "undecided")
 
 
 dice = st.floats(0.0, 1.0)
@@ -90,7 +90,7 @@ def test_turning_the_trainings_round_turns_the_difference_round(pairs):
     assert one.difference == pytest.approx(-other.difference)
     assert (one.low, one.high) == (pytest.approx(-other.high), pytest.approx(-other.low))
     assert one.low <= one.difference <= one.high
-    assert one.judgement == other.judgement
+    assert one.judgment == other.judgment
 
 
 def trained(*dice, hd95_mm=2.0):
@@ -114,8 +114,8 @@ def test_several_trainings_are_compared_over_trainings_and_not_over_their_cases(
 def test_seeds_that_differ_are_not_taken_for_sure_because_their_cases_agree():
     first = [trained(0.5, 0.5, 0.5), trained(0.5, 0.5, 0.5)]
     second = [trained(0.46, 0.46, 0.46), trained(0.53, 0.53, 0.53)]
-    assert [paired_parity(a, b).overall.judgement for a, b in zip(first, second, strict=True)] == ["different"] * 2
-    assert paired_trainings(first, second).overall.judgement == "undecided"
+    assert [paired_parity(a, b).overall.judgment for a, b in zip(first, second, strict=True)] == ["different"] * 2
+    assert paired_trainings(first, second).overall.judgment == "undecided"
 
 
 def test_a_training_that_lacks_a_distance_makes_no_pair_of_it():

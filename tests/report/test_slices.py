@@ -4,7 +4,7 @@ import io
 import numpy as np
 from matplotlib.image import imread
 
-from voxelocity.report.palette import class_colour
+from voxelocity.report.palette import class_color
 from voxelocity.report.slices import overlay, png_data_uri
 
 
@@ -15,27 +15,27 @@ def test_a_slice_without_classes_stays_grey():
     assert (drawn == image[..., None]).all()
 
 
-def test_a_class_is_outlined_in_its_colour_and_filled_lightly():
+def test_a_class_is_outlined_in_its_color_and_filled_lightly():
     image = np.full((400, 400), 100, np.uint8)
     classes = np.zeros_like(image)
     classes[100:200, 100:200] = 2
     drawn = overlay(image, classes)
-    colour = np.array(class_colour(2))
-    assert (drawn[100, 150] == colour).all()
-    assert (drawn[150, 199] == colour).all()
+    color = np.array(class_color(2))
+    assert (drawn[100, 150] == color).all()
+    assert (drawn[150, 199] == color).all()
     assert (drawn[99, 150] == 100).all()
     inside = drawn[150, 150].astype(int)
-    assert (abs(inside - 100) < abs(colour - 100)).all()
+    assert (abs(inside - 100) < abs(color - 100)).all()
     assert (inside != 100).any()
 
 
-def test_neighbouring_classes_are_both_outlined_where_they_meet():
+def test_neighboring_classes_are_both_outlined_where_they_meet():
     classes = np.ones((400, 400), np.uint8)
     classes[:, 200:] = 3
     drawn = overlay(np.zeros_like(classes), classes)
-    assert (drawn[50, 199] == class_colour(1)).all()
-    assert (drawn[50, 200] == class_colour(3)).all()
-    assert not (drawn[50, 100] == class_colour(1)).all()
+    assert (drawn[50, 199] == class_color(1)).all()
+    assert (drawn[50, 200] == class_color(3)).all()
+    assert not (drawn[50, 100] == class_color(1)).all()
 
 
 def test_a_small_slice_is_enlarged_by_whole_voxels():

@@ -174,7 +174,7 @@ def test_parts_of_the_steps_have_plain_names_and_the_waiting_is_the_devices(writ
         "copy": pytest.approx(0.05),
         "forward": pytest.approx(0.3),
         "backward": pytest.approx(0.5),
-        "optimiser": pytest.approx(0.05),
+        "optimizer": pytest.approx(0.05),
     }
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.report import (
-    LabelledRun,
+    LabeledRun,
     PairedRuns,
     accuracy_table,
     comparison_summary,
@@ -40,8 +40,8 @@ SCORES = [
     for i in range(8)
 ]
 RUNS = [
-    LabelledRun(label="Plain [x]", seconds_to_target=240.0, wall_s=250.0, images_per_s=40.0),
-    LabelledRun(label="Ours", seconds_to_target=50.0, wall_s=60.0, images_per_s=180.0),
+    LabeledRun(label="Plain [x]", seconds_to_target=240.0, wall_s=250.0, images_per_s=40.0),
+    LabeledRun(label="Ours", seconds_to_target=50.0, wall_s=60.0, images_per_s=180.0),
 ]
 
 PAIR = PairedRuns(
@@ -78,12 +78,12 @@ def test_nothing_is_wider_than_the_terminal_and_nothing_is_cut_off(everything, w
         assert "…" not in text
 
 
-def test_no_escape_codes_in_a_pipe_and_no_colours_with_no_color(everything, monkeypatch):
+def test_no_escape_codes_in_a_pipe_and_no_colors_with_no_color(everything, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     for renderable in everything:
         assert "\x1b" not in shown(renderable, width=80)
-        colourless = shown(renderable, width=80, force_terminal=True, no_color=True)
-        assert not any(f"\x1b[{colour}m" in colourless for colour in range(30, 38))
+        colorless = shown(renderable, width=80, force_terminal=True, no_color=True)
+        assert not any(f"\x1b[{color}m" in colorless for color in range(30, 38))
 
 
 def test_the_words_do_not_depend_on_the_terminal(everything):

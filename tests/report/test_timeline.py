@@ -8,7 +8,7 @@ from voxelocity.report.timeline import Band, Line, Stretch, Timeline, timeline_s
 
 
 def chart(*values, stretches=(), **fields):
-    line = Line(name="a", colour="accent", points=[(float(i), value) for i, value in enumerate(values)])
+    line = Line(name="a", color="accent", points=[(float(i), value) for i, value in enumerate(values)])
     described = {"key": "cpu", "title": "CPU", "y_label": "busy (%)", "until_s": 300.0, "lines": [line], **fields}
     return timeline_svg(Timeline(**described), stretches)
 
@@ -19,9 +19,9 @@ def drawn_points(svg):
     return [part.count("L") + 1 for part in path.split("M")[1:]]
 
 
-def test_a_chart_takes_its_colours_from_the_page_and_is_one_element():
-    band = Band(name="spread", colour="class-2", points=[(0.0, 1.0, 2.0), (1.0, 1.0, 3.0)])
-    svg = chart(1.0, 2.0, bands=[band], limit=5.0, stretches=[Stretch(name="t", colour="part-3", start_s=0, stop_s=60)])
+def test_a_chart_takes_its_colors_from_the_page_and_is_one_element():
+    band = Band(name="spread", color="class-2", points=[(0.0, 1.0, 2.0), (1.0, 1.0, 3.0)])
+    svg = chart(1.0, 2.0, bands=[band], limit=5.0, stretches=[Stretch(name="t", color="part-3", start_s=0, stop_s=60)])
     root = ET.fromstring(svg)
     assert root.tag == "svg"
     for variable in ("accent", "class-2", "part-3", "chart-target", "chart-ink"):
@@ -40,8 +40,8 @@ def test_a_point_between_two_gaps_is_marked():
     assert len(re.findall(r"<use [^>]*fill: var\(--accent\)", lonely)) == 1
 
 
-def test_a_given_colour_of_a_stretch_is_used_as_it_is():
-    assert "#cc3366" in chart(1.0, 2.0, stretches=[Stretch(name="t", colour="#cc3366", start_s=0.0, stop_s=9.0)])
+def test_a_given_color_of_a_stretch_is_used_as_it_is():
+    assert "#cc3366" in chart(1.0, 2.0, stretches=[Stretch(name="t", color="#cc3366", start_s=0.0, stop_s=9.0)])
 
 
 def test_charts_of_one_record_have_their_axes_at_one_place():
@@ -62,6 +62,6 @@ def test_the_same_description_gives_the_same_text():
     assert chart(1.0, 2.0) == chart(1.0, 2.0)
 
 
-@pytest.mark.parametrize("lines", [[], [Line(name="a", colour="accent", points=[])]])
+@pytest.mark.parametrize("lines", [[], [Line(name="a", color="accent", points=[])]])
 def test_a_chart_without_points_can_be_drawn(lines):
     assert "<svg" in chart(lines=lines)

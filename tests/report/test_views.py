@@ -27,7 +27,7 @@ def test_the_largest_part_leads_and_the_remainder_is_grey():
     assert parts[-1].start + parts[-1].width == pytest.approx(100.0)
 
 
-def test_no_two_neighbours_share_a_colour_however_many_there_are():
+def test_no_two_neighbors_share_a_color_however_many_there_are():
     shares = [TimeShare(name=str(i), seconds=1.0, share=1 / 30) for i in range(30)]
     styles = [part.style for part in bar_parts(shares)]
     assert all(a != b for a, b in itertools.pairwise(styles))
@@ -58,7 +58,7 @@ def part(name, seconds):
     return TimeShare(name=name, seconds=seconds, share=seconds / 10.0)
 
 
-def test_bars_side_by_side_share_scale_and_colours_and_the_remainder_comes_last():
+def test_bars_side_by_side_share_scale_and_colors_and_the_remainder_comes_last():
     view = side_by_side(
         "Time",
         {

@@ -84,7 +84,7 @@ def test_a_first_window_of_background_alone_is_told(run_on, tiny_msd, tmp_path):
     _, shown = run_on({"data.cache.tier": "rotating", "data.cache.num_cases": 2}, data)
     assert (
         f"warning: train: none of the first 2 labels of {data} that the rotating cache holds has anything but "
-        "background, so nothing is learnt before others replace them; are these the right label files?"
+        "background, so nothing is learned before others replace them; are these the right label files?"
     ) in shown
 
 

@@ -102,7 +102,7 @@ def test_every_second_of_a_run_has_a_name(run_in, clock, tmp_path):
 def test_every_second_of_the_steps_has_a_name(run_in, tmp_path):
     run_in(tmp_path / "run")
     facts = read_run(tmp_path / "run")
-    expected = {"waiting for data": 1.5, "forward": 6.0, "backward": 12.0, "optimiser": 0.75}
+    expected = {"waiting for data": 1.5, "forward": 6.0, "backward": 12.0, "optimizer": 0.75}
     assert seconds(part_shares(facts)) == expected
     assert throughput(facts).wait_share == pytest.approx(1.5 / sum(expected.values()))
 

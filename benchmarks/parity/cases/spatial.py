@@ -11,8 +11,8 @@ import numpy as np
 from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 TOLERANCE = 3e-5
-"""A place is a float32 number: off by up to 2e-5 voxels where a side has 320, and neighbours in these images, which are
-white noise, differ by as much as the whole range. MONAI also sums neighbours in another order, or in float64."""
+"""A place is a float32 number: off by up to 2e-5 voxels where a side has 320, and neighbors in these images, which are
+white noise, differ by as much as the whole range. MONAI also sums neighbors in another order, or in float64."""
 Make = Callable[[int], Item]
 _MODE = ("bilinear", "nearest")
 _TURNS = {"rotate_range": (0.4, 0.4, 0.4), "scale_range": (0.2, 0.2, 0.2)}

@@ -245,7 +245,7 @@ def _bytes_per_voxel(scenario: Cache, refs: Sequence[VolumeRef], place: Path) ->
 
         per_voxel = monai_side.cached_bytes(refs, kind, indices=indices) / num_voxels
         sides.append(Side(name=name, once=_constant(per_voxel)))
-    title, note = f"bytes a cached voxel takes, {scenario.shared.words}", "image, label and where to centre patches"
+    title, note = f"bytes a cached voxel takes, {scenario.shared.words}", "image, label and where to center patches"
     return compare(title, "bytes", "smaller", sides, repeats=1, warmup=0, note=note)
 
 

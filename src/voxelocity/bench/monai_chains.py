@@ -265,5 +265,5 @@ def _memory(scenario: MonaiChains, refs: Sequence[VolumeRef]) -> Comparison:
         ],
         repeats=scenario.repeats_of_memory,
         warmup=0,
-        note="image, label and the voxels to centre patches on; growth of a fresh process after a first, tiny data set",
+        note="image, label and the voxels to center patches on; growth of a fresh process after a first, tiny data set",
     )

@@ -125,7 +125,7 @@ def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int
     Args:
         refs: the cases.
         kind: of the phantoms.
-        indices: whether it keeps the voxels on which `RandCropByPosNegLabeld` centres patches, as MONAI's fast
+        indices: whether it keeps the voxels on which `RandCropByPosNegLabeld` centers patches, as MONAI's fast
             training guide advises.
     """
     extra = [FgBgToIndicesd(keys="label", image_key="image")] if indices else []

@@ -25,7 +25,7 @@ Kind = Literal["ct", "mr"]
 _VERSION = 1
 """Raised whenever the voxels of a phantom change: older files are then not used."""
 _AIR_HU, _PADDING_HU, _FAT_HU = -1000.0, -1024.0, -90.0
-# Per organ: centre and half axes as a share of the volume's sides, Hounsfield units.
+# Per organ: center and half axes as a share of the volume's sides, Hounsfield units.
 _ORGANS = (
     ((0.36, 0.48, 0.60), (0.16, 0.17, 0.34), 110.0),
     ((0.68, 0.58, 0.62), (0.07, 0.10, 0.22), 120.0),
@@ -120,7 +120,7 @@ def draw(phantoms: PhantomSet, index: int) -> tuple[Array, npt.NDArray[np.uint8]
     draw_slice = _draw_ct_slice if phantoms.kind == "ct" else _draw_mr_slice
     rng = np.random.default_rng([_VERSION, index])
     shift = rng.uniform(-0.03, 0.03, size=3)
-    # Places of the voxel centres, as a share of each side.
+    # Places of the voxel centers, as a share of each side.
     at_x, at_y, at_z = ((np.arange(n) + 0.5) / n - offset for n, offset in zip((x, y, z), shift, strict=True))
     for plane in range(z):
         draw_slice(image[..., plane], label[..., plane], at_x[:, None], at_y[None, :], float(at_z[plane]), rng)
@@ -133,11 +133,11 @@ def _draw_ct_slice(image: Array, label: Array, x: Array, y: Array, z: float, rng
     body = ((x - 0.5) / 0.42) ** 2 + ((y - 0.52) / 0.33) ** 2
     hu[body < girth] = _FAT_HU
     hu[body < 0.86 * girth] = 50.0
-    for index, (centre, half, value) in enumerate(_ORGANS, start=1):
-        inside = _ellipse(x, y, z, centre, half)
+    for index, (center, half, value) in enumerate(_ORGANS, start=1):
+        inside = _ellipse(x, y, z, center, half)
         label[inside] = index
         hu[inside] = value
-    # Slow changes within tissue, and noise that neighbours along x share, as reconstruction kernels leave it.
+    # Slow changes within tissue, and noise that neighbors along x share, as reconstruction kernels leave it.
     hu += 12.0 * np.sin(9.0 * x + 5.0 * z) * np.cos(11.0 * y)
     noise = rng.standard_normal(hu.shape, dtype=np.float32)
     noise[1:] += noise[:-1]
@@ -159,10 +159,10 @@ def _draw_mr_slice(image: Array, label: Array, x: Array, y: Array, z: float, rng
 
 
 def _ellipse(
-    x: Array, y: Array, z: float, centre: tuple[float, float, float], half: tuple[float, float, float]
+    x: Array, y: Array, z: float, center: tuple[float, float, float], half: tuple[float, float, float]
 ) -> npt.NDArray[np.bool_]:
     inside: npt.NDArray[np.bool_] = (
-        ((x - centre[0]) / half[0]) ** 2 + ((y - centre[1]) / half[1]) ** 2 + ((z - centre[2]) / half[2]) ** 2
+        ((x - center[0]) / half[0]) ** 2 + ((y - center[1]) / half[1]) ** 2 + ((z - center[2]) / half[2]) ** 2
     ) < 1.0
     return inside
 

@@ -28,7 +28,7 @@ class Places:
     data: Path | None = None
 
     def hippocampus(self) -> tuple[VolumeRef, ...]:
-        """The labelled cases of MSD's hippocampus set; none where it is not there."""
+        """The labeled cases of MSD's hippocampus set; none where it is not there."""
         folder = None if self.data is None else self.data / "hippocampus"
         if folder is None or not folder.is_dir():
             return ()
@@ -43,7 +43,7 @@ class Places:
 
 
 def real_data(given: Path | None) -> Path | None:
-    """The folder of real scans: the one given, $VOXELOCITY_DATA, or the checkout's neighbour `shared/data`, if any.
+    """The folder of real scans: the one given, $VOXELOCITY_DATA, or the checkout's neighbor `shared/data`, if any.
 
     Raises:
         InputError: the folder that was given or named is not there.

@@ -144,7 +144,7 @@ def run_scenario(
         quick: in seconds on tiny volumes; its figures mean nothing.
         on_comparison: told each comparison when it is done.
         work: where phantoms are kept for the next time; below the system's temporary folder if not given.
-        data: folder of real scans; $VOXELOCITY_DATA or the checkout's neighbour `shared/data` if not given, and none
+        data: folder of real scans; $VOXELOCITY_DATA or the checkout's neighbor `shared/data` if not given, and none
             where that does not exist.
 
     Raises:

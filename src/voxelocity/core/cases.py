@@ -57,10 +57,10 @@ class Cases:
 
     def __repr__(self) -> str:
         """What the data set is, in one line."""
-        num_labelled = sum(ref.label is not None for ref in self.refs)
+        num_labeled = sum(ref.label is not None for ref in self.refs)
         classes = ", ".join(name for name in self.class_names[1:]) or "not declared"
         return (
-            f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labelled} labelled; "
+            f"Cases({self.name!r}, {self.layout}: {len(self.refs)} cases, {num_labeled} labeled; "
             f"channels: {', '.join(self.channels)}; classes: {classes}; {str(self.root)!r})"
         )
 
@@ -100,27 +100,27 @@ class Cases:
         return replace(self, refs=self.split(fold).training)
 
     def split(self, fold: Fold) -> Split:
-        """The labelled cases, divided by `fold`; "all" trains and validates on every case and says so.
+        """The labeled cases, divided by `fold`; "all" trains and validates on every case and says so.
 
         Raises:
-            DatasetError: there are no labelled cases, or the fold holds no case to validate or to train on.
+            DatasetError: there are no labeled cases, or the fold holds no case to validate or to train on.
         """
-        labelled = tuple(ref for ref in self.refs if ref.label is not None)
-        if not labelled:
+        labeled = tuple(ref for ref in self.refs if ref.label is not None)
+        if not labeled:
             raise DatasetError(f"source: {self.root}: no case has a label, so nothing can be trained; add labels")
         if fold == "all":
-            return Split(training=labelled, validation=labelled, held_out=False)
-        validation = tuple(ref for ref in labelled if ref.fold == fold)
-        training = tuple(ref for ref in labelled if ref.fold != fold)
-        known = sorted({ref.fold for ref in labelled if ref.fold is not None})
+            return Split(training=labeled, validation=labeled, held_out=False)
+        validation = tuple(ref for ref in labeled if ref.fold == fold)
+        training = tuple(ref for ref in labeled if ref.fold != fold)
+        known = sorted({ref.fold for ref in labeled if ref.fold is not None})
         if not validation:
             raise DatasetError(
-                f"source: {self.root}: fold {fold} holds zero of the {len(labelled)} labelled cases; "
+                f"source: {self.root}: fold {fold} holds zero of the {len(labeled)} labeled cases; "
                 f"folds with cases: {known or 'none'}; choose one of them or --fold all"
             )
         if not training:
             raise DatasetError(
-                f"source: {self.root}: fold {fold} holds all {len(labelled)} labelled cases, none is left to train on; "
+                f"source: {self.root}: fold {fold} holds all {len(labeled)} labeled cases, none is left to train on; "
                 "choose --fold all to train and validate on the same cases"
             )
         return Split(training=training, validation=validation, held_out=True)

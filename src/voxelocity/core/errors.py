@@ -88,7 +88,7 @@ class NonFiniteLossError(VoxelocityError):
 
     Attributes:
         case_ids: the cases whose patches made up the batch.
-        step: the optimiser step, counted from 0.
+        step: the optimizer step, counted from 0.
     """
 
     def __init__(self, message: str, *, case_ids: Sequence[str], step: int) -> None:

@@ -96,7 +96,7 @@ def fused_multiply_add() -> Any:
 
 @functools.cache
 def pair_copier() -> Any:
-    """A function for kernels: `copy(source, place, target, row, k)` copies two neighbours by one load and one store.
+    """A function for kernels: `copy(source, place, target, row, k)` copies two neighbors by one load and one store.
 
     Elements `place` and `place + 1` of a flat `source` become elements `2 * k` and `2 * k + 1` of row `row` of
     `target`, a C-contiguous array of two axes and the same dtype. Indices are not checked and never negative. A source

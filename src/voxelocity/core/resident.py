@@ -22,7 +22,7 @@ class ResidentBox:
         dtype: of the image, NumPy's name.
         shape: of the box.
         image_offset: of voxel (0, 0, 0) of channel 0.
-        image_steps: between neighbours along (c, x, y, z).
+        image_steps: between neighbors along (c, x, y, z).
         label_offset: of voxel (0, 0, 0).
         label_steps: along (x, y, z).
     """

@@ -41,7 +41,7 @@ class VolumeRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A regular grid in space: voxels along (x, y, z), and the affine that takes a voxel index to RAS+ millimetres."""
+    """A regular grid in space: voxels along (x, y, z), and the affine that takes a voxel index to RAS+ millimeters."""
 
     shape: Index3
     affine: Affine

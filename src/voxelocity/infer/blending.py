@@ -22,7 +22,7 @@ def importance(
 
     Args:
         shape: voxels of a window on each axis.
-        blend: falling from the centre to the edges, or 1 everywhere.
+        blend: falling from the center to the edges, or 1 everywhere.
         sigma_scale: standard deviation of the Gaussian as a share of the window's edge, of every axis or of each.
         device: where the weights will be.
     """

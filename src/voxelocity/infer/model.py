@@ -47,7 +47,7 @@ class TrainedOn(Config):
     intensity: tuple[_Range, ...]
     """Of each channel: lowest and highest of all voxels."""
     foreground_median: tuple[float, ...]
-    """Of each channel: median inside the labelled structures."""
+    """Of each channel: median inside the labeled structures."""
 
 
 class ModelSpec(Config):

@@ -42,7 +42,7 @@ class WindowConfig(Config):
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
     """Share of a window that the next one covers again, on each axis."""
     blend: Blend = "gaussian"
-    """Weight of a window's voxels: falling from the centre to the edges, or the same everywhere."""
+    """Weight of a window's voxels: falling from the center to the edges, or the same everywhere."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
     batch_size: int = Field(default=1, ge=1, le=4096)
@@ -95,9 +95,9 @@ def stitch_volumes(
     swapped_classes: Sequence[int] = (),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Iterator[Stitched]:
-    """The blended logits of each volume, in order; windows of neighbouring small volumes share forward passes.
+    """The blended logits of each volume, in order; windows of neighboring small volumes share forward passes.
 
-    The result of a volume does not depend on its neighbours (beyond rounding, about 1e-6). Images are taken as they are
+    The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken as they are
     needed, so they may be loaded lazily. Nothing waits for the device. Of a volume of many windows, the device holds
     the image and the sum of its logits, 4 * (c + k) bytes a voxel; where that is too much, main memory holds the sum.
 

@@ -83,7 +83,7 @@ def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
     """
     scores = list(scores)
     if not scores:
-        raise DatasetError("metrics: there is no score to summarise; the validation set needs at least one case")
+        raise DatasetError("metrics: there is no score to summarize; the validation set needs at least one case")
     names = list(scores[0].dice)
     dice = {name: _mean(score.dice[name] for score in scores) for name in names}
     measured = {name: [mm for score in scores if (mm := score.hd95_mm.get(name)) is not None] for name in names}

@@ -1,6 +1,6 @@
-"""Distances between the surfaces of two segmentations, in millimetres.
+"""Distances between the surfaces of two segmentations, in millimeters.
 
-A surface is the voxels of a class with a neighbour (of six) outside it; beyond the volume counts as outside. The same
+A surface is the voxels of a class with a neighbor (of six) outside it; beyond the volume counts as outside. The same
 definition as in MONAI, to whose numbers these are tested. SciPy is imported only to measure one: that takes 0.4 s.
 """
 
@@ -44,7 +44,7 @@ def surface_distances(
 
     It is the greater of the 95th percentiles of the two directed distances, from each surface to the other. Costs
     about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. Of a surface of more than 20,000
-    voxels and four times the other's, such as the noise of a network that has learnt nothing, every n-th voxel is
+    voxels and four times the other's, such as the noise of a network that has learned nothing, every n-th voxel is
     measured, which bounds the cost.
 
     Args:
@@ -100,7 +100,7 @@ def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) ->
 
 
 def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Voxels whose six neighbours are inside too: `scipy.ndimage.binary_erosion` in a fifth of its time."""
+    """Voxels whose six neighbors are inside too: `scipy.ndimage.binary_erosion` in a fifth of its time."""
     eroded = inside.copy()
     for axis in range(inside.ndim):
         before, after = np.moveaxis(eroded, axis, 0), np.moveaxis(inside, axis, 0)

@@ -27,7 +27,7 @@ def live_lines(
         title: names what runs.
         width: columns of the terminal; what does not fit is cut.
         max_lines: GPUs beyond it are counted in its last line.
-        has_color: whether bars carry colour.
+        has_color: whether bars carry color.
         is_ascii: whether the terminal takes nothing but ASCII.
     """
     rows = [_head(sample, title, is_ascii)]

@@ -19,7 +19,7 @@ from voxelocity.core.whole_file import put_in_place
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
-Labelled = tuple[Mapping[str, str], float | None]
+Labeled = tuple[Mapping[str, str], float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Gauge:
         assert self.name.endswith(f"_{self.unit}" if self.unit else ""), f"{self.name} ends in its unit {self.unit}"
 
 
-def exposition(gauges: Iterable[tuple[Gauge, Sequence[Labelled]]]) -> str:
+def exposition(gauges: Iterable[tuple[Gauge, Sequence[Labeled]]]) -> str:
     """The text of all gauges with their values. What is None or not finite is left out, and so is an empty gauge."""
     lines: list[str] = []
     for gauge, values in gauges:

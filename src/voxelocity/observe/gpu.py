@@ -183,7 +183,7 @@ class _Device:
 
     def sample(self, pids: Collection[int]) -> GpuSample:
         constant = self._nvml.constant
-        busy = self._own.ask("utilisation", ("nvmlDeviceGetUtilizationRates",))
+        busy = self._own.ask("utilization", ("nvmlDeviceGetUtilizationRates",))
         memory = self._own.ask(
             "memory figures",
             # The second version does not count as used what the driver keeps for itself.

@@ -1,4 +1,4 @@
-"""What the machine lets this process use: cores, memory, disk. Limits of containers and schedulers are honoured.
+"""What the machine lets this process use: cores, memory, disk. Limits of containers and schedulers are honored.
 
 Control groups are read from files, version 2 and version 1; a limit that cannot be read is taken as none.
 """

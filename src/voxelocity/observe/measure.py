@@ -33,7 +33,7 @@ def measure(
     """How long `function` takes, called in a row in this thread.
 
     Args:
-        function: must return only when its work is done; with an accelerator, let it end by synchronising.
+        function: must return only when its work is done; with an accelerator, let it end by synchronizing.
         repeats: timed calls, at least 1.
         warmup: calls before them that are not timed.
         clock: tells seconds.

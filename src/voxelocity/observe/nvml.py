@@ -13,7 +13,7 @@ from typing import Any
 # Codes of nvml.h. Refused with one of the first, a question will be refused as long as the program runs: invalid
 # argument, not supported, no permission, not found, no such function, other version, deprecated.
 _FINAL = {2, 3, 4, 6, 13, 25, 26}
-# Uninitialised (by someone else in this process), lost, reset required, no such GPU.
+# Uninitialized (by someone else in this process), lost, reset required, no such GPU.
 _LOST = {1, 15, 16, 28}
 
 
@@ -34,7 +34,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The library, initialised; `close` ends what was begun, once.
+    """The library, initialized; `close` ends what was begun, once.
 
     Args:
         load: gives the module `pynvml` or what has its functions.

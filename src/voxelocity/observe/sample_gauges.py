@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from voxelocity.observe.exposition import Gauge, Labelled
+from voxelocity.observe.exposition import Gauge, Labeled
 from voxelocity.observe.samples import GpuSample, Sample
 
 
@@ -69,7 +69,7 @@ def sample_gauges() -> tuple[Gauge, ...]:
     return (_CORES, *(asked.gauge for asked in (*_HOST, *_GPU)), _THROTTLED)
 
 
-def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labelled]]]:
+def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:
     """Each gauge with its values; what could not be asked is None.
 
     Args:
@@ -79,7 +79,7 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
     """
     shared = dict(labels)
     host = sample.host
-    values: list[tuple[Gauge, list[Labelled]]] = [
+    values: list[tuple[Gauge, list[Labeled]]] = [
         (_CORES, [({**shared, "core": str(core)}, share) for core, share in enumerate(host.core_shares)])
     ]
     values += [(asked.gauge, [(shared, _scaled(getattr(host, asked.field), asked.scale))]) for asked in _HOST]
@@ -88,9 +88,7 @@ def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge
         (asked.gauge, [(own, _scaled(getattr(gpu, asked.field), asked.scale)) for own, gpu in devices])
         for asked in _GPU
     ]
-    reasons: list[Labelled] = [
-        ({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons
-    ]
+    reasons: list[Labeled] = [({**own, "reason": reason}, 1) for own, gpu in devices for reason in gpu.throttle_reasons]
     return [*values, (_THROTTLED, reasons)]
 
 

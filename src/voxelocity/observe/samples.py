@@ -11,7 +11,7 @@ class GpuSample:
 
     Attributes:
         index: of the device; `slice` is the number of its slice, None for the whole.
-        busy_share: time in which a kernel ran (what NVML calls utilisation), 0 to 1.
+        busy_share: time in which a kernel ran (what NVML calls utilization), 0 to 1.
         memory_busy_share: time in which its memory was read or written, 0 to 1.
         program_memory_bytes: of the watched program's processes.
         num_other_processes: programs on the device that are not the watched one.

@@ -1,4 +1,4 @@
-"""Samples of days in bounded memory: when there are many, neighbours become one."""
+"""Samples of days in bounded memory: when there are many, neighbors become one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GPU_NAMES = [
 class ThinnedSamples:
     """Keeps at most `max_samples` samples, evenly over all the time there was.
 
-    When they are `max_samples`, each two neighbours are merged into one and every later sample covers twice as many
+    When they are `max_samples`, each two neighbors are merged into one and every later sample covers twice as many
     periods, and so on: after n days all samples are equally long, and the highest memory ever seen is still there.
     Not thread-safe.
 

@@ -37,7 +37,7 @@ _SMALL_CASE_BYTES = 2**20
 # Below, a network would learn from a handful of cases at a time.
 _USEFUL_CASES = 16
 _REPLACE_RATE = 0.1
-# Of the device's free memory. The batch is planned at 0.6 of it (`settle_batch`); weights, the optimiser's state, the
+# Of the device's free memory. The batch is planned at 0.6 of it (`settle_batch`); weights, the optimizer's state, the
 # workspaces of cuDNN and fragments get the 0.15 between.
 _DEVICE_SHARE = 0.25
 # Cases differ in size, and their estimate is that of the median.

@@ -27,7 +27,7 @@ class TrainConfig(Config):
     """How long to train, and when to look, save and stop."""
 
     steps: int = Field(ge=0, le=10_000_000)
-    """Optimiser steps of the whole run; 0 lets the time budget decide."""
+    """Optimizer steps of the whole run; 0 lets the time budget decide."""
     time_budget_s: float = Field(ge=0.0)
     """Seconds from the start of the program to its end, validation and report included; 0 sets no limit."""
     validation_share: float = Field(default=0.04, ge=0.0, le=0.5)
@@ -66,7 +66,7 @@ class Plan(Config):
     backend: BackendConfig = BackendConfig()
     """Switches of CUDA's libraries."""
     loss: LossConfig = LossConfig()
-    """What a step minimises."""
+    """What a step minimizes."""
     optimizer: OptimizerConfig
     """How weights follow gradients."""
     schedule: ScheduleConfig = ScheduleConfig()

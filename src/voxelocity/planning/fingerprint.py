@@ -100,7 +100,7 @@ class Fingerprint:
 
 
 def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False) -> Fingerprint:
-    """Reads every header and the voxels of `num_sampled` labelled cases, evenly spread over the case ids.
+    """Reads every header and the voxels of `num_sampled` labeled cases, evenly spread over the case ids.
 
     With `skip_broken` sampled cases whose voxels cannot be read count for nothing, as long as one can be.
 
@@ -111,8 +111,8 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
         headers = list(pool.map(_headers_of, cases.refs))
     for ref, case_headers in zip(cases.refs, headers, strict=True):
         _check_channels(ref, case_headers, cases)
-    labelled = [ref for ref in cases.refs if ref.label is not None]
-    chosen = [labelled[i] for i in np.linspace(0, len(labelled) - 1, min(num_sampled, len(labelled))).astype(int)]
+    labeled = [ref for ref in cases.refs if ref.label is not None]
+    chosen = [labeled[i] for i in np.linspace(0, len(labeled) - 1, min(num_sampled, len(labeled))).astype(int)]
     with ThreadPoolExecutor(max_workers=min(_SCANS_AT_ONCE, num_threads)) as pool:
         voxels = _read_samples(pool, chosen, cases.label_values, skip_broken=skip_broken)
     specs = [_oriented(case_headers) for case_headers in headers]
@@ -189,7 +189,7 @@ def _read_sample(ref: VolumeRef, preparation: Preparation, label_values: Sequenc
     scan = read_case(ref, label_values=label_values)
     volume = preparation(scan)
     seconds = time.perf_counter() - start_s
-    assert scan.label is not None, "only labelled cases are sampled"
+    assert scan.label is not None, "only labeled cases are sampled"
     assert volume.label is not None, "preparing keeps the label"
     foreground = scan.label[scan.label != 0]
     class_counts = np.bincount(foreground, minlength=len(label_values))

@@ -157,7 +157,7 @@ def settle_patch_and_network(facts: Facts) -> None:
         strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
     name = network_name(strides)
     if name == "dynunet":
-        why = "nnU-Net's network: learnt most per step of those in our comparison"
+        why = "nnU-Net's network: learned most per step of those in our comparison"
     else:
         why = "patches are too small for the three levels of DynUNet"
     name = facts.settle("network.name", name, why)
@@ -228,7 +228,7 @@ def settle_batch(facts: Facts) -> None:
     facts.settle(
         "data.patch.foreground_share",
         0.33,
-        "nnU-Net's third of the patches is centred on foreground, each class alike",
+        "nnU-Net's third of the patches is centered on foreground, each class alike",
     )
     facts.settle("data.patch.draws_per_case", 1, "one patch of each case an epoch", changes_results=True)
 

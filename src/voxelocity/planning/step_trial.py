@@ -127,7 +127,7 @@ def _timed(
 
 
 class _Step:
-    """One way to compute the step: a network with its optimiser, and the switches it wants."""
+    """One way to compute the step: a network with its optimizer, and the switches it wants."""
 
     def __init__(self, task: StepTask, way: Way, device: torch.device) -> None:
         network = build_network(

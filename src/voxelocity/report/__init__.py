@@ -5,7 +5,7 @@ from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
 from voxelocity.report.folder_kind import FolderKind, folder_kind
-from voxelocity.report.labelled import LabelledRun, label_run, median_or_none, median_run, seconds_to_reach
+from voxelocity.report.labeled import LabeledRun, label_run, median_or_none, median_run, seconds_to_reach
 from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, PairedDifference, Parity, paired_parity, paired_trainings
@@ -25,7 +25,7 @@ from voxelocity.report.terminal import (
 
 __all__ = [
     "FolderKind",
-    "LabelledRun",
+    "LabeledRun",
     "MARGIN_DICE",
     "MARGIN_MM",
     "PairedDifference",

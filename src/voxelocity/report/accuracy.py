@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
-from voxelocity.report.parity import Judgement, Measure, PairedDifference, Parity, Unit
+from voxelocity.report.parity import Judgment, Measure, PairedDifference, Parity, Unit
 from voxelocity.report.views import Table, joined
 
 _FEW = 10
@@ -40,7 +40,7 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
             f"{_units(row.n, parity)} alone, which gives no interval."
         )
     facts = f"{signed_text(row.difference)}, 95 % interval {interval_text(row)}, {_pairs(row.n, parity)}"
-    match row.judgement:
+    match row.judgment:
         case "same":
             return f"Accuracy: the same within {margin} mean foreground Dice ({facts}).{_small_but_there(row, second)}"
         case "different":
@@ -60,12 +60,12 @@ def structure_sentences(parity: Parity) -> str:
 
 def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> str:
     margin = f"{rows[0].margin:.3g}{unit}"
-    num_same = sum(row.judgement == "same" for row in rows)
+    num_same = sum(row.judgment == "same" for row in rows)
     if num_same == len(rows):
         what = "it is" if len(rows) == 1 else f"all {len(rows)} structures are"
         return f"By {measure} {what} the same within {margin}."
-    judgements: tuple[Judgement, ...] = ("different", "undecided")
-    others = joined((_named(rows, judgement) for judgement in judgements), "; ")
+    judgments: tuple[Judgment, ...] = ("different", "undecided")
+    others = joined((_named(rows, judgment) for judgment in judgments), "; ")
     count = f"{num_same} of {count_text(len(rows), 'structure')} {'is' if num_same == 1 else 'are'}"
     return f"By {measure} {count} the same within {margin}; {others}."
 
@@ -124,13 +124,13 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
 
 
 def difference_cells(row: PairedDifference) -> list[str]:
-    """One row of a table: name, both means, difference, interval, cases and judgement."""
+    """One row of a table: name, both means, difference, interval, cases and judgment."""
     text = dice_text if row.measure == "dice" else mm_text
     digits = 3 if row.measure == "dice" else 2
     cases = str(row.n) if not row.num_unpaired else f"{row.n} of {row.n + row.num_unpaired}"
-    judgement = judgement_text(row.judgement) if row.n else NOT_AVAILABLE
+    judgment = judgment_text(row.judgment) if row.n else NOT_AVAILABLE
     return [row.name, text(row.first), text(row.second), signed_text(row.difference, digits=digits),
-            interval_text(row), cases, judgement]  # fmt: skip
+            interval_text(row), cases, judgment]  # fmt: skip
 
 
 def interval_text(row: PairedDifference) -> str:
@@ -147,13 +147,13 @@ def unit_head(parity: Parity) -> str:
 
 
 def judged_head(row: PairedDifference) -> str:
-    """The head of the column of judgements, with the margin."""
+    """The head of the column of judgments, with the margin."""
     return f"Within {row.margin:.3g}{'' if row.measure == 'dice' else ' mm'}"
 
 
-def judgement_text(judgement: Judgement) -> str:
-    """A judgement as an answer to the head of its column: "yes: same", "no: different", "undecided"."""
-    return {"same": "yes: same", "different": "no: different", "undecided": "undecided"}[judgement]
+def judgment_text(judgment: Judgment) -> str:
+    """A judgment as an answer to the head of its column: "yes: same", "no: different", "undecided"."""
+    return {"same": "yes: same", "different": "no: different", "undecided": "undecided"}[judgment]
 
 
 def _direction(row: PairedDifference) -> str:
@@ -185,8 +185,8 @@ def _pairs(count: int, parity: Parity) -> str:
     return count_text(count, "pair of trainings", "pairs of trainings")
 
 
-def _named(rows: Sequence[PairedDifference], judgement: Judgement) -> str:
-    names = [row.name for row in rows if row.judgement == judgement]
+def _named(rows: Sequence[PairedDifference], judgment: Judgment) -> str:
+    names = [row.name for row in rows if row.judgment == judgment]
     more = len(names) - _MAX_NAMED
     listed = ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{judgement}: {listed}" if names else ""
+    return f"{judgment}: {listed}" if names else ""

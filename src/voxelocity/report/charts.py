@@ -1,6 +1,6 @@
-"""Line charts as SVG that takes its colours and fonts from the page around it, so that it follows light and dark.
+"""Line charts as SVG that takes its colors and fonts from the page around it, so that it follows light and dark.
 
-Matplotlib draws with stand-in colours; afterwards each becomes a variable of the style sheet (`templates/style.css`).
+Matplotlib draws with stand-in colors; afterwards each becomes a variable of the style sheet (`templates/style.css`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Series:
 
     Attributes:
         points: (seconds, value), in order; those that are not finite are left out.
-        colour: a colour variable of the style sheet, without its dashes.
+        color: a color variable of the style sheet, without its dashes.
         name: for a legend inside the picture; pages have theirs beside it.
     """
 
     points: Points
-    colour: str = "accent"
+    color: str = "accent"
     name: str = ""
     style: ChartStyle = "strong"
     has_markers: bool = False
@@ -100,7 +100,7 @@ def stacked_chart(
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
 
-        # A column reaches half way to its neighbours; the outermost ones as far as the first and the last number.
+        # A column reaches half way to its neighbors; the outermost ones as far as the first and the last number.
         numbers = [number for number, _ in layers[0].points]
         places = [numbers[0] - 0.5, *numbers, numbers[-1] + 0.5]
         heights = [[value for _, value in layer.points] for layer in layers]
@@ -109,7 +109,7 @@ def stacked_chart(
         axes.stackplot(
             places,
             *([values[0], *values, values[-1]] for values in heights),
-            colors=[STAND_INS[layer.colour] for layer in layers],
+            colors=[STAND_INS[layer.color] for layer in layers],
             linewidth=0,
             step="mid",
         )
@@ -135,10 +135,10 @@ def draw_time_axes(
     y_limits: tuple[float, float] | None = None,
     target: float | None = None,
     until_s: float = 0.0,
-    colours: dict[str, str] | None = None,
+    colors: dict[str, str] | None = None,
 ) -> None:
-    """Draws lines over seconds into existing axes, with the colours of `colours` or, without it, the stand-ins."""
-    colours = colours or STAND_INS
+    """Draws lines over seconds into existing axes, with the colors of `colors` or, without it, the stand-ins."""
+    colors = colors or STAND_INS
     longest_s = max((seconds for line in series for seconds, _ in line.points), default=0.0)
     longest_s = max(longest_s, until_s) or 1.0
     unit_s, unit = time_unit(longest_s)
@@ -147,7 +147,7 @@ def draw_time_axes(
         if points:
             axes.plot(
                 *zip(*points, strict=True),
-                color=colours[line.colour],
+                color=colors[line.color],
                 label=line.name,
                 linewidth=_LINE_WIDTHS[line.style],
                 marker="o" if (line.has_markers and len(points) <= 40) or len(points) == 1 else "",
@@ -156,17 +156,17 @@ def draw_time_axes(
                 solid_capstyle="round",
             )
     if target is not None:
-        axes.axhline(target, color=colours["chart-target"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+        axes.axhline(target, color=colors["chart-target"], linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     if y_limits is not None:
         axes.set_ylim(*y_limits)
     axes.set_xlim(0.0, longest_s / unit_s * 1.02)
-    axes.set_xlabel(f"time ({unit})", color=colours["chart-ink"])
-    axes.set_ylabel(y_label, color=colours["chart-ink"])
-    calm(axes, colours)
+    axes.set_xlabel(f"time ({unit})", color=colors["chart-ink"])
+    axes.set_ylabel(y_label, color=colors["chart-ink"])
+    calm(axes, colors)
 
 
 def thinned(points: Points, limit: int = MAX_POINTS) -> Points:
-    """At most `limit` points, each the mean of its neighbours; the points themselves where there are few enough."""
+    """At most `limit` points, each the mean of its neighbors; the points themselves where there are few enough."""
     finite = [point for point in points if math.isfinite(point[1])]
     if len(finite) <= limit:
         return finite
@@ -176,7 +176,7 @@ def thinned(points: Points, limit: int = MAX_POINTS) -> Points:
 
 
 def smoothed(points: Points) -> Points:
-    """Each value as the mean of its neighbourhood, about a fifteenth of the line, so that no bend comes late."""
+    """Each value as the mean of its neighborhood, about a fifteenth of the line, so that no bend comes late."""
     reach = max(1, len(points) // 30)
     smooth = []
     for i, (x, _) in enumerate(points):
@@ -185,15 +185,15 @@ def smoothed(points: Points) -> Points:
     return smooth
 
 
-def calm(axes: Axes, colours: dict[str, str]) -> None:
+def calm(axes: Axes, colors: dict[str, str]) -> None:
     """Horizontal grid, no frame, few ticks."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_axisbelow(True)
-    axes.grid(axis="y", color=colours["chart-grid"], linewidth=0.8)
+    axes.grid(axis="y", color=colors["chart-grid"], linewidth=0.8)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(colours["chart-grid"])
-    axes.tick_params(colors=colours["chart-ink"], length=0, pad=5)
+    axes.spines["bottom"].set_color(colors["chart-grid"])
+    axes.tick_params(colors=colors["chart-ink"], length=0, pad=5)
     axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
 
@@ -210,7 +210,7 @@ def drawing(name: str) -> Iterator[None]:
 
 
 def inline(figure: Figure, name: str) -> str:
-    """The figure as an element for the inside of a page: unique ids, no fonts, no foreign addresses, our colours."""
+    """The figure as an element for the inside of a page: unique ids, no fonts, no foreign addresses, our colors."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()

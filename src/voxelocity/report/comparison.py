@@ -19,7 +19,7 @@ from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, struc
 from voxelocity.report.charts import Series, time_chart
 from voxelocity.report.differences import different_settings, machine_notices, machines_table
 from voxelocity.report.factors import FactorRow, compare, factor_table_view
-from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity
 from voxelocity.report.views import (
     Card,
@@ -38,7 +38,7 @@ _LEAST_FASTER = 1.05
 
 
 def render_comparison(
-    runs: Sequence[LabelledRun],
+    runs: Sequence[LabeledRun],
     path: str | Path,
     title: str,
     *,
@@ -95,7 +95,7 @@ def render_comparison(
 
 
 def comparison_verdict(
-    runs: Sequence[LabelledRun], *, target_dice: float | None = None, parity: Parity | None = None
+    runs: Sequence[LabeledRun], *, target_dice: float | None = None, parity: Parity | None = None
 ) -> str:
     """Plain sentences on how the last run compares with the first: time to the target, then accuracy.
 
@@ -119,7 +119,7 @@ def comparison_verdict(
     )
 
 
-def _target_text(base: LabelledRun, ours: LabelledRun, target_dice: float | None) -> str:
+def _target_text(base: LabeledRun, ours: LabeledRun, target_dice: float | None) -> str:
     target = "the target" if target_dice is None else f"Dice {target_dice:g}"
     ours_s, base_s = ours.seconds_to_target, base.seconds_to_target
     if ours_s is None:
@@ -134,7 +134,7 @@ def _target_text(base: LabelledRun, ours: LabelledRun, target_dice: float | None
     return f"{reached}, {base.label} did not in {duration_text(base.wall_s)}{more}."
 
 
-def _rate_text(base: LabelledRun, ours: LabelledRun) -> str:
+def _rate_text(base: LabeledRun, ours: LabeledRun) -> str:
     if not ours.images_per_s or not base.images_per_s:
         return ""
     factor = ours.images_per_s / base.images_per_s
@@ -159,7 +159,7 @@ def _target_reason_text(target_dice: float | None, reason: str) -> str:
     )
 
 
-def _times(runs: Sequence[LabelledRun]) -> list[TimeBars]:
+def _times(runs: Sequence[LabeledRun]) -> list[TimeBars]:
     """Where the time went, side by side, as far as the runs know it."""
     stages = {run.label: run.stages for run in runs if run.stages}
     steps = {run.label: run.step_parts for run in runs if run.step_parts}
@@ -182,15 +182,14 @@ def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
     return cards
 
 
-def _curves(runs: Sequence[LabelledRun], target_dice: float | None) -> dict[str, Any]:
-    colours = ["baseline", *(f"class-{(i % 7) + 1}" for i in range(len(runs) - 2)), "accent"]
+def _curves(runs: Sequence[LabeledRun], target_dice: float | None) -> dict[str, Any]:
+    colors = ["baseline", *(f"class-{(i % 7) + 1}" for i in range(len(runs) - 2)), "accent"]
     series = [
-        Series(points=run.dice_history, colour=colour, has_markers=True)
-        for run, colour in zip(runs, colours, strict=True)
+        Series(points=run.dice_history, color=color, has_markers=True) for run, color in zip(runs, colors, strict=True)
     ]
-    legend = [LegendEntry(name=run.label, colour=f"var(--{colour})") for run, colour in zip(runs, colours, strict=True)]
+    legend = [LegendEntry(name=run.label, color=f"var(--{color})") for run, color in zip(runs, colors, strict=True)]
     if target_dice is not None:
-        target = LegendEntry(name=f"target {dice_text(target_dice)}", colour="var(--chart-target)", is_dashed=True)
+        target = LegendEntry(name=f"target {dice_text(target_dice)}", color="var(--chart-target)", is_dashed=True)
         legend.append(target)
     has_points = any(run.dice_history for run in runs)
     chart = time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=target_dice) if has_points else ""
@@ -199,18 +198,18 @@ def _curves(runs: Sequence[LabelledRun], target_dice: float | None) -> dict[str,
         "dice_chart": chart,
         "dice_alt": f"Line chart: validation Dice over time. {best}.",
         "dice_legend": legend,
-        **_shares_at_target(runs, colours),
+        **_shares_at_target(runs, colors),
     }
 
 
-def _shares_at_target(runs: Sequence[LabelledRun], colours: Sequence[str]) -> dict[str, Any]:
+def _shares_at_target(runs: Sequence[LabeledRun], colors: Sequence[str]) -> dict[str, Any]:
     """How many trainings of each side had reached the target by when; nothing where there is one training each."""
-    drawn = [(run, colour) for run, colour in zip(runs, colours, strict=True) if run.each_to_target]
+    drawn = [(run, color) for run, color in zip(runs, colors, strict=True) if run.each_to_target]
     known = [seconds for run, _ in drawn for seconds in run.each_to_target if seconds is not None]
     if not known or max(len(run.each_to_target) for run, _ in drawn) < 2:
         return {"share_chart": ""}
     end_s = 1.05 * max(known)
-    series = [Series(points=_stairs(run.each_to_target, end_s), colour=colour) for run, colour in drawn]
+    series = [Series(points=_stairs(run.each_to_target, end_s), color=color) for run, color in drawn]
     reached = joined(
         (
             f"{run.label} {sum(seconds is not None for seconds in run.each_to_target)} of {len(run.each_to_target)}"
@@ -221,7 +220,7 @@ def _shares_at_target(runs: Sequence[LabelledRun], colours: Sequence[str]) -> di
     return {
         "share_chart": time_chart("reached", series, y_label="share", y_limits=(0.0, 1.0)),
         "share_alt": f"Step chart: share of trainings that had reached the target by then. {reached}.",
-        "share_legend": [LegendEntry(name=run.label, colour=f"var(--{colour})") for run, colour in drawn],
+        "share_legend": [LegendEntry(name=run.label, color=f"var(--{color})") for run, color in drawn],
     }
 
 
@@ -233,7 +232,7 @@ def _stairs(times_s: Sequence[float | None], end_s: float) -> tuple[tuple[float,
     return (*points, (end_s, points[-1][1]))
 
 
-def _details(run: LabelledRun) -> dict[str, Any]:
+def _details(run: LabeledRun) -> dict[str, Any]:
     history = [(duration_text(seconds), dice_text(dice)) for seconds, dice in run.dice_history]
     return {
         "label": run.label,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from voxelocity.core.quantities import value_text
-from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.labeled import LabeledRun, differing_settings
 from voxelocity.report.tables import machine_table
 from voxelocity.report.views import Table
 
@@ -30,7 +30,7 @@ class DifferentSetting:
     reasons: tuple[str, ...]
 
 
-def different_settings(runs: Sequence[LabelledRun]) -> tuple[tuple[DifferentSetting, ...], int]:
+def different_settings(runs: Sequence[LabeledRun]) -> tuple[tuple[DifferentSetting, ...], int]:
     """The settings that differ, and how many are equal in all."""
     differing, num_equal = differing_settings(runs)
     found = tuple(
@@ -40,7 +40,7 @@ def different_settings(runs: Sequence[LabelledRun]) -> tuple[tuple[DifferentSett
     return found, num_equal
 
 
-def machines_table(runs: Sequence[LabelledRun]) -> Table:
+def machines_table(runs: Sequence[LabeledRun]) -> Table:
     """Machine and versions in one column where all are alike, else a column for each training."""
     tables = [machine_table(run.machine) for run in runs]
     if all(run.machine == runs[0].machine for run in runs):
@@ -55,7 +55,7 @@ def machines_table(runs: Sequence[LabelledRun]) -> Table:
     )
 
 
-def machine_notices(runs: Sequence[LabelledRun]) -> list[str]:
+def machine_notices(runs: Sequence[LabeledRun]) -> list[str]:
     """A sentence for what makes times or results hard to compare: another machine, other versions."""
     notices = []
     machines = [run.machine for run in runs]
@@ -98,7 +98,7 @@ def _text(machine: Mapping[str, object], key: str) -> str:
     return commit[:_COMMIT_LENGTH] + dirty
 
 
-def _reasons(runs: Sequence[LabelledRun], key: str) -> tuple[str, ...]:
+def _reasons(runs: Sequence[LabeledRun], key: str) -> tuple[str, ...]:
     labels: dict[str, list[str]] = {}
     for run in runs:
         reason = _reason(run.reasons, key)

@@ -18,7 +18,7 @@ from voxelocity.core.quantities import (
     share_text,
     signed_text,
 )
-from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity
 from voxelocity.report.views import Table
 
@@ -62,7 +62,7 @@ class FactorRow:
     factors: tuple[Factor, ...]
 
 
-def compare(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> tuple[FactorRow, ...]:
+def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> tuple[FactorRow, ...]:
     """One row per measure that at least one run knows. Factors above 1 are better than the first run.
 
     Raises:
@@ -89,7 +89,7 @@ def compare(runs: Sequence[LabelledRun], *, target_dice: float | None = None) ->
 
 
 def comparison_to_json(
-    runs: Sequence[LabelledRun],
+    runs: Sequence[LabeledRun],
     *,
     title: str = "",
     target_dice: float | None = None,
@@ -128,11 +128,11 @@ def _accuracy(parity: Parity) -> dict[str, Any]:
     for row, difference in zip(
         [plain["overall"], *plain["structures"]], [parity.overall, *parity.structures], strict=True
     ):
-        row["judgement"] = difference.judgement
+        row["judgment"] = difference.judgment
     return plain
 
 
-def render_markdown_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> str:
+def render_markdown_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> str:
     """The factor table in Markdown, ending with a line break.
 
     Raises:
@@ -144,12 +144,12 @@ def render_markdown_table(runs: Sequence[LabelledRun], *, target_dice: float | N
     return "".join(f"| {' | '.join(line)} |\n" for line in [escaped[0], rule, *escaped[1:]])
 
 
-def factor_header(runs: Sequence[LabelledRun]) -> list[str]:
+def factor_header(runs: Sequence[LabeledRun]) -> list[str]:
     """Column heads of the factor table: a column per run, and a factor after each but the first."""
     return ["", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
 
 
-def factor_cells(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> list[list[str]]:
+def factor_cells(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> list[list[str]]:
     """The rows of the factor table as text, in the columns of `factor_header`."""
     cells = []
     for row in compare(runs, target_dice=target_dice):
@@ -159,7 +159,7 @@ def factor_cells(runs: Sequence[LabelledRun], *, target_dice: float | None = Non
     return cells
 
 
-def factor_table_view(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> Table:
+def factor_table_view(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
     """The factor table for a page."""
     heads = factor_header(runs)
     rows = compare(runs, target_dice=target_dice)
@@ -177,7 +177,7 @@ def factor_table_view(runs: Sequence[LabelledRun], *, target_dice: float | None 
     )
 
 
-def _to_target_row(runs: Sequence[LabelledRun], name: str) -> FactorRow:
+def _to_target_row(runs: Sequence[LabeledRun], name: str) -> FactorRow:
     values = tuple(run.seconds_to_target for run in runs)
     texts = tuple(_reached_text(run) for run in runs)
     base_s = values[0]
@@ -188,14 +188,14 @@ def _to_target_row(runs: Sequence[LabelledRun], name: str) -> FactorRow:
     return FactorRow(key="seconds_to_target", name=name, values=values, texts=texts, factors=factors)
 
 
-def _reached_text(run: LabelledRun) -> str:
+def _reached_text(run: LabeledRun) -> str:
     if run.seconds_to_target is not None:
         return duration_text(run.seconds_to_target)
     return NOT_AVAILABLE if run.wall_s is None else f"not in {duration_text(run.wall_s)}"
 
 
 def _times_row(
-    runs: Sequence[LabelledRun], key: str, name: str, text_of: Callable[[float | None], str], *, is_less_better: bool
+    runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str], *, is_less_better: bool
 ) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
     base = values[0]
@@ -204,7 +204,7 @@ def _times_row(
     return FactorRow(key=key, name=name, values=values, texts=tuple(map(text_of, values)), factors=factors)
 
 
-def _difference_row(runs: Sequence[LabelledRun], key: str, name: str) -> FactorRow:
+def _difference_row(runs: Sequence[LabeledRun], key: str, name: str) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
     base = values[0]
     differences = [None if base is None or value is None else value - base for value in values[1:]]
@@ -212,7 +212,7 @@ def _difference_row(runs: Sequence[LabelledRun], key: str, name: str) -> FactorR
     return FactorRow(key=key, name=name, values=values, texts=tuple(map(dice_text, values)), factors=factors)
 
 
-def _plain_row(runs: Sequence[LabelledRun], key: str, name: str, text_of: Callable[[float | None], str]) -> FactorRow:
+def _plain_row(runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str]) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
     # Halving a wait of 0.2 % is no factor of two worth telling.
     return FactorRow(key=key, name=name, values=values, texts=tuple(map(text_of, values)), factors=())

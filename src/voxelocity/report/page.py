@@ -20,8 +20,8 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.report.charts import time_chart
 from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
 from voxelocity.report.factors import factor_table_view
-from voxelocity.report.labelled import LabelledRun, label_run
-from voxelocity.report.palette import css_colour
+from voxelocity.report.labeled import LabeledRun, label_run
+from voxelocity.report.palette import css_color
 from voxelocity.report.progress import dice_series, loss_series
 from voxelocity.report.records import RunFacts
 from voxelocity.report.slices import overlay, png_data_uri
@@ -56,7 +56,7 @@ _NOT_HELD_OUT = (
 )
 
 
-def render_page(run: RunFacts, path: str | Path, *, baseline: LabelledRun | None = None) -> Path:
+def render_page(run: RunFacts, path: str | Path, *, baseline: LabeledRun | None = None) -> Path:
     """The path, which now holds the report of the run as one HTML file.
 
     The same facts give the same bytes. A run that is not finished is shown as far as it came.
@@ -144,7 +144,7 @@ def _cards(run: RunFacts) -> list[Card]:
     ]
 
 
-def _factors(run: RunFacts, baseline: LabelledRun) -> Table:
+def _factors(run: RunFacts, baseline: LabeledRun) -> Table:
     return factor_table_view([baseline, label_run(run, "This run")], target_dice=run.target_dice)
 
 
@@ -158,12 +158,12 @@ def _curves(run: RunFacts) -> dict[str, Any]:
             "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
         )
     best = run.best_validation
-    legend = [LegendEntry(name="mean", colour="var(--ink)")]
+    legend = [LegendEntry(name="mean", color="var(--ink)")]
     if len(series) > 1:
         names = enumerate(run.foreground, start=1)
-        legend.extend(LegendEntry(name=name, colour=f"var(--class-{index})") for index, name in names)
+        legend.extend(LegendEntry(name=name, color=f"var(--class-{index})") for index, name in names)
     if run.target_dice:
-        target = LegendEntry(name=f"target {dice_text(run.target_dice)}", colour="var(--chart-target)", is_dashed=True)
+        target = LegendEntry(name=f"target {dice_text(run.target_dice)}", color="var(--chart-target)", is_dashed=True)
         legend.append(target)
     return {
         "loss_chart": loss,
@@ -188,7 +188,7 @@ def _slices(run: RunFacts) -> dict[str, Any]:
     shown = {int(index) for plane in planes for index in np.unique(plane)}
     names = dict(enumerate(run.dataset.classes))
     legend = [
-        LegendEntry(name=names.get(index, f"class {index}"), colour=css_colour(index)) for index in sorted(shown - {0})
+        LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index)) for index in sorted(shown - {0})
     ]
     return {"slices": drawn, "slice_legend": legend}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import count_text
-from voxelocity.report.labelled import LabelledRun, label_run
+from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.parity import MARGIN_DICE, MARGIN_MM, Parity, paired_parity
 from voxelocity.report.records import RunFacts, ValidationRecord
 
@@ -24,14 +24,14 @@ class PairedRuns:
     """Two runs, the one to compare with first.
 
     Attributes:
-        runs: both, labelled.
+        runs: both, labeled.
         target_dice: the Dice whose time is compared; None where they have none in common.
         target_reason: where it comes from.
         parity: accuracy on the cases that both were judged on; None where `notices` say why not.
         notices: what keeps figures from comparing as they look.
     """
 
-    runs: tuple[LabelledRun, LabelledRun]
+    runs: tuple[LabeledRun, LabeledRun]
     target_dice: float | None
     target_reason: str
     parity: Parity | None
@@ -46,7 +46,7 @@ def pair_runs(
     margin_dice: float = MARGIN_DICE,
     margin_mm: float = MARGIN_MM,
 ) -> PairedRuns:
-    """Both runs labelled by their folders, with a target that both reached and their scores paired by case.
+    """Both runs labeled by their folders, with a target that both reached and their scores paired by case.
 
     Args:
         first: the run to compare with.

@@ -10,7 +10,7 @@ from typing import Literal
 
 from voxelocity.core.records import CaseScore
 
-Judgement = Literal["same", "different", "undecided"]
+Judgment = Literal["same", "different", "undecided"]
 Measure = Literal["dice", "hd95_mm"]
 Unit = Literal["case", "training"]
 
@@ -50,7 +50,7 @@ class PairedDifference:
     margin: float
 
     @property
-    def judgement(self) -> Judgement:
+    def judgment(self) -> Judgment:
         """ "same": the interval lies within the margin; "different": beyond it; "undecided": neither, or none."""
         if self.low is None or self.high is None:
             return "undecided"

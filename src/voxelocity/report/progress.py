@@ -8,17 +8,17 @@ from pathlib import Path
 from voxelocity.core.quantities import dice_text, duration_text
 from voxelocity.core.whole_file import write_whole
 from voxelocity.report.charts import Series, draw_time_axes, smoothed, thinned
-from voxelocity.report.palette import CLASS_COLOURS, css_colour
+from voxelocity.report.palette import CLASS_COLORS, css_color
 from voxelocity.report.records import RunFacts
 
-_COLOURS = {
+_COLORS = {
     "chart-ink": "#4a5560",
     "chart-grid": "#dfe3e7",
     "chart-target": "#9a5b00",
     "ink": "#17212b",
     "accent": "#0f6f6a",
     "accent-faint": "#b5d6d4",
-    **{f"class-{index}": css_colour(index) for index in range(1, len(CLASS_COLOURS) + 1)},
+    **{f"class-{index}": css_color(index) for index in range(1, len(CLASS_COLORS) + 1)},
 }
 
 
@@ -36,7 +36,7 @@ def render_progress_png(run: RunFacts, path: str | Path) -> Path:
     figure = Figure(figsize=(9.0, 3.4), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08), dpi=110)
     loss_axes, dice_axes = figure.subplots(1, 2)
     until_s = run.seconds
-    draw_time_axes(loss_axes, loss_series(run), y_label="loss", until_s=until_s, colours=_COLOURS)
+    draw_time_axes(loss_axes, loss_series(run), y_label="loss", until_s=until_s, colors=_COLORS)
     draw_time_axes(
         dice_axes,
         dice_series(run),
@@ -44,11 +44,11 @@ def render_progress_png(run: RunFacts, path: str | Path) -> Path:
         y_limits=(0.0, 1.0),
         target=run.target_dice,
         until_s=until_s,
-        colours=_COLOURS,
+        colors=_COLORS,
     )
     if dice_axes.get_legend_handles_labels()[1]:
-        dice_axes.legend(loc="lower right", frameon=False, labelcolor=_COLOURS["chart-ink"])
-    figure.suptitle(_title(run), fontsize=11, color=_COLOURS["chart-ink"])
+        dice_axes.legend(loc="lower right", frameon=False, labelcolor=_COLORS["chart-ink"])
+    figure.suptitle(_title(run), fontsize=11, color=_COLORS["chart-ink"])
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return write_whole(path, buffer.getvalue())
@@ -59,24 +59,22 @@ def loss_series(run: RunFacts) -> list[Series]:
     points = thinned([(record.time_s, record.loss) for record in run.steps])
     if len(points) < 20:
         return [Series(points=points)]
-    return [Series(points=points, colour="accent-faint", style="thin"), Series(points=smoothed(points))]
+    return [Series(points=points, color="accent-faint", style="thin"), Series(points=smoothed(points))]
 
 
 def dice_series(run: RunFacts) -> list[Series]:
     """The mean Dice, strong, over one thin line per class where there are two classes to seven."""
-    classes = run.foreground if 2 <= len(run.foreground) <= len(CLASS_COLOURS) else ()
+    classes = run.foreground if 2 <= len(run.foreground) <= len(CLASS_COLORS) else ()
     lines = [
         Series(
             points=[(record.time_s, record.dice[name]) for record in run.validations if name in record.dice],
-            colour=f"class-{index}",
+            color=f"class-{index}",
             name=_literally(name),
             style="thin",
         )
         for index, name in enumerate(classes, start=1)
     ]
-    mean = Series(
-        points=[(r.time_s, r.mean_dice) for r in run.validations], colour="ink", name="mean", has_markers=True
-    )
+    mean = Series(points=[(r.time_s, r.mean_dice) for r in run.validations], color="ink", name="mean", has_markers=True)
     return [*lines, mean]
 
 

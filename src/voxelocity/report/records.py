@@ -50,11 +50,11 @@ class StageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """A stretch of optimiser steps.
+    """A stretch of optimizer steps.
 
     Attributes:
         time_s: when it ended, in seconds of the run.
-        step: optimiser steps done at its end.
+        step: optimizer steps done at its end.
         loss: mean over the stretch; NaN where it was not finite.
         seconds: wall time of the stretch.
         wait_s: part of it in which nothing could be done for want of data.
@@ -185,7 +185,7 @@ class RunFacts:
 
     @property
     def step(self) -> int:
-        """Optimiser steps done."""
+        """Optimizer steps done."""
         return self.finish.step if self.finish else self.steps[-1].step if self.steps else 0
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.volume import Array
-from voxelocity.report.palette import class_colour
+from voxelocity.report.palette import class_color
 
 # Pictures smaller than this are enlarged, so that the outline stays thin against the voxels.
 _MIN_SIDE_PIXEL = 320
@@ -28,11 +28,11 @@ def overlay(image: Array, classes: Array) -> npt.NDArray[np.uint8]:
     """
     factor = max(1, -(-_MIN_SIDE_PIXEL // max(image.shape)))
     grey, large = _enlarge(np.asarray(image), factor), _enlarge(np.asarray(classes), factor)
-    colours = np.zeros((int(large.max()) + 1, 3), dtype=np.float32)
-    for index in range(1, len(colours)):
-        colours[index] = class_colour(index)
+    colors = np.zeros((int(large.max()) + 1, 3), dtype=np.float32)
+    for index in range(1, len(colors)):
+        colors[index] = class_color(index)
     opacity = np.where(_outline(large, width=2 if factor > 1 else 1), 1.0, _FILL_OPACITY * (large > 0))[..., None]
-    mixed = grey[..., None] * (1.0 - opacity) + colours[large] * opacity
+    mixed = grey[..., None] * (1.0 - opacity) + colors[large] * opacity
     return np.round(mixed).astype(np.uint8)
 
 

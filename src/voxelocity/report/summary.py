@@ -63,7 +63,7 @@ _STAGE_NAMES = {
     "network": "building the network",
     "validate": "final validation",
 }
-_PART_NAMES = {"wait": "waiting for data", "optimizer": "optimiser"}
+_PART_NAMES = {"wait": "waiting for data", "optimizer": "optimizer"}
 _STAGES_AFTER_TRAINING = ("validate", "predict", "report")
 
 

@@ -1,6 +1,6 @@
-"""The same facts for a terminal: tables that stay readable at 60 columns, in a pipe and without colour.
+"""The same facts for a terminal: tables that stay readable at 60 columns, in a pipe and without color.
 
-Meaning is never in colour alone, and text from data is never read as markup.
+Meaning is never in color alone, and text from data is never read as markup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from voxelocity.report.choices import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 from voxelocity.report.comparison import comparison_verdict
 from voxelocity.report.differences import machine_notices
 from voxelocity.report.factors import factor_cells, factor_header
-from voxelocity.report.labelled import LabelledRun
+from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.pair import PairedRuns
 from voxelocity.report.parity import Parity
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
@@ -106,7 +106,7 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
     return table
 
 
-def factor_table(runs: Sequence[LabelledRun], *, target_dice: float | None = None) -> RenderableType:
+def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> RenderableType:
     """The runs side by side, each with its factor against the first.
 
     Raises:
@@ -143,7 +143,7 @@ def accuracy_table(parity: Parity) -> RenderableType:
         table.add_column(judged_head(shown[0]).lower(), overflow="fold")
         for row in shown:
             cells = difference_cells(row)
-            table.add_row(*(Text(cell) for cell in (row.name, cells[3], interval_text(row), cells[5], row.judgement)))
+            table.add_row(*(Text(cell) for cell in (row.name, cells[3], interval_text(row), cells[5], row.judgment)))
         tables += ["", table] if tables else [table]
     return Group(*tables)
 

@@ -35,12 +35,12 @@ class Line:
 
     Attributes:
         name: for the legend.
-        colour: a colour variable of the style sheet, without its dashes.
+        color: a color variable of the style sheet, without its dashes.
         points: (seconds, value), in order.
     """
 
     name: str
-    colour: str
+    color: str
     points: Points
     is_thin: bool = False
     stroke: Stroke = "solid"
@@ -55,16 +55,16 @@ class Band:
     """
 
     name: str
-    colour: str
+    color: str
     points: Sequence[tuple[float, float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """A named stretch of time, drawn as a faint ground. `colour` is a variable of the style sheet, or "#rrggbb"."""
+    """A named stretch of time, drawn as a faint ground. `color` is a variable of the style sheet, or "#rrggbb"."""
 
     name: str
-    colour: str
+    color: str
     start_s: float
     stop_s: float
 
@@ -94,7 +94,7 @@ class Timeline:
 
 
 def timeline_svg(timeline: Timeline, stretches: Sequence[Stretch] = ()) -> str:
-    """The chart as an SVG element that takes its colours and fonts from the page around it.
+    """The chart as an SVG element that takes its colors and fonts from the page around it.
 
     The same description gives the same text. About 0.1 s of one core.
     """
@@ -103,19 +103,19 @@ def timeline_svg(timeline: Timeline, stretches: Sequence[Stretch] = ()) -> str:
 
         figure = Figure(figsize=_SIZE_INCH)
         figure.subplots_adjust(**_EDGES)
-        draw_timeline(figure.add_subplot(), timeline, stretches, colours=STAND_INS)
+        draw_timeline(figure.add_subplot(), timeline, stretches, colors=STAND_INS)
         return inline(figure, timeline.key)
 
 
 def draw_timeline(
-    axes: Axes, timeline: Timeline, stretches: Sequence[Stretch] = (), *, colours: Mapping[str, str]
+    axes: Axes, timeline: Timeline, stretches: Sequence[Stretch] = (), *, colors: Mapping[str, str]
 ) -> None:
-    """Draws the chart into existing axes; `colours` gives each variable of the style sheet a colour of Matplotlib's."""
+    """Draws the chart into existing axes; `colors` gives each variable of the style sheet a color of Matplotlib's."""
     longest_s = timeline.until_s or 1.0
     unit_s, unit = time_unit(longest_s)
     for stretch in stretches:
-        colour = colours.get(stretch.colour, stretch.colour)
-        axes.axvspan(stretch.start_s / unit_s, stretch.stop_s / unit_s, facecolor=colour, alpha=0.2, linewidth=0)
+        color = colors.get(stretch.color, stretch.color)
+        axes.axvspan(stretch.start_s / unit_s, stretch.stop_s / unit_s, facecolor=color, alpha=0.2, linewidth=0)
     for band in timeline.bands:
         times, lows, highs = zip(*band.points, strict=True) if band.points else ((), (), ())
         axes.fill_between(
@@ -123,17 +123,17 @@ def draw_timeline(
             lows,
             highs,
             where=[math.isfinite(low + high) for low, high in zip(lows, highs, strict=True)],
-            color=colours[band.colour],
+            color=colors[band.color],
             alpha=0.25,
             linewidth=0,
             label=band.name,
         )
     for line in timeline.lines:
-        _draw_line(axes, line, unit_s, colours)
+        _draw_line(axes, line, unit_s, colors)
     if timeline.limit is not None:
         axes.axhline(
             timeline.limit,
-            color=colours["chart-target"],
+            color=colors["chart-target"],
             linewidth=1.2,
             linestyle=_DASHES,
             zorder=1,
@@ -142,21 +142,21 @@ def draw_timeline(
     axes.set_ylim(0.0, timeline.y_top or _top(timeline))
     # A little beyond, so that a marker at the end is seen whole.
     axes.set_xlim(0.0, longest_s / unit_s * 1.01)
-    axes.set_xlabel(f"time ({unit})", color=colours["chart-ink"])
-    axes.set_ylabel(timeline.y_label, color=colours["chart-ink"])
-    calm(axes, dict(colours))
+    axes.set_xlabel(f"time ({unit})", color=colors["chart-ink"])
+    axes.set_ylabel(timeline.y_label, color=colors["chart-ink"])
+    calm(axes, dict(colors))
 
 
-def _draw_line(axes: Axes, line: Line, unit_s: float, colours: Mapping[str, str]) -> None:
+def _draw_line(axes: Axes, line: Line, unit_s: float, colors: Mapping[str, str]) -> None:
     if not line.points:
         return
     times, values = zip(*line.points, strict=True)
     # A point between two gaps has no line to stand on.
-    alone = [i for i in range(len(values)) if math.isfinite(values[i]) and not _has_neighbour(values, i)]
+    alone = [i for i in range(len(values)) if math.isfinite(values[i]) and not _has_neighbor(values, i)]
     axes.plot(
         [time / unit_s for time in times],
         [value if math.isfinite(value) else math.nan for value in values],
-        color=colours[line.colour],
+        color=colors[line.color],
         linewidth=_LINE_WIDTH[line.is_thin],
         linestyle=_STROKES[line.stroke],
         label=line.name,
@@ -168,7 +168,7 @@ def _draw_line(axes: Axes, line: Line, unit_s: float, colours: Mapping[str, str]
     )
 
 
-def _has_neighbour(values: Sequence[float], i: int) -> bool:
+def _has_neighbor(values: Sequence[float], i: int) -> bool:
     return any(0 <= j < len(values) and math.isfinite(values[j]) for j in (i - 1, i + 1))
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-_NUM_BAR_COLOURS = 8
+_NUM_BAR_COLORS = 8
 _BEFORE_UNIT_OR_SMALLER_PART = re.compile(
     r"(?<=\d) (?=(?:%|ms|s|min|h|d|mm|times|[KMGT]iB)(?!\w))|(?<=\d min) (?=\d+ s\b)|(?<=\d h) (?=\d+ min\b)"
 )
@@ -67,17 +67,17 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True)
 class LegendEntry:
-    """A name and the colour that stands for it, as a CSS value."""
+    """A name and the color that stands for it, as a CSS value."""
 
     name: str
-    colour: str
+    color: str
     is_dashed: bool = False
     is_dotted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class BarPart:
-    """One piece of a stacked bar, in per cent of it, with the style that colours it."""
+    """One piece of a stacked bar, in per cent of it, with the style that colors it."""
 
     name: str
     start: float
@@ -104,23 +104,23 @@ class TimeBars:
 
 
 def bar_parts(shares: Sequence[TimeShare]) -> list[BarPart]:
-    """The pieces of a stacked bar: the largest in the leading colour, the remainder in grey."""
+    """The pieces of a stacked bar: the largest in the leading color, the remainder in grey."""
     named = [part for part in shares if part.name != OTHER]
     largest = max(named, key=lambda part: part.share, default=None)
-    parts, start, colour = list[BarPart](), 0.0, 1
+    parts, start, color = list[BarPart](), 0.0, 1
     for part in shares:
         if part.name == OTHER or part is largest:
             style = "part-1" if part is largest else "part-other"
         else:
-            colour = colour + 1 if colour < _NUM_BAR_COLOURS else 2
-            style = f"part-{colour}"
+            color = color + 1 if color < _NUM_BAR_COLORS else 2
+            style = f"part-{color}"
         parts.append(BarPart(name=part.name, start=start, width=part.share * 100.0, style=style))
         start += part.share * 100.0
     return parts
 
 
 def side_by_side(caption: str, splits: Mapping[str, Sequence[TimeShare]]) -> TimeBars:
-    """Stacked bars on one scale, the longest filling the width, and one colour for each name in all of them.
+    """Stacked bars on one scale, the longest filling the width, and one color for each name in all of them.
 
     Args:
         caption: what the times are of.
@@ -153,11 +153,11 @@ def _styles(splits: Iterable[Sequence[TimeShare]]) -> dict[str, str]:
             seconds[part.name] = seconds.get(part.name, 0.0) + part.seconds
     largest = max((name for name in seconds if name != OTHER), key=lambda name: seconds[name], default=None)
     rest = [name for name in seconds if name not in (OTHER, largest)]
-    colours = {name: f"part-{index % (_NUM_BAR_COLOURS - 1) + 2}" for index, name in enumerate(rest)}
+    colors = {name: f"part-{index % (_NUM_BAR_COLORS - 1) + 2}" for index, name in enumerate(rest)}
     special = {OTHER: "part-other", largest: "part-1"}
     # The remainder comes last, whichever bar named it first.
     names = [*(name for name in seconds if name != OTHER), *(name for name in seconds if name == OTHER)]
-    return {name: special.get(name) or colours[name] for name in names}
+    return {name: special.get(name) or colors[name] for name in names}
 
 
 def _part_cells(part: TimeShare | None) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""One training step: network, precision, loss, optimiser, schedule."""
+"""One training step: network, precision, loss, optimizer, schedule."""
 
 from voxelocity.step.backend import BackendConfig, backend_as_found, set_backend
 from voxelocity.step.compiled import check_compiler

@@ -15,7 +15,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class LossConfig(Config):
-    """What a step minimises."""
+    """What a step minimizes."""
 
     name: Literal["dice_ce", "dice", "dice_focal", "tversky_ce"] = "dice_ce"
     """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, or with the focal loss in

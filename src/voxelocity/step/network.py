@@ -41,7 +41,7 @@ class NetworkConfig(Config):
     """DiNTS: the architecture that a search found, a row for each block, a number for each of its paths in MONAI's
     order: 0 for a path that is left out, else 1 + its operation."""
     norm: Norm = "instance"
-    """Normalisation after each convolution."""
+    """Normalization after each convolution."""
     num_res_units: int = Field(default=0, ge=0, le=4)
     """Residual units a level (UNet); DynUNet uses residual blocks when it is not 0."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -90,7 +90,7 @@ class NetworkConfig(Config):
 
 
 def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int, seed: int) -> torch.nn.Module:
-    """The network with weights initialised from `seed`; torch's global generator is left as it was.
+    """The network with weights initialized from `seed`; torch's global generator is left as it was.
 
     Args:
         config: which network.

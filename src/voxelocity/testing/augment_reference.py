@@ -51,9 +51,9 @@ def source_places(region: Region, params: AugmentParams, row: int) -> Array:
     offsets *= np.where(params.flips[row], -1.0, 1.0).reshape(3, 1, 1, 1)
     if params.is_elastic[row]:
         offsets += np.stack([_spline(component, shape) for component in params.elastic[row].astype(np.float64)])
-    centre = np.array(region.start, dtype=np.float64).reshape(3, 1, 1, 1) + half
+    center = np.array(region.start, dtype=np.float64).reshape(3, 1, 1, 1) + half
     shift = params.offset_voxel[row].astype(np.float64).reshape(3, 1, 1, 1)
-    places: Array = np.einsum("ij,jxyz->ixyz", params.matrix[row].astype(np.float64), offsets) + shift + centre
+    places: Array = np.einsum("ij,jxyz->ixyz", params.matrix[row].astype(np.float64), offsets) + shift + center
     return places
 
 

@@ -20,7 +20,7 @@ class Budget(Protocol):
     """Says how far a run has come. Progress never falls while a run goes on."""
 
     def progress(self, step: int) -> float:
-        """Share of the training done before optimiser step `step`, 0 to 1; at 1 the training ends."""
+        """Share of the training done before optimizer step `step`, 0 to 1; at 1 the training ends."""
         ...
 
     def progress_ahead(self, step: int) -> float:

@@ -161,11 +161,11 @@ class Caching:
         if num_filled == num_cases:
             raise DatasetError(
                 f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
-                "learnt; are these the right label files?"
+                "learned; are these the right label files?"
             )
         self.warn(
             f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
-            "background, so nothing is learnt before others replace them; are these the right label files?"
+            "background, so nothing is learned before others replace them; are these the right label files?"
         )
 
     def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:

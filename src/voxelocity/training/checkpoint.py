@@ -147,7 +147,7 @@ def _fits(state: Any, like: Any) -> bool:
     if isinstance(like, torch.Tensor):
         return isinstance(state, torch.Tensor) and state.shape == like.shape
     if isinstance(like, Mapping):
-        # What is empty before the first step is filled by it: the moments of an optimiser.
+        # What is empty before the first step is filled by it: the moments of an optimizer.
         return isinstance(state, Mapping) and (
             not like or (state.keys() == like.keys() and all(_fits(state[key], like[key]) for key in like))
         )

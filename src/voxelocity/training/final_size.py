@@ -10,7 +10,7 @@ from voxelocity.core.region import Index3
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer import WindowConfig
 
-# Neighbouring windows meet without a blend at 0; above 0.5 nobody goes.
+# Neighboring windows meet without a blend at 0; above 0.5 nobody goes.
 _CHEAPER_OVERLAPS = (0.25, 0.0)
 _NUM_MEASURED = 3
 

@@ -50,7 +50,7 @@ class RunResult:
         mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None where no case has any
             foreground in truth or prediction.
         scores: one per validation case.
-        step: optimiser steps done.
+        step: optimizer steps done.
         seconds: of the whole run, all sessions.
         target_reached_s: seconds until a validation on the way reached the target; None where none did or none was set.
     """

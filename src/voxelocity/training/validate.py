@@ -107,7 +107,7 @@ def rehearse(
     """What validating the cases will take, from a few windows of the smallest one, without the network's training.
 
     Windows are timed and those of all cases counted. Surface distances are timed between the truth and the truth moved
-    by a voxel: those of a network that has not learnt yet are no measure, as its surfaces are made of noise.
+    by a voxel: those of a network that has not learned yet are no measure, as its surfaces are made of noise.
 
     Args:
         predictor: of the network before its first step.

@@ -92,7 +92,7 @@ def test_organs_differ_from_their_surroundings_but_overlap_with_look_alikes() ->
         assert look_alikes.sum() > 0.3 * values.size  # a threshold does not solve the task
 
 
-def test_noise_is_correlated_between_neighbours_as_after_reconstruction() -> None:
+def test_noise_is_correlated_between_neighbors_as_after_reconstruction() -> None:
     image, label, _ = draw_case(0, 0, 1.0)
     liver = np.asarray(image, dtype=np.float64)
     both = (label[1:] == 2) & (label[:-1] == 2) & (np.abs(liver[1:] - 100) < 60) & (np.abs(liver[:-1] - 100) < 60)

@@ -22,7 +22,7 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.infer import save_model
 from voxelocity.planning import make_plan
-from voxelocity.report import LabelledRun
+from voxelocity.report import LabeledRun
 from voxelocity.step import build_network
 from voxelocity.training.spec import model_spec
 
@@ -47,7 +47,7 @@ def race(phantoms, tmp_path):
 
 
 def run(label, seconds=None, dice=None):
-    return LabelledRun(label=label, seconds_to_target=seconds, final_dice=dice)
+    return LabeledRun(label=label, seconds_to_target=seconds, final_dice=dice)
 
 
 def test_the_median_over_the_seeds_stands_with_its_range_and_with_what_was_not_reached(race):

@@ -132,7 +132,7 @@ def test_values_fill_their_ranges_and_stay_in_them():
     assert params.flips.mean(axis=0) == pytest.approx([0.5, 0.5, 0.5], abs=0.1)
 
 
-def test_probabilities_are_honoured():
+def test_probabilities_are_honored():
     config = AugmentConfig(flip_probability=(0.0, 1.0, 0.3), affine_probability=0.25, gamma_probability=0.6)
     params = sample(draws(1000), seed=0, num_channels=1, config=config)
     assert params.flips.mean(axis=0) == pytest.approx([0.0, 1.0, 0.3], abs=0.06)
@@ -141,7 +141,7 @@ def test_probabilities_are_honoured():
 
 
 @pytest.mark.parametrize("spacing_mm", [None, (0.5, 1.0, 3.0)])
-def test_affine_is_rigid_in_millimetres_but_for_the_zoom(spacing_mm):
+def test_affine_is_rigid_in_millimeters_but_for_the_zoom(spacing_mm):
     config = AugmentConfig(
         affine_probability=1.0, rotation_share=1.0, scale_share=1.0, rotation_degrees=(30.0, 40.0, 50.0)
     )

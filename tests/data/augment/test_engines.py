@@ -37,7 +37,7 @@ IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 NUM_SAMPLES = 3 if IS_INTERPRETED else 6
 IMAGE_TOLERANCE = 2e-3
 """Largest difference from the reference for intensities of deviation 1: places are float32, off by up to 3e-5 voxels,
-neighbours of white noise differ by up to 10, and a gamma below 1 is steep at a channel's lower end."""
+neighbors of white noise differ by up to 10, and a gamma below 1 is steep at a channel's lower end."""
 TIE_VOXEL = 1e-3
 """Labels agree wherever a place lies further than this from the middle between two voxels."""
 
@@ -91,7 +91,7 @@ def make_volume(dtype="int16", num_channels=1, shape=(40, 36, 30), seed=0):
         scaling = tuple(Scaling(slope=step * (c + 1), inter=0.1 * c - 0.2) for c in range(num_channels))
         limits = np.iinfo(dtype)
         image = np.clip(np.rint(image / step + (limits.max + limits.min) / 2), limits.min, limits.max)
-    # Blocks of a few voxels, so that many eight neighbours agree and many do not.
+    # Blocks of a few voxels, so that many eight neighbors agree and many do not.
     blocks = rng.integers(0, 5, [-(-n // 3) for n in shape]).astype(np.uint8)
     label = blocks.repeat(3, 0).repeat(3, 1).repeat(3, 2)[: shape[0], : shape[1], : shape[2]]
     return Volume(

@@ -20,7 +20,7 @@ def flat(shape, *voxels):
 
 
 @given(shape=SIDES, patch=SIDES, seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.5, 1.0]), data=st.data())
-def test_patch_stays_inside_a_larger_volume_and_stands_centred_on_a_smaller_one(shape, patch, seed, share, data):
+def test_patch_stays_inside_a_larger_volume_and_stands_centered_on_a_smaller_one(shape, patch, seed, share, data):
     voxel = tuple(data.draw(st.integers(0, n - 1)) for n in shape)
     region = choose_region(shape, {1: flat(shape, voxel)}, config(patch, share), np.random.default_rng(seed))
     assert region.shape == patch
@@ -34,7 +34,7 @@ def test_patch_stays_inside_a_larger_volume_and_stands_centred_on_a_smaller_one(
         assert all(start <= v < stop for start, v, stop in zip(region.start, voxel, region.stop, strict=True))
 
 
-def test_patch_is_centred_on_the_foreground_voxel_where_there_is_room():
+def test_patch_is_centered_on_the_foreground_voxel_where_there_is_room():
     region = choose_region(
         (20, 20, 20), {2: flat((20, 20, 20), (9, 10, 11))}, config((4, 5, 6), 1.0), np.random.default_rng(0)
     )

@@ -20,7 +20,7 @@ from voxelocity.testing.noted_cases import NotedCases
 
 @pytest.fixture(scope="session")
 def blob_refs(tmp_path_factory) -> tuple[VolumeRef, ...]:
-    """Five small labelled scans of different shapes, with one ball each."""
+    """Five small labeled scans of different shapes, with one ball each."""
     folder: Path = tmp_path_factory.mktemp("blobs")
     refs = []
     for i in range(5):

@@ -259,8 +259,8 @@ def test_a_feed_uses_the_device_that_is_current_or_named_and_no_other(blob_refs,
 
 
 def test_a_feed_takes_cases_as_they_were_opened(blob_refs, data_config, tmp_path):
-    unlabelled = VolumeRef(case_id="x", images=blob_refs[0].images)
-    refs = (*blob_refs, unlabelled)
+    unlabeled = VolumeRef(case_id="x", images=blob_refs[0].images)
+    refs = (*blob_refs, unlabeled)
     cases = Cases(name="b", root=tmp_path, layout="csv", channels=("MR",), labels={}, refs=refs)
     config = data_config()
     with Feed(cases, config, seed=3) as feed:

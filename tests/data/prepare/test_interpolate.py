@@ -11,7 +11,7 @@ from voxelocity.data.prepare.interpolate import sample_along, sample_positions
 
 
 @given(num_before=st.integers(1, 50), num_after=st.integers(1, 50), step=st.floats(0.1, 10))
-def test_positions_share_the_centre_and_stay_inside(num_before: int, num_after: int, step: float) -> None:
+def test_positions_share_the_center_and_stay_inside(num_before: int, num_after: int, step: float) -> None:
     positions = sample_positions(num_before, num_after, step)
     assert len(positions) == num_after
     assert positions.min() >= 0

@@ -15,7 +15,7 @@ from voxelocity.data.prepare.resample import Resample
 
 
 def _by_scipy(volume: Volume, grid: Grid) -> np.ndarray:
-    """The scan at the voxel centres of `grid`, each place worked out through millimetres."""
+    """The scan at the voxel centers of `grid`, each place worked out through millimeters."""
     index = np.stack([*np.meshgrid(*(np.arange(n) for n in grid.shape), indexing="ij"), np.ones(grid.shape)])
     old_index = np.tensordot(np.linalg.inv(volume.grid.matrix) @ grid.matrix, index, 1)[:3]
     return np.stack(
@@ -40,15 +40,15 @@ def test_values_are_those_of_scipy_at_the_same_places(shape, spacing, turned: bo
         assert np.allclose(resampled.image, _by_scipy(volume, resampled.grid), rtol=1e-4)
 
 
-def test_new_grid_has_the_spacing_and_the_centre_of_the_field_of_view(make_volume, oblique: np.ndarray) -> None:
+def test_new_grid_has_the_spacing_and_the_center_of_the_field_of_view(make_volume, oblique: np.ndarray) -> None:
     volume = make_volume(np.zeros((10, 12, 6), np.int16), oblique)
     resampled = Resample(spacing_mm=(1.0, 2.0, 0.7))(volume)
     assert np.allclose(resampled.grid.spacing_mm, (1.0, 2.0, 0.7), rtol=1e-12)
     spacing = np.array(volume.grid.spacing_mm)
     assert resampled.grid.shape == tuple(np.round([10, 12, 6] * spacing / [1.0, 2.0, 0.7]).astype(int).tolist())
-    old_centre = volume.grid.matrix @ [4.5, 5.5, 2.5, 1]
-    new_centre = resampled.grid.matrix @ [*((n - 1) / 2 for n in resampled.grid.shape), 1]
-    assert np.allclose(old_centre, new_centre)
+    old_center = volume.grid.matrix @ [4.5, 5.5, 2.5, 1]
+    new_center = resampled.grid.matrix @ [*((n - 1) / 2 for n in resampled.grid.shape), 1]
+    assert np.allclose(old_center, new_center)
     assert resampled.image.dtype == np.float32
 
 
@@ -69,7 +69,7 @@ def test_axis_never_becomes_empty(make_volume) -> None:
     assert np.array_equal(resampled.image[0, 0], volume.image[0, 1])
 
 
-def test_border_value_is_kept_outside_the_outermost_centres(make_volume) -> None:
+def test_border_value_is_kept_outside_the_outermost_centers(make_volume) -> None:
     volume = make_volume(np.arange(4, dtype=np.float32).reshape(4, 1, 1))
     resampled = Resample(spacing_mm=(0.25, 1.0, 1.0))(volume)
     assert resampled.image[0, :2, 0, 0].tolist() == [0.0, 0.0]
@@ -84,11 +84,11 @@ def test_blob_stays_at_its_place_in_space(make_volume, oblique: np.ndarray, spac
     blob = np.exp(-(((index - place) / [[[[5.0]]], [[[4.0]]], [[[2.0]]]]) ** 2).sum(0)).astype(np.float32)
     volume = make_volume(blob, oblique)
     moved = Resample(spacing_mm=spacing)(OrientToRAS()(volume))
-    before, after = _centre_of_mass_mm(volume), _centre_of_mass_mm(moved)
+    before, after = _center_of_mass_mm(volume), _center_of_mass_mm(moved)
     assert np.linalg.norm(before - after) < 0.05 * min(volume.grid.spacing_mm)
 
 
-def _centre_of_mass_mm(volume: Volume) -> np.ndarray:
+def _center_of_mass_mm(volume: Volume) -> np.ndarray:
     return (volume.grid.matrix @ [*ndimage.center_of_mass(volume.image[0]), 1])[:3]
 
 
@@ -117,7 +117,7 @@ def test_too_many_voxels_are_refused_before_any_is_made() -> None:
 
 
 def test_monai_gives_the_same_where_its_grid_coincides(make_volume) -> None:
-    """MONAI keeps the first voxel centre and we the centre of the scan: for these shapes both are kept."""
+    """MONAI keeps the first voxel center and we the center of the scan: for these shapes both are kept."""
     image = np.random.default_rng(0).random((13, 13, 19)).astype(np.float32)
     volume = make_volume(image, np.diag([1.0, 1.0, 2.0, 1.0]))
     ours = Resample(spacing_mm=(0.8, 1.5, 3.0))(volume)

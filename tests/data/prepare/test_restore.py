@@ -28,8 +28,8 @@ def _blobs(shape: tuple[int, int, int], seed: int) -> np.ndarray:
     index = np.stack(np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij"))
     label = np.zeros(shape, np.uint8)
     for k in (1, 2):
-        centre = rng.uniform(-0.3, 0.3, 3)[:, None, None, None]
-        label[((index - centre) ** 2).sum(0) < 0.3 / k] = k
+        center = rng.uniform(-0.3, 0.3, 3)[:, None, None, None]
+        label[((index - center) ** 2).sum(0) < 0.3 / k] = k
     return label
 
 

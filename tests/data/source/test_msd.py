@@ -42,7 +42,7 @@ def test_a_list_of_images_is_one_file_per_channel(tmp_path, msd, write_json, tou
     assert (ref.case_id, ref.images) == ("d", tuple(tmp_path / image for image in images))
 
 
-def test_folds_of_the_entries_are_honoured(tmp_path, msd, write_json):
+def test_folds_of_the_entries_are_honored(tmp_path, msd, write_json):
     for entry, fold in zip(msd["training"], (3, None, 0), strict=True):
         entry["fold"] = fold
     write_json(msd)
@@ -53,7 +53,7 @@ def test_folds_of_the_entries_are_honoured(tmp_path, msd, write_json):
     assert [ref.case_id for ref in cases.split(3).training] == ["a", "c"]
 
 
-def test_a_splits_file_is_honoured_where_entries_have_no_fold(tmp_path, msd, write_json):
+def test_a_splits_file_is_honored_where_entries_have_no_fold(tmp_path, msd, write_json):
     write_json(msd)
     write_json([{"train": ["a", "c"], "val": ["b"]}, {"train": ["b"], "val": ["c", "a"]}], "splits_final.json")
     cases = open_cases(tmp_path)

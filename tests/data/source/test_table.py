@@ -55,20 +55,20 @@ def test_numbered_image_columns_are_channels_in_order(table):
     assert [image.name for image in cases.refs[0].images] == ["a.nii.gz", "a_t2.nii.gz"]
 
 
-def test_declared_folds_are_honoured_and_an_empty_one_is_never_held_out(table):
+def test_declared_folds_are_honored_and_an_empty_one_is_never_held_out(table):
     rows = ("a.nii.gz,a_seg.nii.gz,2", "b.nii.gz,b_seg.nii.gz,", "c.nii.gz,c_seg.nii.gz,0")
     cases = open_cases(table("image,label,fold\n" + "\n".join(rows)))
     assert ([ref.fold for ref in cases], cases.num_folds) == ([2, None, 0], 3)
     assert [ref.case_id for ref in cases.split(0).training] == ["a", "b"]
 
 
-def test_default_folds_count_labelled_cases_alone(table):
+def test_default_folds_count_labeled_cases_alone(table):
     rows = ("a.nii.gz,a_seg.nii.gz", "b.nii.gz,", "c.nii.gz,c_seg.nii.gz")
     cases = open_cases(table("image,label\n" + "\n".join(rows)))
     assert ([ref.fold for ref in cases], cases.num_folds) == ([0, None, 1], 2)
 
 
-def test_a_table_of_unlabelled_cases_opens(table):
+def test_a_table_of_unlabeled_cases_opens(table):
     cases = open_cases(table("image\na.nii.gz\nb.nii.gz\n"))
     assert [(ref.label, ref.fold) for ref in cases] == [(None, None)] * 2
 

@@ -50,7 +50,7 @@ def test_a_planted_wait_of_thirty_per_cent_is_shown_as_such(clean, make):
         ("waiting for data", 0.3),
         ("forward", 0.3),
         ("backward", 0.3),
-        ("optimiser", 0.1),
+        ("optimizer", 0.1),
     ]
 
 

@@ -65,7 +65,7 @@ def test_only_requirements_of_this_machine_and_of_users_count():
     ]
 
 
-def test_a_package_that_asks_for_another_neighbour_is_found():
+def test_a_package_that_asks_for_another_neighbor_is_found():
     versions = {"torch": "2.12.0", "triton": "3.5.0", "numba": "0.61.0", "numpy": "2.1.0"}
     asks = {
         "torch": ["triton==3.7.0; platform_system == 'Linux'", "optree>=0.9; extra == 'optree'", "not installed>=1"],

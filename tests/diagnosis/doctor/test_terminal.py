@@ -56,13 +56,13 @@ def test_a_pipe_gets_no_escapes_and_text_of_others_is_no_markup():
     assert "NAME=[red]x[/red] ?[31m" in shown()
 
 
-def test_colour_repeats_the_words_and_no_color_turns_it_off(monkeypatch):
+def test_color_repeats_the_words_and_no_color_turns_it_off(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    colour = re.compile(r"\x1b\[[0-9;]*3\dm")
-    assert colour.search(shown(force_terminal=True, color_system="standard"))
+    color = re.compile(r"\x1b\[[0-9;]*3\dm")
+    assert color.search(shown(force_terminal=True, color_system="standard"))
     monkeypatch.setenv("NO_COLOR", "1")
     plain = shown(force_terminal=True, color_system="standard")
-    assert not colour.search(plain)
+    assert not color.search(plain)
     assert "warning" in plain
 
 

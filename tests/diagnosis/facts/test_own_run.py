@@ -86,7 +86,7 @@ def test_a_run_that_waits_for_its_feed_is_told_so(write):
     }
     assert diagnosis.ceiling is not None
     assert (round(diagnosis.ceiling.resident_s, 6), diagnosis.ceiling.basis) == (0.06, "estimated")
-    assert "forward, backward and optimiser apart: all of it is shown as forward" in diagnosis.not_measured
+    assert "forward, backward and optimizer apart: all of it is shown as forward" in diagnosis.not_measured
 
 
 def test_the_first_stretch_is_warm_up_and_each_stretch_its_steps(write):

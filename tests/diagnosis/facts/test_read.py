@@ -206,7 +206,7 @@ def test_program_that_only_warmed_up_or_never_stepped_is_told_so(tmp_path: Path)
     assert "the ceiling: no experiment was made, as the program ended by itself before" in told
     (tmp_path / "10-a.jsonl").unlink()
     write(tmp_path, "10-a", [process(10), ("end", Ending(reason="program", time_s=0))])
-    assert "steps: no optimiser of torch stepped while the program was watched" in read_facts(tmp_path).not_measured
+    assert "steps: no optimizer of torch stepped while the program was watched" in read_facts(tmp_path).not_measured
 
 
 def test_experiment_that_could_not_be_done_is_told_with_its_reason(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_program_without_torch_is_told_so(clean):
     assert verdict(clean, **none) == "This program never imported torch, so there is no training to look at."
     assert verdict(clean, **none, ended=None, status=2).startswith("This program never imported torch")
     none["main"] = replace(clean.main, versions={"torch": "2.13.0"})
-    assert "no optimiser of torch's made a step" in verdict(clean, **none, ended=None, status=-9)
+    assert "no optimizer of torch's made a step" in verdict(clean, **none, ended=None, status=-9)
 
 
 def test_only_validation_is_told_with_its_cause(clean, make):
@@ -149,4 +149,4 @@ def test_small_gains_of_computing_are_told_behind_that_nothing_is_wrong(clean, m
     steps = make.steps({"forward": 0.04, "backward": 0.05, "optimizer": 0.01})
     told = verdict(clean, optimizer=optimizer, steps=steps)
     assert told.startswith("Nothing holds this program back: the network computes 100 % of the time; ")
-    assert told.endswith("; a little is left to gain: the optimiser goes through the parameters one by one.")
+    assert told.endswith("; a little is left to gain: the optimizer goes through the parameters one by one.")

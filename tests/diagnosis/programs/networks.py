@@ -1,4 +1,4 @@
-"""Small programs with one fault each in the network, its optimiser or the loop. Their batches are there already."""
+"""Small programs with one fault each in the network, its optimizer or the loop. Their batches are there already."""
 
 from __future__ import annotations
 

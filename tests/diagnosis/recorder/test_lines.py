@@ -58,7 +58,7 @@ def test_scripts_modules_and_typed_code_are_own(own_code, tmp_path, filename, mo
     assert own_code.holds(code(filename.format(tmp_path)), module)
 
 
-def test_a_script_that_came_with_a_package_is_own_but_its_neighbours_are_not(tmp_path):
+def test_a_script_that_came_with_a_package_is_own_but_its_neighbors_are_not(tmp_path):
     package = tmp_path / "site-packages" / "nnunet"
     own_code = OwnCode(script=str(package / "run.py"))
     assert own_code.holds(code(str(package / "run.py")), "__main__")

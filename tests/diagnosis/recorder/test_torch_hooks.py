@@ -117,7 +117,7 @@ def test_accumulated_gradients_are_one_step(recorded: Recorded, net: nn.Module, 
     assert facts.optimizer.name == "SGD"
 
 
-def test_two_optimisers_on_one_batch_end_one_step_together(recorded: Recorded, items: Any) -> None:
+def test_two_optimizers_on_one_batch_end_one_step_together(recorded: Recorded, items: Any) -> None:
     generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
     first = torch.optim.Adam(critic.parameters())
     second = torch.optim.Adam(generator.parameters())
@@ -152,7 +152,7 @@ def test_scaler_that_leaves_out_a_step_ends_the_step(recorded: Recorded, net: nn
     assert len(recorded(program).steps) == 4
 
 
-def test_optimiser_whose_scheduler_is_older_than_the_recording_is_seen(
+def test_optimizer_whose_scheduler_is_older_than_the_recording_is_seen(
     recorded: Recorded, net: nn.Module, learn: Any
 ) -> None:
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -168,7 +168,7 @@ def test_optimiser_whose_scheduler_is_older_than_the_recording_is_seen(
     assert all(step.parts["optimizer"] > 0 for step in facts.steps)
 
 
-def test_closure_of_an_optimiser_counts_as_forward_and_backward(recorded: Recorded, net: nn.Module) -> None:
+def test_closure_of_an_optimizer_counts_as_forward_and_backward(recorded: Recorded, net: nn.Module) -> None:
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
 
     def closure() -> torch.Tensor:

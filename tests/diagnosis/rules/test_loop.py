@@ -58,7 +58,7 @@ def test_a_busy_loop_is_told_where_it_was_found(clean, make, find):
         stacks=[make.stack("other", "other", 90, where="train.py:70", line="draw(batch)")],
     )
     (found,) = find("VX363", facts)
-    assert "Between data, network and optimiser the loop spends 4.0 s of 10 s (40 %)" in found.cause
+    assert "Between data, network and optimizer the loop spends 4.0 s of 10 s (40 %)" in found.cause
     assert found.where == "train.py:70"
     assert found.saves_s == pytest.approx(4.0)
     assert find("VX363", clean) == ()

@@ -27,7 +27,7 @@ def test_parts_of_steps_and_of_splits_look_alike():
     assert look_of("optimizer") == look_of(name_of("optimizer"))
 
 
-def test_every_known_part_has_its_own_letter_and_colours():
+def test_every_known_part_has_its_own_letter_and_colors():
     names = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]
     looks = [look_of(name) for name in names]
     for field in ("letter", "terminal", "style"):
@@ -47,9 +47,9 @@ VISIONS = {
 }
 
 
-def seen(colour, vision):
-    """CIELAB of a colour as someone with this vision sees it; a distance of 2 is just noticed side by side."""
-    rgb = np.array([int(colour[i : i + 2], 16) / 255.0 for i in (1, 3, 5)])
+def seen(color, vision):
+    """CIELAB of a color as someone with this vision sees it; a distance of 2 is just noticed side by side."""
+    rgb = np.array([int(color[i : i + 2], 16) / 255.0 for i in (1, 3, 5)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     linear = np.clip(np.array(VISIONS[vision]) @ linear, 0.0, 1.0)
     xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ linear
@@ -62,7 +62,7 @@ def seen(colour, vision):
 def test_parts_that_lie_side_by_side_are_told_apart_by_any_eye(vision, scheme):
     source = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
     block = source.split("prefers-color-scheme: dark")[scheme]
-    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
     order = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]
-    shown = [seen(colours[look_of(name).style], vision) for name in order]
+    shown = [seen(colors[look_of(name).style], vision) for name in order]
     assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise(shown)) > 6.0

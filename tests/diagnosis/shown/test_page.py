@@ -260,7 +260,7 @@ def test_a_path_that_cannot_be_written_is_an_output_error(example_diagnosis, tmp
         render_diagnosis_page(example_diagnosis("clean"), tmp_path / "file" / "page.html")
 
 
-def test_every_colour_of_the_page_has_a_light_and_a_dark_form(pages):
+def test_every_color_of_the_page_has_a_light_and_a_dark_form(pages):
     source = pages["on a GPU"].source
     light, dark = source[: source.index("</style>")].split("prefers-color-scheme: dark")
     for variable in set(re.findall(r"var\((--[\w-]+)\)", source)) - {"--swatch"}:

@@ -31,7 +31,7 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
     for words in (
         "Diagnosis of python train.py --lr 1e-3",
         "61 % of the training time the network waits for data: batches are made in the\ntraining's own thread",
-        "W waiting for data 60 %   F forward 14 %   B backward 21 %   O optimiser 2 %",
+        "W waiting for data 60 %   F forward 14 %   B backward 21 %   O optimizer 2 %",
         "Watched: 40 steps in 20 s, 1.98 steps/s, 7.92 images/s.",
         "a step takes 0.20 s instead of 0.50 s\n(measured), about 2.6 times faster.",
         "1. Batches are made in the training's own thread, one after the other [VX101]",
@@ -105,7 +105,7 @@ def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):
         json=Path("diagnosis/diagnosis.json"),
         trace=Path("diagnosis/recording/trace.json.gz"),
     )
-    lines = screen_lines(example_diagnosis("data-bound"), width=80, has_colour=False, places=places)
+    lines = screen_lines(example_diagnosis("data-bound"), width=80, has_color=False, places=places)
     assert "\n".join(line.plain for line in lines) in tutorial.read_text()
 
 
@@ -126,20 +126,20 @@ def test_the_bar_fills_its_width_and_its_parts_keep_their_order(example_diagnosi
     assert bar.count("W") == pytest.approx(0.6 * columns, abs=2)
 
 
-def test_colours_stand_beside_letters_and_never_alone(example_diagnosis):
-    coloured = shown(example_diagnosis("data-bound"), force_terminal=True, color_system="standard", width=60)
-    assert "\x1b[30;43mW" in coloured
-    assert "waiting for data 60 %" in coloured
+def test_colors_stand_beside_letters_and_never_alone(example_diagnosis):
+    colored = shown(example_diagnosis("data-bound"), force_terminal=True, color_system="standard", width=60)
+    assert "\x1b[30;43mW" in colored
+    assert "waiting for data 60 %" in colored
 
 
 @pytest.mark.parametrize(
     "options", [{"force_terminal": True, "no_color": True}, {"force_terminal": True, "color_system": None}, {}]
 )
-def test_without_colour_the_bar_is_made_of_letters(example_diagnosis, options, monkeypatch):
+def test_without_color_the_bar_is_made_of_letters(example_diagnosis, options, monkeypatch):
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     text = shown(example_diagnosis("data-bound"), width=60, **options)
     assert "W" * 30 in text
-    assert not any(f"\x1b[{colour}m" in text for colour in range(30, 48))
+    assert not any(f"\x1b[{color}m" in text for color in range(30, 48))
 
 
 def test_a_dumb_terminal_and_no_color_get_plain_text(example_diagnosis, monkeypatch):
@@ -194,6 +194,6 @@ def test_evidence_follows_where_it_is_asked_for(example_diagnosis):
 
 
 def test_what_was_never_seen_leaves_no_gap(example_diagnosis):
-    lines = [line.plain for line in screen_lines(example_diagnosis("nothing seen"), width=80, has_colour=False)]
+    lines = [line.plain for line in screen_lines(example_diagnosis("nothing seen"), width=80, has_color=False)]
     assert not any(a == b == "" for a, b in itertools.pairwise(lines))
     assert "Watched" not in " ".join(lines)

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from helpers.cuda_trace import CudaTrace
+from shared.cuda_trace import CudaTrace
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.tracing import reading
 from voxelocity.diagnosis.tracing.reading import read_events, read_trace

@@ -53,7 +53,7 @@ def test_parts_fill_their_step_in_its_order(tmp_path):
         ("waiting for data", 2_500_000),
         ("forward", 2_600_000),
         ("backward", 2_900_000),
-        ("optimiser", 3_400_000),
+        ("optimizer", 3_400_000),
     ]
     assert parts[-1]["ts"] + parts[-1]["dur"] == 3_500_000
 

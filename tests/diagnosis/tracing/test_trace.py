@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers.cuda_trace import CudaTrace
+from shared.cuda_trace import CudaTrace
 from voxelocity.diagnosis.facts import KernelGroup, SyncFacts
 from voxelocity.diagnosis.tracing.trace import profile_facts
 

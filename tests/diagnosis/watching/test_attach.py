@@ -32,7 +32,7 @@ def test_environment_names_the_folder_and_puts_the_recorder_first_on_the_path(tm
 
 
 def test_settings_of_another_version_are_read_as_far_as_they_are_known() -> None:
-    assert Settings.from_json('{"folder": "/f", "whole": true, "colour": 3}') == Settings(folder="/f", whole=True)
+    assert Settings.from_json('{"folder": "/f", "whole": true, "color": 3}') == Settings(folder="/f", whole=True)
     with pytest.raises(ValueError, match=r"VOXELOCITY_RECORD='\{\}' names no folder; start the program by"):
         Settings.from_json("{}")
 

@@ -152,7 +152,7 @@ def test_operations_are_applied_with_their_probability(prob):
         assert share == pytest.approx(prob, abs=0.08)
 
 
-def test_colours_without_change_stay_and_come_back_as_bytes_or_floats():
+def test_colors_without_change_stay_and_come_back_as_bytes_or_floats():
     for dtype in (np.uint8, np.float32):
         image = RAMP.astype(dtype)
         changed = both("color_jitter", image, 0.0, 0.0, 0.0, 0.0)
@@ -160,22 +160,22 @@ def test_colours_without_change_stay_and_come_back_as_bytes_or_floats():
         np.testing.assert_array_equal(changed, image)
 
 
-def colour(*rgb):
+def color(*rgb):
     return np.array(rgb, np.uint8).reshape(3, 1, -1)
 
 
 @pytest.mark.parametrize(
     ("options", "image", "expected"),
     [
-        ({"brightness": (1.5, 1.5)}, colour(10, 100, 200), colour(15, 150, 255)),
-        ({"saturation": (0.0, 0.0)}, colour(255, 0, 0), colour(76, 76, 76)),
-        ({"contrast": (0.5, 0.5)}, colour([0, 255], [0, 255], [0, 255]), colour([64, 191], [64, 191], [64, 191])),
-        ({"hue": (1 / 3, 1 / 3)}, colour(255, 0, 0), colour(0, 255, 0)),
-        ({"hue": (-1 / 3, -1 / 3)}, colour(200, 0, 0), colour(0, 0, 200)),
-        ({"hue": (0.25, 0.25)}, colour(90, 90, 90), colour(0, 0, 0)),
+        ({"brightness": (1.5, 1.5)}, color(10, 100, 200), color(15, 150, 255)),
+        ({"saturation": (0.0, 0.0)}, color(255, 0, 0), color(76, 76, 76)),
+        ({"contrast": (0.5, 0.5)}, color([0, 255], [0, 255], [0, 255]), color([64, 191], [64, 191], [64, 191])),
+        ({"hue": (1 / 3, 1 / 3)}, color(255, 0, 0), color(0, 255, 0)),
+        ({"hue": (-1 / 3, -1 / 3)}, color(200, 0, 0), color(0, 0, 200)),
+        ({"hue": (0.25, 0.25)}, color(90, 90, 90), color(0, 0, 0)),
     ],
 )
-def test_colours_change_as_known(options, image, expected):
+def test_colors_change_as_known(options, image, expected):
     np.testing.assert_allclose(both("color_jitter", image, **options).astype(int), expected.astype(int), atol=5)
 
 
@@ -255,7 +255,7 @@ def test_missing_cucim_is_said_once(monkeypatch):
         ("normalize_data", (1.0, 0.0, 2.0, "log"), RAMP, "type 'log' is not known; choose 'range' or 'atan'"),
         ("color_jitter", (-1.0,), RAMP, "brightness is -1.0; a single number must be 0 or more"),
         ("color_jitter", (0, 0, 0, (-0.6, 0.1)), RAMP, r"hue \(-0.6, 0.1\) is not valid; choose from -0.5 to 0.5, low"),
-        ("color_jitter", (0.5,), RAMP[:1], r"an image of shape \(1, 2, 2\) has no three channels; colours need them"),
+        ("color_jitter", (0.5,), RAMP[:1], r"an image of shape \(1, 2, 2\) has no three channels; colors need them"),
         ("image_flip", (-1,), "text", "data is str; it must be an array or a tensor"),
     ],
 )

@@ -68,10 +68,10 @@ def test_the_same_comparison_finds_what_monai_itself_changes():
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     def write(text):
-        (tmp_path / "noisy_neighbour.py").write_text(text)
+        (tmp_path / "noisy_neighbor.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, "noisy_neighbour", raising=False)
-        return "noisy_neighbour"
+        monkeypatch.delitem(sys.modules, "noisy_neighbor", raising=False)
+        return "noisy_neighbor"
 
     return write
 

@@ -80,7 +80,7 @@ def test_a_gpu_looks_the_same_in_line_and_legend(record, gpu, tmp_path):
         ["", "var(--accent)"], ["", "var(--class-1)"], ["", "var(--class-2)"], [" dashed", "var(--accent)"],
     ]  # fmt: skip
     assert legend[6][0] == " dotted"
-    assert len({(stroke, colour) for stroke, colour, _ in legend}) == 8
+    assert len({(stroke, color) for stroke, color, _ in legend}) == 8
 
 
 def test_a_phase_that_others_fill_is_in_the_table_and_not_in_the_legend(record, mark, tmp_path):
@@ -124,7 +124,7 @@ def test_every_chart_has_words_and_ids_are_unique(full, tmp_path):
     assert len(ids) == len(set(ids))
 
 
-def test_every_colour_is_one_of_the_style_sheet_or_was_given(full, tmp_path):
+def test_every_color_is_one_of_the_style_sheet_or_was_given(full, tmp_path):
     text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
     light, dark = text[: text.index("</style>")].split("prefers-color-scheme: dark")
     for variable in set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--swatch"}:
@@ -229,4 +229,4 @@ def test_a_browser_shows_the_page_without_a_complaint_and_nothing_sticks_out(ful
     assert pixels.shape[:2] == (4500, 500)
     for part in np.split(pixels[:3000], 6):
         assert part.std() > 0.02, "a blank stretch"
-    assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the colour of the page alone"
+    assert pixels[:, -12:].std(axis=(0, 1)).max() < 0.02, "the margin holds the color of the page alone"

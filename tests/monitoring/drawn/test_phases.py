@@ -7,7 +7,7 @@ from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
 def test_phases_stand_in_the_order_in_which_they_began(mark):
     phases = phases_of([mark("validate", 5.0, 1.0), mark("train", 0.0, 5.0), mark("validate", 10.0, 2.0)])
     assert [(phase.name, phase.count, phase.seconds) for phase in phases] == [("train", 1, 5.0), ("validate", 2, 3.0)]
-    assert phases[0].colour != phases[1].colour
+    assert phases[0].color != phases[1].color
 
 
 def test_a_phase_within_itself_counts_once(mark):
@@ -36,14 +36,14 @@ def test_beyond_twelve_names_the_shorter_ones_are_put_together(mark):
     phases = phases_of([mark(f"case {i}", float(i), 0.5 + 0.01 * i) for i in range(40)])
     assert len(phases) == 12
     assert phases[-1].name == "29 others"
-    assert phases[-1].colour == "part-other"
+    assert phases[-1].color == "part-other"
     assert sum(phase.count for phase in phases) == 40
 
 
-def test_a_colour_that_was_given_is_kept_and_anything_else_ignored(mark):
+def test_a_color_that_was_given_is_kept_and_anything_else_ignored(mark):
     phases = phases_of([mark("a", 0.0, 1.0, color="#ff8800"), mark("b", 1.0, 1.0, color='red"><script>')])
-    assert phases[0].colour == "#ff8800"
-    assert phases[1].colour.startswith("part-")
+    assert phases[0].color == "#ff8800"
+    assert phases[1].color.startswith("part-")
 
 
 def test_few_stretches_are_exact_and_an_inner_phase_parts_the_one_around_it(mark):

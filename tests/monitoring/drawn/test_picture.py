@@ -1,7 +1,7 @@
 from matplotlib.image import imread
 
 from voxelocity.monitoring.drawn.page import render_monitor_page
-from voxelocity.monitoring.drawn.picture import _COLOURS, render_monitor_png
+from voxelocity.monitoring.drawn.picture import _COLORS, render_monitor_png
 from voxelocity.report.charts import STAND_INS
 
 
@@ -25,9 +25,9 @@ def test_a_phase_is_seen_in_the_picture(record, mark, tmp_path):
     assert reddish[1] > reddish[0] + 0.3
 
 
-def test_the_picture_has_the_colours_of_the_page(record, tmp_path):
+def test_the_picture_has_the_colors_of_the_page(record, tmp_path):
     style = render_monitor_page(record(2), tmp_path / "page.html").read_text(encoding="utf-8")
     style = style[: style.index("prefers-color-scheme: dark")]
-    for name in set(_COLOURS) - {"chart-ink", "chart-grid"}:
+    for name in set(_COLORS) - {"chart-ink", "chart-grid"}:
         assert name in STAND_INS
-        assert f"--{name}: {_COLOURS[name]};" in style, name
+        assert f"--{name}: {_COLORS[name]};" in style, name

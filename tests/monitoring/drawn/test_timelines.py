@@ -46,13 +46,13 @@ def test_without_a_gpu_there_is_no_chart_of_one(record):
     assert gpu_timelines(Columns(record(3))) == []
 
 
-def test_each_gpu_has_a_line_of_its_own_colour_and_stroke(record, gpu):
+def test_each_gpu_has_a_line_of_its_own_color_and_stroke(record, gpu):
     busy = by_key(gpu_timelines(Columns(record(3, gpus=[gpu(i, busy_share=i / 10) for i in range(8)]))))[
         "gpu-busy-share"
     ]
     assert names(busy) == [f"GPU {i}" for i in range(8)]
-    assert len({(line.colour, line.stroke) for line in busy.lines}) == 8
-    assert {line.colour for line in busy.lines} == {"accent", "class-1", "class-2"}
+    assert len({(line.color, line.stroke) for line in busy.lines}) == 8
+    assert {line.color for line in busy.lines} == {"accent", "class-1", "class-2"}
     assert [line.stroke for line in busy.lines[:4]] == ["solid", "solid", "solid", "dashed"]
     assert [line.points[0][1] for line in busy.lines] == pytest.approx([10.0 * i for i in range(8)])
 

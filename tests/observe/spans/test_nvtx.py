@@ -73,15 +73,15 @@ def test_no_range_is_made_while_no_tool_is_attached(tool, monkeypatch):
     assert tool.events == []
 
 
-def test_nvidias_package_is_given_the_colour(package):
+def test_nvidias_package_is_given_the_color(package):
     with span("named", color="red"), span("hex", color="#2ca02c"), span("none"):
         pass
     end_range(start_range("batch", color="blue"))
     assert package == [("named", 0xFFFF0000), ("hex", 0xFF2CA02C), ("none", None), "<", "<", "<", ("batch", 0xFF0000FF)]
 
 
-def test_a_colour_that_is_none_is_told_once_and_left_to_the_tool(package):
-    told = pytest.warns(UserWarning, match="'blurple' is no colour, so the profiler chooses one; write a name")
+def test_a_color_that_is_none_is_told_once_and_left_to_the_tool(package):
+    told = pytest.warns(UserWarning, match="'blurple' is no color, so the profiler chooses one; write a name")
     with told, span("a", color="blurple"):
         pass
     with span("a", color="blurple"):

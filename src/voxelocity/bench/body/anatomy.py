@@ -1,4 +1,4 @@
-"""The upper abdomen as a cartoon: one CT-like scan with three labelled organs among look-alikes, drawn from numbers.
+"""The upper abdomen as a cartoon: one CT-like scan with three labeled organs among look-alikes, drawn from numbers.
 
 Not a physical simulation, and no files: `phantom` writes what is drawn here.
 """
@@ -138,7 +138,7 @@ def _paint_trunk(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
-    """Unlabelled structures whose densities overlap with the organs: bowel, stomach, muscles, vessels, heart."""
+    """Unlabeled structures whose densities overlap with the organs: bowel, stomach, muscles, vessels, heart."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     for side in (-1, 1):
         window, level = canvas.ellipsoid((side * 24.0, -0.42 * depth, -45.0), (11.0, 12.0, 60.0))
@@ -163,7 +163,7 @@ def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def _paint_organs(canvas: Canvas, rng: np.random.Generator) -> None:
-    """The labelled organs; they touch each other and the cavity's wall."""
+    """The labeled organs; they touch each other and the cavity's wall."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     phase = rng.uniform(0.85, 1.15)  # how much contrast agent has arrived: moves all organs together
 

@@ -10,10 +10,10 @@ from typing import Any
 from voxelocity.bench.paired import Comparison, Figure
 from voxelocity.bench.race.judge import judged_dice
 from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
-from voxelocity.report import LabelledRun, duration_text, median_run
+from voxelocity.report import LabeledRun, duration_text, median_run
 from voxelocity.report.views import Table
 
-Sides = tuple[tuple[LabelledRun, ...], ...]
+Sides = tuple[tuple[LabeledRun, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Outcome:
     seeds: tuple[int, ...]
 
     @property
-    def runs(self) -> tuple[LabelledRun, ...]:
+    def runs(self) -> tuple[LabeledRun, ...]:
         """Each side as one run, with the medians over the seeds."""
         return tuple(median_run(side) for side in self.sides)
 
@@ -111,7 +111,7 @@ def run_rounds(
         VoxelocityError: a training failed.
     """
     assert names[-1] == "ours", "comparisons and pages name ours last"
-    found: dict[SideName, list[LabelledRun]] = {name: [] for name in names}
+    found: dict[SideName, list[LabeledRun]] = {name: [] for name in names}
     outcome: Outcome | None = None
     for turn, seed in enumerate(seeds):
         first = turn % len(names)
@@ -128,7 +128,7 @@ def run_rounds(
     return outcome
 
 
-def _training(run: LabelledRun) -> dict[str, Any]:
+def _training(run: LabeledRun) -> dict[str, Any]:
     names = ("seconds_per_epoch", "images_per_s", "wait_share", "wall_s", "peak_host_bytes")
     return {
         **{name: getattr(run, name) for name in names},
@@ -137,13 +137,13 @@ def _training(run: LabelledRun) -> dict[str, Any]:
     }
 
 
-def _figure(run: LabelledRun, target_dice: float, limit_s: float) -> float:
+def _figure(run: LabeledRun, target_dice: float, limit_s: float) -> float:
     if target_dice:
         return limit_s if run.seconds_to_target is None else run.seconds_to_target
     assert run.final_dice is not None, "judged"
     return run.final_dice
 
 
-def _not_reached(side: Sequence[LabelledRun]) -> str:
+def _not_reached(side: Sequence[LabeledRun]) -> str:
     missed = sum(run.seconds_to_target is None for run in side)
     return f"{missed} of {len(side)} did not reach it and count as the limit" if missed else ""

@@ -18,7 +18,7 @@ from voxelocity.bench.race.job import Recipe, script_job
 from voxelocity.core.errors import VoxelocityError
 from voxelocity.observe import environment, phase
 from voxelocity.planning import Planned
-from voxelocity.report import LabelledRun, label_run, read_run
+from voxelocity.report import LabeledRun, label_run, read_run
 from voxelocity.report.summary import TimeShare
 
 SideName = Literal["fast", "plain", "switched", "nnunet", "ours"]
@@ -66,7 +66,7 @@ class Race:
         return len(self.planned.cases.split(self.planned.fold).training)
 
 
-def train_side(side: SideName, race: Race, *, seed: int) -> LabelledRun:
+def train_side(side: SideName, race: Race, *, seed: int) -> LabeledRun:
     """Trains one side once.
 
     Raises:
@@ -87,7 +87,7 @@ def with_our_imports(script: str) -> str:
     return script.replace(_MONAIS, _OURS)
 
 
-def _script(side: SideName, race: Race, seed: int) -> LabelledRun:
+def _script(side: SideName, race: Race, seed: int) -> LabeledRun:
     recipe: Recipe = "plain" if side == "plain" else "fast"
     job = script_job(
         race.planned,
@@ -108,10 +108,10 @@ def _script(side: SideName, race: Race, seed: int) -> LabelledRun:
         *(files[".py"], files[".job.json"], "--out", files[".json"]),
         *("--predictions" if side == "nnunet" else "--weights", result, "--began", f"{began_unix_s:.3f}"),
     )
-    return _labelled(json.loads(files[".json"].read_text()), side)
+    return _labeled(json.loads(files[".json"].read_text()), side)
 
 
-def _labelled(record: Mapping[str, Any], side: SideName) -> LabelledRun:
+def _labeled(record: Mapping[str, Any], side: SideName) -> LabeledRun:
     """A record of a script as a run whose clock began when its process was started."""
     spent_s, settings = record["seconds_by_activity"], record["settings"]
     stages = {
@@ -120,7 +120,7 @@ def _labelled(record: Mapping[str, Any], side: SideName) -> LabelledRun:
         "validation on the way": spent_s["validation"],
     }
     wall_s = record["seconds"]
-    return LabelledRun(
+    return LabeledRun(
         label=LABELS[side],
         seconds_to_target=record["seconds_to_target"],
         seconds_per_epoch=record["seconds_per_epoch"],
@@ -154,7 +154,7 @@ def _ways(side: SideName, settings: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _ours(race: Race, seed: int) -> LabelledRun:
+def _ours(race: Race, seed: int) -> LabeledRun:
     folder, config, cache = race.out / "ours", race.out / "ours.yaml", race.out / "cache"
     # The first run of a new user pays for filling the cache; so does this one.
     shutil.rmtree(cache, ignore_errors=True)

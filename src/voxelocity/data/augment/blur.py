@@ -15,5 +15,5 @@ def blur_weights(sigma_voxel: float, side: int) -> npt.NDArray[np.float32]:
         return np.ones(1, dtype=np.float32)
     offsets = np.arange(-radius, radius + 1, dtype=np.float64)
     weights = np.exp(-0.5 * (offsets / sigma_voxel) ** 2)
-    normalised: npt.NDArray[np.float32] = (weights / weights.sum()).astype(np.float32)
-    return normalised
+    normalized: npt.NDArray[np.float32] = (weights / weights.sum()).astype(np.float32)
+    return normalized

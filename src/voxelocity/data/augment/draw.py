@@ -37,7 +37,7 @@ def sample(
         num_channels: c.
         patch_shape: (x, y, z) of the patches, which an elastic deformation spans.
         config: how often and how strong; where it is not enabled, the result changes nothing.
-        spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimetres; without it voxels count as
+        spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimeters; without it voxels count as
             cubes.
         swapped_classes: for each class index, the one that takes its place where a patch is flipped across the
             volume's x axis, from left to right (`core.laterality.swapped_classes`); empty for none.
@@ -136,7 +136,7 @@ def _quarter_turns(rng: np.random.Generator, config: AugmentConfig) -> Matrix:
 
 
 def _affine(rng: np.random.Generator, config: AugmentConfig, spacing: Matrix) -> Matrix:
-    """Rotation, zoom and shear in millimetres, as a matrix on voxel offsets from patch to volume."""
+    """Rotation, zoom and shear in millimeters, as a matrix on voxel offsets from patch to volume."""
     is_rotated, is_scaled = rng.random(2) < (config.rotation_share, config.scale_share)
     angles = np.deg2rad(rng.uniform(-1.0, 1.0, size=3) * config.rotation_degrees)
     zoom = rng.uniform(*config.scale_range)

@@ -13,7 +13,7 @@ def low_positions(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """For each voxel of an axis: the two kept voxels it lies between, and the weight of the second. Each (side,).
 
-    `round(side * zoom)` voxels are kept, those nearest to the centres of as many equal parts ("nearest-exact" of
+    `round(side * zoom)` voxels are kept, those nearest to the centers of as many equal parts ("nearest-exact" of
     torch's `interpolate`); between them linearly, without aligned corners, as torch does.
     """
     num_low = max(1, math.floor(side * zoom + 0.5))

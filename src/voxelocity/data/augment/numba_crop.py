@@ -65,7 +65,7 @@ def crop(
                 _copy_line(label[place : place + num], label_row[first:last], flips[2])
 
 
-# Lines as slices of their own: an index counted from zero needs no check for being negative, so the loops vectorise.
+# Lines as slices of their own: an index counted from zero needs no check for being negative, so the loops vectorize.
 @kernel
 def _decode_line(stored: Any, line: Any, scale: Any, is_flipped: Any) -> None:
     factor, shift = scale[0], scale[1] + scale[2]

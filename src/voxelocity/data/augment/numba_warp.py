@@ -2,7 +2,7 @@
 
 Nothing here holds the GIL. A patch is filled plane by plane: first where the plane's voxels are found, then its
 channels one after the other, then its label. A row of a channel takes two steps, because only one of them can use the
-processor's wide registers: the loads of all voxels' neighbours, one by one, and then their weighted sums.
+processor's wide registers: the loads of all voxels' neighbors, one by one, and then their weighted sums.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def warp(
         if is_elastic:
             _sum_planes(control, weights_x[i], shifts)
             _shift_points(shifts, weights_y, first_z, weights_z, points)
-        _find_neighbours(points, label.shape, place, weights, parts)
+        _find_neighbors(points, label.shape, place, weights, parts)
         for c in range(num_channels):
             _fill_image(image[c], points, place, weights, parts, scale[c], out_image[c, i])
         _fill_label(label, points, place, weights, parts, votes, out_label[i])
@@ -110,15 +110,15 @@ def _shift_points(shifts: Any, weights_y: Any, first_z: Any, weights_z: Any, poi
 
 
 @kernel
-def _find_neighbours(points: Any, shape: Any, place: Any, weights: Any, parts: Any) -> None:
-    """Of each voxel, the first of its eight neighbours and the weights of those behind it along each axis.
+def _find_neighbors(points: Any, shape: Any, place: Any, weights: Any, parts: Any) -> None:
+    """Of each voxel, the first of its eight neighbors and the weights of those behind it along each axis.
 
     Args:
         points: (3, ny, nz) in the box.
         shape: of the box.
-        place: (ny, nz), counted from the box's first voxel. Valid, as are the weights, where all neighbours lie inside.
+        place: (ny, nz), counted from the box's first voxel. Valid, as are the weights, where all neighbors lie inside.
         weights: (3, ny, nz).
-        parts: (ny, 4): where in a row the voxels begin that see the box at all, where those with all neighbours inside
+        parts: (ny, 4): where in a row the voxels begin that see the box at all, where those with all neighbors inside
             begin and end, and where those end that see it.
     """
     step_x, step_y = np.int32(shape[1] * shape[2]), np.int32(shape[2])
@@ -139,7 +139,7 @@ def _parts_of(px: Any, py: Any, pz: Any, shape: Any) -> Any:
     """The four numbers of a row of `parts`."""
     size, num_inside = px.size, np.int32(0)
     end_x, end_y, end_z = np.float32(shape[0]), np.float32(shape[1]), np.float32(shape[2])
-    # Places are float32: this much inside the border, a rounded one never has a neighbour beyond it.
+    # Places are float32: this much inside the border, a rounded one never has a neighbor beyond it.
     last_x = np.float32(shape[0] - 1.0 - 1e-3 - 1e-6 * shape[0])
     last_y = np.float32(shape[1] - 1.0 - 1e-3 - 1e-6 * shape[1])
     last_z = np.float32(shape[2] - 1.0 - 1e-3 - 1e-6 * shape[2])
@@ -163,14 +163,14 @@ def _parts_of(px: Any, py: Any, pz: Any, shape: Any) -> Any:
 
 @kernel
 def _sees(x: Any, y: Any, z: Any, end_x: Any, end_y: Any, end_z: Any) -> Any:
-    """Whether any of the eight neighbours lies in the box."""
+    """Whether any of the eight neighbors lies in the box."""
     one = np.float32(1.0)
     return x > -one and y > -one and z > -one and x < end_x and y < end_y and z < end_z
 
 
 @kernel
 def _is_inside(x: Any, y: Any, z: Any, last_x: Any, last_y: Any, last_z: Any) -> Any:
-    """Whether all eight neighbours lie in the box."""
+    """Whether all eight neighbors lie in the box."""
     zero = np.float32(0.0)
     return (x >= zero) & (y >= zero) & (z >= zero) & (x <= last_x) & (y <= last_y) & (z <= last_z)
 
@@ -222,7 +222,7 @@ def _fill_label(label: Any, points: Any, place: Any, weights: Any, parts: Any, v
 
 @kernel
 def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
-    """The eight neighbours of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
+    """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
     # Unsigned, so that no index is checked for being negative.
     jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
     for n in range(place.size):
@@ -235,7 +235,7 @@ def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> Non
 
 @kernel
 def _blend(corners: Any, wx: Any, wy: Any, wz: Any, factor: Any, shift: Any, out: Any) -> None:
-    """The trilinear sum of the neighbours, as an intensity."""
+    """The trilinear sum of the neighbors, as an intensity."""
     c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
     for k in range(out.size):
         low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
@@ -262,7 +262,7 @@ def _take_nearest(
 
 @kernel
 def _vote(corners: Any, wx: Any, wy: Any, wz: Any, is_mixed: Any, out: Any) -> None:
-    """The class of the largest summed weight among the eight neighbours; the smaller index where two are equal."""
+    """The class of the largest summed weight among the eight neighbors; the smaller index where two are equal."""
     c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
     any_mixed = np.uint8(0)
     for k in range(out.size):

@@ -20,7 +20,7 @@ class AugmentParams:
     """What is done to each of b samples with c channels, in this order. Each step may do nothing to a sample.
 
     1. Warp, straight from the volume, which continues with intensity 0 and class 0 beyond its borders. The voxel at
-       offset `o` from the patch's centre takes the value found at offset `matrix @ f + offset_voxel` from it, with
+       offset `o` from the patch's center takes the value found at offset `matrix @ f + offset_voxel` from it, with
        `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
        `elastic(o)` is a uniform cubic B-spline over the patch (`spline.py`) with the control points `elastic`.
        Where `is_swapped`, the classes of a pair then trade places: `swapped_classes[label]`.
@@ -30,7 +30,7 @@ class AugmentParams:
     5. Brightness: `v * scale + shift`.
     6. Contrast: `(v - mean) * contrast + mean`, clipped to the channel's range before this step.
     7. Low resolution: `round(n * zoom)` voxels of an axis of n are picked (the nearest ones), and the patch is
-       interpolated linearly between them, both with pixel centres at half-integers.
+       interpolated linearly between them, both with pixel centers at half-integers.
     8. Gamma from the upper end: the negative is bent as in 9 and negated again.
     9. Gamma: `((v - low) / span) ** gamma * span + low`, with the channel's own `low` and `span`; where
        `gamma_keeps_moments`, the result then gets the mean and standard deviation that the channel had.

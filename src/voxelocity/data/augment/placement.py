@@ -69,7 +69,7 @@ def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -
         # A B-spline never leaves the range of its control points.
         half = half + np.abs(params.elastic[row].astype(np.float64)).max(axis=(1, 2, 3))
     reach = np.abs(params.matrix[row].astype(np.float64)) @ half
-    middle = _centre(region) + params.offset_voxel[row].astype(np.float64)
+    middle = _center(region) + params.offset_voxel[row].astype(np.float64)
     # A voxel more on each side than exact arithmetic needs, for engines compute places in float32.
     start, stop = np.floor(middle - reach).astype(int) - 1, np.floor(middle + reach).astype(int) + 3
     (x0, y0, z0), (x1, y1, z1) = start.tolist(), stop.tolist()
@@ -86,7 +86,7 @@ def middle_and_step(
         `matrix @ e`.
     """
     step = params.matrix[row].astype(np.float64) * np.where(params.flips[row], -1.0, 1.0)[None, :]
-    middle: npt.NDArray[np.float64] = _centre(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
+    middle: npt.NDArray[np.float64] = _center(region) + params.offset_voxel[row].astype(np.float64) - np.array(start)
     return middle, step
 
 
@@ -102,6 +102,6 @@ def _half(region: Region) -> npt.NDArray[np.float64]:
     return (np.array(region.shape, dtype=np.float64) - 1.0) / 2.0
 
 
-def _centre(region: Region) -> npt.NDArray[np.float64]:
-    centre: npt.NDArray[np.float64] = (np.array(region.start, dtype=np.float64) + np.array(region.stop) - 1.0) / 2.0
-    return centre
+def _center(region: Region) -> npt.NDArray[np.float64]:
+    center: npt.NDArray[np.float64] = (np.array(region.start, dtype=np.float64) + np.array(region.stop) - 1.0) / 2.0
+    return center

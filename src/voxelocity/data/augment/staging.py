@@ -21,7 +21,7 @@ class Piece:
         offset_bytes: in the piece of memory, a multiple of 16.
         dtype: NumPy's name, one that torch knows too.
         shape: of the array.
-        steps: voxels between neighbours along each axis. The array's own order in memory is kept.
+        steps: voxels between neighbors along each axis. The array's own order in memory is kept.
     """
 
     offset_bytes: int

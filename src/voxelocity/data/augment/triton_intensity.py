@@ -110,7 +110,7 @@ def blur_along(
         axis: 0, 1 or 2.
         num_taps: of the widest kernel.
         side: voxels along the axis.
-        inner: distance of neighbours along the axis.
+        inner: distance of neighbors along the axis.
         num_voxels: of a channel.
         FROM_IMAGE: whether `source` is the batch, and not scratch.
         TO_IMAGE: whether `target` is; brightness is applied there.

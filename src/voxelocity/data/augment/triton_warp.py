@@ -24,7 +24,7 @@ NUM_STEPS: Final = 12
 _NUM_STEPS = tl.constexpr(NUM_STEPS)
 
 TILE: Final = (4, 8, 16)
-"""Patch voxels of one program. Compact, for turned patches read neighbours of neighbours; 16 along z, so that a line of
+"""Patch voxels of one program. Compact, for turned patches read neighbors of neighbors; 16 along z, so that a line of
 a tile is written in whole sectors."""
 ELASTIC_BLOCK: Final = 256
 SWAP_BLOCK: Final = 1024

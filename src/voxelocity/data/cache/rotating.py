@@ -31,7 +31,7 @@ class RotatingSchedule:
         num_cases: of the data set.
         num_cached: cases in the window; more than there are count as all.
         replace_rate: share of the window that is replaced after each epoch, above 0.
-        seed: shuffles the cases once, so that neighbours in a list by scanner or site do not stay together; None
+        seed: shuffles the cases once, so that neighbors in a list by scanner or site do not stay together; None
             keeps their order.
     """
 

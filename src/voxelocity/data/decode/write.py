@@ -33,7 +33,7 @@ def write_scan(
     *,
     placement: Placement | None = None,
 ) -> None:
-    """Writes an array as .nii.gz or .nii (told by the name) on the grid `like`, in millimetres.
+    """Writes an array as .nii.gz or .nii (told by the name) on the grid `like`, in millimeters.
 
     The file appears whole or not at all. The affine is stored as sform, to float32; also as qform where it is a
     rotation with zooms. The gzip header carries no time, so equal input gives equal bytes.

@@ -1,4 +1,4 @@
-"""One random box of a case, uniform or centred on foreground. Reads no voxels."""
+"""One random box of a case, uniform or centered on foreground. Reads no voxels."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def choose_region(
 ) -> Region:
     """A box of `config.shape_voxel` voxels.
 
-    With probability `foreground_share` it is centred on a foreground voxel: first a class is drawn, each class of the
+    With probability `foreground_share` it is centered on a foreground voxel: first a class is drawn, each class of the
     case alike, so that rare classes count, then one of its voxels. Otherwise, and in cases without foreground, every
     position is equally likely. Along an axis where the volume is larger than the patch the box stays inside, so a
-    voxel near the border may lie off its centre; elsewhere it stands centred and reaches beyond the volume.
+    voxel near the border may lie off its center; elsewhere it stands centered and reaches beyond the volume.
 
     Args:
         shape: of the volume.
@@ -31,8 +31,8 @@ def choose_region(
     patch_shape = config.shape_voxel
     if rng.random() < config.foreground_share and classes:
         voxels = foreground[classes[int(rng.integers(len(classes)))]]
-        centre = np.unravel_index(int(voxels[int(rng.integers(len(voxels)))]), shape)
-        wanted = [int(voxel) - side // 2 for voxel, side in zip(centre, patch_shape, strict=True)]
+        center = np.unravel_index(int(voxels[int(rng.integers(len(voxels)))]), shape)
+        wanted = [int(voxel) - side // 2 for voxel, side in zip(center, patch_shape, strict=True)]
     else:
         wanted = [int(rng.integers(max(n - side, 0) + 1)) for n, side in zip(shape, patch_shape, strict=True)]
     x, y, z = (_start_inside(*axis) for axis in zip(wanted, shape, patch_shape, strict=True))

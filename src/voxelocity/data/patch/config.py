@@ -1,4 +1,4 @@
-"""Which boxes of a case are learnt from."""
+"""Which boxes of a case are learned from."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PatchConfig(Config):
     shape_voxel: tuple[_Side, _Side, _Side]
     """Patch along (x, y, z)."""
     foreground_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Probability that a patch is centred on a foreground voxel; the others lie anywhere."""
+    """Probability that a patch is centered on a foreground voxel; the others lie anywhere."""
     draws_per_case: int = Field(default=1, ge=1, le=10_000)
     """Patches taken from a case in one pass over the cases."""
     growth: tuple[PatchStage, ...] = ()

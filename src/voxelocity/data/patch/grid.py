@@ -11,14 +11,14 @@ from voxelocity.core.region import Index3, Region
 def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Region, ...]:
     """Boxes of one shape that together cover every voxel of a volume, z fastest.
 
-    Neighbours start `patch * (1 - overlap)` voxels apart, rounded down; the last box of an axis is moved back to end
-    with the volume. Where the volume is smaller than the patch, one box stands centred and reaches beyond it. These
+    Neighbors start `patch * (1 - overlap)` voxels apart, rounded down; the last box of an axis is moved back to end
+    with the volume. Where the volume is smaller than the patch, one box stands centered and reaches beyond it. These
     are the positions of MONAI's `sliding_window_inference`.
 
     Args:
         shape: of the volume along (x, y, z).
         patch_shape: of the boxes.
-        overlap: share of a box that its neighbour covers too, from 0 to below 1.
+        overlap: share of a box that its neighbor covers too, from 0 to below 1.
 
     Raises:
         ConfigError: the overlap is out of range, or a side is below 1.

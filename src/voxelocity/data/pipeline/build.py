@@ -71,9 +71,9 @@ class Feed:
         waits_for_loops: bool = False,
     ) -> None:
         prepared = cases if isinstance(cases, PreparedCases) else _prepared(cases, config)
-        unlabelled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
-        if unlabelled is not None:
-            raise DatasetError(f"feed: case '{unlabelled}' has no label to learn from; leave it out")
+        unlabeled = next((ref.case_id for ref in prepared.refs if ref.label is None), None)
+        if unlabeled is not None:
+            raise DatasetError(f"feed: case '{unlabeled}' has no label to learn from; leave it out")
         self._device = numbered(device)
         self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)

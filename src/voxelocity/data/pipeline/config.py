@@ -22,7 +22,7 @@ class DataConfig(Config):
     cache: CacheConfig
     """Where prepared cases are kept."""
     patch: PatchConfig
-    """Which boxes of a case are learnt from."""
+    """Which boxes of a case are learned from."""
     batch_size: int = Field(ge=1, le=4096)
     """Patches in a batch."""
     feed: FeedConfig

@@ -28,7 +28,9 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
     with ThreadPoolExecutor(max_workers=num_threads) as pool:
         values = {0}.union(*pool.map(label_values_in, files))
     if len(values) == 1:
-        raise DatasetError(f"source: {cases.root}: {len(files)} label files hold no value but 0; nothing can be learnt")
+        raise DatasetError(
+            f"source: {cases.root}: {len(files)} label files hold no value but 0; nothing can be learned"
+        )
     outside = sorted(value for value in values if not 0 <= value <= MAX_LABEL_VALUE)
     if outside:
         raise DatasetError(

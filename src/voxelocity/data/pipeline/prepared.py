@@ -200,7 +200,7 @@ class PreparedCases:
         )
 
     def _key(self, ref: VolumeRef) -> str:
-        fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labelled={ref.label is not None}"
+        fingerprint = f"{self._preparation.fingerprint()} labels={self._label_values} labeled={ref.label is not None}"
         return entry_key(source_identity([*ref.images, *([] if ref.label is None else [ref.label])]), fingerprint)
 
     def _take(self, index: int) -> tuple[StoredVolume, _Origin]:

@@ -15,7 +15,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec
 
 _STEPS = 65_000
-"""Of an int16 that a channel's range is spread over; the rest is room for rounding its centre."""
+"""Of an int16 that a channel's range is spread over; the rest is room for rounding its center."""
 _COARSEST = 0.01
 """Of the interquartile range: the widest step between kept values. Beyond it, as after one voxel of 1e6 in an image of
 tissue, int16 would leave the tissue a handful of levels."""
@@ -111,7 +111,7 @@ def _with_smallest_image(volume: Volume) -> Volume:
         return volume.with_(image=in_c_order(image, "uint8"))
     if image.dtype.name in _EXACT_IN_INT16:
         return volume.with_(image=in_c_order(image, "int16"))
-    steps = [_step_and_centre(channel) for channel in image]
+    steps = [_step_and_center(channel) for channel in image]
     contrasts = [_contrast(channel) for channel in image]
     if any(step > contrast.widest_step for (step, _), contrast in zip(steps, contrasts, strict=True)):
         largest = max(-float(image.min()), float(image.max()))
@@ -123,18 +123,18 @@ def _with_smallest_image(volume: Volume) -> Volume:
     stored = np.empty(image.shape, dtype=np.int16)
     so_far = volume.scaling or (Scaling(),) * len(image)
     scaling: list[Scaling] = []
-    for source, target, outer, (step, centre) in zip(image, stored, so_far, steps, strict=True):
+    for source, target, outer, (step, center) in zip(image, stored, so_far, steps, strict=True):
         for plane, new_plane in _planes(source, target):
             wide = plane.astype(np.float64)
-            wide -= centre
+            wide -= center
             wide *= 1.0 / step
             np.rint(wide, out=wide)
             _turn(wide, new_plane)
-        scaling.append(Scaling(slope=step * outer.slope, inter=centre * outer.slope + outer.inter))
+        scaling.append(Scaling(slope=step * outer.slope, inter=center * outer.slope + outer.inter))
     return volume.with_(image=stored, scaling=tuple(scaling))
 
 
-def _step_and_centre(channel: Array) -> tuple[float, float]:
+def _step_and_center(channel: Array) -> tuple[float, float]:
     """A power of two that cuts the range into at most `_STEPS`, and its multiple next to the range's middle."""
     low, high = float(channel.min()), float(channel.max())
     width = high - low

@@ -59,4 +59,4 @@ class PrepareConfig(Config):
     scale of its own for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 where outliers
     make that more than 1 % of the interquartile range."""
     foreground_per_class: int = Field(default=10_000, ge=1, le=10_000_000)
-    """Voxels remembered of each class as centres of patches, evenly chosen where there are more."""
+    """Voxels remembered of each class as centers of patches, evenly chosen where there are more."""

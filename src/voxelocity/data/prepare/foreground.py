@@ -1,4 +1,4 @@
-"""Remembering where the classes are, so that patches can be centred on them without a search."""
+"""Remembering where the classes are, so that patches can be centered on them without a search."""
 
 from __future__ import annotations
 

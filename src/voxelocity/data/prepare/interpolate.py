@@ -21,10 +21,10 @@ _LONG_LINE_VALUES = 1 << 12
 def sample_positions(num_before: int, num_after: int, step_voxel: float) -> Positions:
     """Where the samples of a new axis lie on an old one, in voxels of the old; those outside are put on its border.
 
-    Both axes share their centre: sample j lies at (j - (num_after - 1) / 2) * step_voxel + (num_before - 1) / 2.
+    Both axes share their center: sample j lies at (j - (num_after - 1) / 2) * step_voxel + (num_before - 1) / 2.
     """
-    centred = np.arange(num_after, dtype=np.float64) - (num_after - 1) / 2
-    return np.clip(centred * step_voxel + (num_before - 1) / 2, 0.0, num_before - 1.0)
+    centered = np.arange(num_after, dtype=np.float64) - (num_after - 1) / 2
+    return np.clip(centered * step_voxel + (num_before - 1) / 2, 0.0, num_before - 1.0)
 
 
 def sample_along(array: Array, positions: Positions, axis: int) -> npt.NDArray[np.float32]:
@@ -52,7 +52,7 @@ def sample_along(array: Array, positions: Positions, axis: int) -> npt.NDArray[n
 
 
 def _fill_line_by_line(source: Array, positions: Positions, target: npt.NDArray[np.float32]) -> None:
-    below, above, weight = neighbours(positions, source.shape[1])
+    below, above, weight = neighbors(positions, source.shape[1])
     for lines, new_lines in zip(source, target, strict=True):
         for j, line in enumerate(new_lines):
             np.subtract(lines[above[j]], lines[below[j]], out=line, dtype=np.float32)
@@ -61,7 +61,7 @@ def _fill_line_by_line(source: Array, positions: Positions, target: npt.NDArray[
 
 
 def _fill_piece_by_piece(source: Array, positions: Positions, target: npt.NDArray[np.float32]) -> None:
-    below, above, weight = neighbours(positions, source.shape[1])
+    below, above, weight = neighbors(positions, source.shape[1])
     thickness = max(1, _PIECE_VALUES // max(1, target.shape[1] * target.shape[2]))
     for start in range(0, source.shape[0], thickness):
         piece = source[start : start + thickness]
@@ -72,7 +72,7 @@ def _fill_piece_by_piece(source: Array, positions: Positions, target: npt.NDArra
         np.add(low, step, out=target[start : start + thickness])
 
 
-def neighbours(positions: Positions, num: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Array]:
+def neighbors(positions: Positions, num: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Array]:
     """The two samples of an axis of `num` around each position, and the weight of the second in float32."""
     # Whole positions have weight 0, the last one too, so that they give the sample itself, to the last bit.
     below = np.clip(np.floor(positions).astype(np.intp), 0, num - 1)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from voxelocity.core.jit import kernel
 from voxelocity.core.volume import Array
-from voxelocity.data.prepare.interpolate import Positions, neighbours
+from voxelocity.data.prepare.interpolate import Positions, neighbors
 
 
 def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.float32]:
@@ -19,7 +19,7 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
     order = [*range(leading), *(leading + axis for axis in slow_to_fast)]
     shape = (*array.shape[:leading], *(len(positions[axis]) for axis in slow_to_fast))
     out = np.empty(shape, dtype=np.float32)
-    tables: Any = [t for axis in slow_to_fast for t in neighbours(positions[axis], array.shape[leading + axis])]
+    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], array.shape[leading + axis])]
     source = array.transpose(order)
     if source.dtype == np.float16 or not source.dtype.isnative:
         source = source.astype(np.float32)
@@ -32,7 +32,7 @@ def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) 
     """Class indices (x, y, z), uint8: the class of the largest linear share, the lower one of two equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
     out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=np.uint8)
-    tables: Any = [t for axis in slow_to_fast for t in neighbours(positions[axis], label_xyz.shape[axis])]
+    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], label_xyz.shape[axis])]
     _fill_label(label_xyz.transpose(slow_to_fast), out, *tables)
     return out.transpose(np.argsort(slow_to_fast))
 

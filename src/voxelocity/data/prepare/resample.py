@@ -1,4 +1,4 @@
-"""Resampling to a common spacing: linear, axis by axis, about the centre of the field of view."""
+"""Resampling to a common spacing: linear, axis by axis, about the center of the field of view."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MAX_VOXELS = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Resample:
-    """Stage: voxels at the given distances, by linear interpolation; the centre of the scan stays where it is.
+    """Stage: voxels at the given distances, by linear interpolation; the center of the scan stays where it is.
 
     An axis whose spacing agrees to one part in a thousand is left alone. New samples outside the scan's outermost voxel
-    centres take the value of the border. Labels take the class with the largest interpolated share.
+    centers take the value of the border. Labels take the class with the largest interpolated share.
 
     Attributes:
         spacing_mm: of the new grid, along (x, y, z).
@@ -152,9 +152,9 @@ def _plan(grid: Grid, spacing_mm: Spacing, *, who: str) -> _Plan:
 
 def _new_grid(grid: Grid, shape: list[int], steps: list[float], spacing_mm: Spacing) -> Grid:
     affine = grid.matrix
-    centre_mm = affine @ [*((n - 1) / 2 for n in grid.shape), 1.0]
+    center_mm = affine @ [*((n - 1) / 2 for n in grid.shape), 1.0]
     for axis, step in enumerate(steps):
         if step != 1.0:
             affine[:3, axis] *= spacing_mm[axis] / np.linalg.norm(affine[:3, axis])
-    affine[:3, 3] = centre_mm[:3] - affine[:3, :3] @ [(n - 1) / 2 for n in shape]
+    affine[:3, 3] = center_mm[:3] - affine[:3, :3] @ [(n - 1) / 2 for n in shape]
     return Grid.of(tuple(shape), affine)

@@ -24,7 +24,7 @@ Trace = Sequence[Mapping[str, Any]]
 def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     """Class indices (x, y, z) of a prepared volume, on the scan's own grid. The dtype is kept; C-contiguous.
 
-    Exact where the scan was turned and cropped; nearest neighbour where it was resampled. Voxels that were cropped away
+    Exact where the scan was turned and cropped; nearest neighbor where it was resampled. Voxels that were cropped away
     become 0. Without a trace the argument itself is returned where it is C-contiguous.
     """
     for record in reversed(trace):

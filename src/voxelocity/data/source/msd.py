@@ -22,7 +22,7 @@ def read_msd(description: Description, *, root: Path, num_folds: int) -> Cases:
 
     A case is called by its image file without .nii.gz or .nii, and without nnU-Net's channel number where the label
     file has none. "image" may be one path (a file of one or of all channels) or a list of one per channel. An integer
-    "fold" per entry is honoured. Paths must stay inside the folder: such a data set is published as one folder, so a
+    "fold" per entry is honored. Paths must stay inside the folder: such a data set is published as one folder, so a
     path that leaves it is a mistake, or a reach for somebody's files.
 
     Raises:

@@ -27,7 +27,7 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     gives "labels" and "channel_names".
 
     Folds come from the first of these that exists: a fold per case in the list itself, `splits_final.json` beside the
-    `dataset.json`, or the default: patients in the order of their labelled case ids, sorted as text, and fold = index %
+    `dataset.json`, or the default: patients in the order of their labeled case ids, sorted as text, and fold = index %
     num_folds, with `num_folds` lowered to the number of patients where there are fewer. Every case is a patient of its
     own, unless a `patient` column of a table says otherwise, or names do (p07_left, p07_right; sub-01_ses-1). A case
     without a declared fold is never held out.

@@ -22,7 +22,7 @@ def assign_folds(
     """The cases with their folds and patients, and the number of folds.
 
     A patient that is not declared is taken from the names (`patients_of`). For folds, the first that exists decides:
-    folds that any labelled case already has, `splits_file`, `default_folds`.
+    folds that any labeled case already has, `splits_file`, `default_folds`.
 
     Args:
         refs: cases sorted by case id.
@@ -35,15 +35,15 @@ def assign_folds(
     if all(ref.patient is None for ref in refs):
         patients = patients_of([ref.case_id for ref in refs])
         refs = [replace(ref, patient=patients[ref.case_id]) for ref in refs]
-    labelled = [ref for ref in refs if ref.label is not None]
-    declared = [ref.fold for ref in labelled if ref.fold is not None]
+    labeled = [ref for ref in refs if ref.label is not None]
+    declared = [ref.fold for ref in labeled if ref.fold is not None]
     if declared:
         return tuple(refs), max(declared) + 1
-    case_ids = [ref.case_id for ref in labelled]
+    case_ids = [ref.case_id for ref in labeled]
     if splits_file is not None and splits_file.exists():
         folds, num_folds = read_splits(splits_file, case_ids)
     else:
-        by_case = {ref.case_id: ref.patient or ref.case_id for ref in labelled}
+        by_case = {ref.case_id: ref.patient or ref.case_id for ref in labeled}
         num_folds = max(1, min(num_folds, len(set(by_case.values()))))
         folds = default_folds(by_case, num_folds)
     return tuple(replace(ref, fold=folds.get(ref.case_id)) for ref in refs), num_folds

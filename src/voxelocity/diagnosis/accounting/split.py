@@ -25,7 +25,7 @@ _NAMES = {
     "copy": "copy to the device",
     "forward": "forward",
     "backward": "backward",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
 }
 _PASSES = ("validation", "saving", "epoch start")
 

@@ -15,7 +15,7 @@ from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.shown.looks import name_of
 from voxelocity.diagnosis.shown.wording import Pace, pace
 from voxelocity.report.differences import different_machines
-from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.labeled import LabeledRun, differing_settings
 
 BEFORE, AFTER = "before", "after"
 # What names places and counts, and so differs between any two recordings.
@@ -131,7 +131,7 @@ def _differing(a: Facts, b: Facts) -> tuple[dict[str, tuple[Any, ...]], int]:
     groups = [_settings(facts) for facts in (a, b)]
     both = groups[0].keys() & groups[1].keys()
     runs = [
-        LabelledRun(label=str(n), settings={k: v for k, v in one.items() if k in both}) for n, one in enumerate(groups)
+        LabeledRun(label=str(n), settings={k: v for k, v in one.items() if k in both}) for n, one in enumerate(groups)
     ]
     return differing_settings(runs)
 

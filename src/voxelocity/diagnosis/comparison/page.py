@@ -35,7 +35,7 @@ def render_diagnosis_comparison(a: Diagnosis, b: Diagnosis, path: str | Path) ->
         "notices": found.notices,
         "cards": _cards(found),
         "lanes": _lanes(found),
-        "legend": [LegendEntry(name=name, colour=f"var(--{look_of(name).style})") for name, *_ in parts[:-1]],
+        "legend": [LegendEntry(name=name, color=f"var(--{look_of(name).style})") for name, *_ in parts[:-1]],
         "parts_table": Table(
             caption="What a step costs by part", heads=("Part", BEFORE.capitalize(), AFTER.capitalize()), rows=parts
         ),

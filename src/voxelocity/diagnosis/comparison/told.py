@@ -35,7 +35,7 @@ def comparison_verdict(found: DiagnosisComparison) -> str:
 
 
 def comparison_lines(a: Diagnosis, b: Diagnosis) -> list[str]:
-    """The comparison as lines for a terminal, without colour and not wrapped."""
+    """The comparison as lines for a terminal, without color and not wrapped."""
     found = compare_diagnoses(a, b)
     lines = [comparison_verdict(found), *(f"Notice: {notice}" for notice in found.notices), ""]
     rows = [("seconds a step", BEFORE, AFTER), *part_rows(found)]

@@ -1,4 +1,4 @@
-"""Which packages are installed, which Voxelocity wants, and which of them want another neighbour. Imports none."""
+"""Which packages are installed, which Voxelocity wants, and which of them want another neighbor. Imports none."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def find_conflicts(versions: Mapping[str, str], asks: Mapping[str, Iterable[str]
                 requirement = Requirement(text)
             except InvalidRequirement:
                 continue
-            neighbour = canonicalize_name(requirement.name)
-            found = versions.get(neighbour)
+            neighbor = canonicalize_name(requirement.name)
+            found = versions.get(neighbor)
             if found is not None and not _extra(requirement) and _applies(requirement, "") and not fits(found, text):
-                wants = f"{neighbour}{requirement.specifier}"
-                yield Conflict(name=name, version=versions[name], wants=wants, found=f"{neighbour} {found}")
+                wants = f"{neighbor}{requirement.specifier}"
+                yield Conflict(name=name, version=versions[name], wants=wants, found=f"{neighbor} {found}")
 
 
 def fits(version: str, requirement: str) -> bool:

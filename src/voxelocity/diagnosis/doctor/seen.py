@@ -193,7 +193,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """An installed package that asks for another version of a neighbour than is installed."""
+    """An installed package that asks for another version of a neighbor than is installed."""
 
     name: str
     version: str
@@ -207,7 +207,7 @@ class Packages:
 
     Attributes:
         python: version.
-        versions: of installed packages by their normalised names.
+        versions: of installed packages by their normalized names.
         wanted: by Voxelocity.
         conflicts: among the packages that it uses.
     """

@@ -1,4 +1,4 @@
-"""The check-up for a terminal: readable at 60 columns, in a pipe, without colour and where only ASCII is shown."""
+"""The check-up for a terminal: readable at 60 columns, in a pipe, without color and where only ASCII is shown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEAD_COLUMNS = 11
 
 
 def show(check_up: CheckUp, console: Console) -> None:
-    """Prints verdict and lines. Levels are words; colour only repeats them."""
+    """Prints verdict and lines. Levels are words; color only repeats them."""
     # The last column stays free: some terminals break a full line.
     columns = max(40, min(console.width - 1, _MAX_COLUMNS))
     lines = [Text(line, style="bold") for line in textwrap.wrap(check_up.verdict, columns)]

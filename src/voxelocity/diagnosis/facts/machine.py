@@ -21,7 +21,7 @@ class HostFacts:
         major_faults_per_s: pages that had to be read from disk.
         shm_used_bytes, shm_size_bytes: highest use of /dev/shm, and its size.
         disk_read_bytes_per_s: mean.
-        gpu_busy: per device the mean of what NVML calls utilisation, for the reader; no rule rests on it.
+        gpu_busy: per device the mean of what NVML calls utilization, for the reader; no rule rests on it.
         gpu_memory_bytes, gpu_memory_total_bytes: highest use per device, and its size.
         gpu_throttle_reasons: as NVML names them, with the share of samples.
         gpu_other_processes: other programs seen on the device.

@@ -88,7 +88,7 @@ def _parts(record: StepRecord) -> dict[str, float]:
     seconds["wait"] = record.wait_s
     for name, part_s in record.parts.items():
         if name == "network":
-            # Forward, backward and optimiser in one figure, told in `not_measured`.
+            # Forward, backward and optimizer in one figure, told in `not_measured`.
             seconds["forward"] += part_s
         elif name in seconds and name not in ("wait", "other"):
             seconds[name] += part_s
@@ -143,7 +143,7 @@ def _network(plan: Mapping[str, Any]) -> NetworkFacts:
 def _not_measured(run: RunFacts) -> Sequence[str]:
     missing = ["single steps: a run notes the sums of about a second, so late batches are not seen"]
     if any("network" in record.parts for record in run.steps):
-        missing.append("forward, backward and optimiser apart: all of it is shown as forward")
+        missing.append("forward, backward and optimizer apart: all of it is shown as forward")
     return (*missing, "who else used the machine: `voxelocity diagnose -- voxelocity train ...` watches that too")
 
 

@@ -61,7 +61,7 @@ class NetworkFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerFacts:
-    """Event `optimizer`: the optimiser of the counted steps; the last one counts.
+    """Event `optimizer`: the optimizer of the counted steps; the last one counts.
 
     Attributes:
         implementation: "for-loop", "foreach" or "fused".

@@ -135,7 +135,7 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
     if "torch" not in main.facts.versions and not ended:
         notes.append("steps: the program never imported torch")
     elif not steps:
-        notes.append("steps: no optimiser of torch stepped while the program was watched")
+        notes.append("steps: no optimizer of torch stepped while the program was watched")
     elif not num_counted:
         notes.append(
             f"steps: the program ended after {len(steps)} warm-up {'step' if len(steps) == 1 else 'steps'}; "

@@ -16,7 +16,7 @@ was there already, on one that was made ahead meanwhile, or as the program makes
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Event `step`: from the end of one optimiser step to the end of the next, validation and saving left out.
+    """Event `step`: from the end of one optimizer step to the end of the next, validation and saving left out.
 
     Attributes:
         start_s: since the process began.

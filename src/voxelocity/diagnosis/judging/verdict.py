@@ -162,7 +162,7 @@ def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, 
         return f"No training step was seen, the network only predicted, for {duration_text(validated_s)}{why}{end}."
     if facts.main.versions and "torch" not in facts.main.versions:
         return f"This program never imported torch, so there is no training to look at{end}."
-    return f"No training step was seen in {duration_text(facts.seconds)}: no optimiser of torch's made a step{end}."
+    return f"No training step was seen in {duration_text(facts.seconds)}: no optimizer of torch's made a step{end}."
 
 
 def _ending(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""The program's settings, network, optimiser and compiler, as events of the recording. Reads, and changes nothing."""
+"""The program's settings, network, optimizer and compiler, as events of the recording. Reads, and changes nothing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _OPENINGS = ("iter", "ready", "first", "batch")
 
 
 class Group(NamedTuple):
-    """Stretches that belong together, in order; those of a step need not be neighbours."""
+    """Stretches that belong together, in order; those of a step need not be neighbors."""
 
     kind: Kind
     stretches: list[Stretch]
@@ -48,7 +48,7 @@ def divide(stretches: Sequence[Stretch], training: set[int], *, has_stepped: boo
     Args:
         stretches: since the last step's end.
         training: keys of loaders that are known to feed the training.
-        has_stepped: whether the last stretch ended with an optimiser's step. If not, there is no step among the groups,
+        has_stepped: whether the last stretch ended with an optimizer's step. If not, there is no step among the groups,
             and what is neither validation nor saving nor an epoch's start is left out.
     """
     if has_stepped and all(

@@ -1,8 +1,8 @@
 """The state of a training, kept in memory and put back as it was: steps on resident batches must leave no trace.
 
 Nothing of the program is called for it. Tensors, containers and attributes are copied where they stand and written back
-in place, so that whatever refers to them (a scheduler to its optimiser, a captured graph to its memory) stays right.
-Found on the heap: networks with their buffers and gradients, optimisers, whatever has `state_dict` and
+in place, so that whatever refers to them (a scheduler to its optimizer, a captured graph to its memory) stays right.
+Found on the heap: networks with their buffers and gradients, optimizers, whatever has `state_dict` and
 `load_state_dict` (schedulers, scalers, averages of weights, metrics, loops of trainers), objects of the person's own
 classes, containers of tensors that are shaped like weights, and generators of random numbers. Not found: numbers in
 local and global variables.

@@ -1,7 +1,7 @@
 """Steps: where one ends and the next begins, which of them count, and what is written of each.
 
-A step ends when an optimiser's step ends. Optimisers that step one after the other on the same batch (as those of a
-GAN do) end one step together, which is known only when the next batch is fetched or an optimiser steps again; so a step
+A step ends when an optimizer's step ends. Optimizers that step one after the other on the same batch (as those of a
+GAN do) end one step together, which is known only when the next batch is fetched or an optimizer steps again; so a step
 is closed a moment after it has ended. Closing happens in the training thread, at a moment at which the program may be
 ended; the device's stamps are read later still, when it has come past them.
 
@@ -104,12 +104,12 @@ class Steps:
         self._put_off: tuple[float, dict[str, float]] | None = None
 
     def optimizer_begins(self, optimizer: Any) -> None:
-        """Closes the step before, if this optimiser ended it already."""
+        """Closes the step before, if this optimizer ended it already."""
         if self._put_off is not None or (self._num_ended and id(optimizer) in self._steppers):
             self.settle()
 
     def optimizer_ended(self, optimizer: Any) -> None:
-        """The step has ended here, unless another optimiser steps on the same batch."""
+        """The step has ended here, unless another optimizer steps on the same batch."""
         self._steppers.add(id(optimizer))
         self.ledger.cut("step")
         self._num_ended = len(self.ledger.open) - 1

@@ -19,7 +19,7 @@ class Stretch:
     """What the thread did in a stretch.
 
     Attributes:
-        label: what began it: "start" (recording), "step" (an optimiser's step ended), "eval" and "train" (so the
+        label: what began it: "start" (recording), "step" (an optimizer's step ended), "eval" and "train" (so the
             network was told), "iter" (a loader is made ready), "ready" (it is), "fetch" (of a batch), "first" (fetch of
             the first batch of a loader that works ahead), "batch" (that one is there), "save" and "saved",
             "forward" (the network's first call of all).

@@ -38,7 +38,7 @@ _METHODS = (
 _MOST_PLACES = 1000
 # The loader's own parts: what happens there is on tensors in main memory.
 _DATA_PARTS = ("wait", "worker")
-# An optimiser's own count of its steps lies in main memory on any machine.
+# An optimizer's own count of its steps lies in main memory on any machine.
 _COUNTS_IN_MEMORY = "torch.optim"
 _BETWEEN_STEPS = ("", "validation", "saving")
 _Key = tuple[str, str, bool]
@@ -55,7 +55,7 @@ class Syncs:
     """Replaces the calls from `start` to `stop`; only those of one thread, in counted steps, are counted.
 
     Calls on tensors in main memory count where they would wait were there a device: not while batches are made in the
-    program itself ("wait"), not those of an optimiser, and not a move to a `torch.device`, which may be another
+    program itself ("wait"), not those of an optimizer, and not a move to a `torch.device`, which may be another
     elsewhere.
 
     Cost: 0.6 microseconds a call that is not counted, 4 one that is (measured).

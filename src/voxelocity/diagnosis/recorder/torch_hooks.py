@@ -1,4 +1,4 @@
-"""Where torch is hooked: calls of networks, backward, optimisers, copies to the device, `eval`, `train` and `save`.
+"""Where torch is hooked: calls of networks, backward, optimizers, copies to the device, `eval`, `train` and `save`.
 
 Every hook does nothing but call the original where it stands in another thread, within a part, after `unhook`, or in a
 function that torch.compile traces. A call that is hooked and within a part costs about 0.1 microseconds.
@@ -156,7 +156,7 @@ class TorchHooks:
         return save
 
     def _hook_optimizers(self, base: Any) -> None:
-        """Every class of optimisers, also those that are defined or first made later on."""
+        """Every class of optimizers, also those that are defined or first made later on."""
         make_hooked = base.profile_hook_step
 
         def profile_hook_step(func: _Function) -> _Function:
@@ -170,7 +170,7 @@ class TorchHooks:
                 hooked = self._hooked_step(step, getattr(step, "__wrapped__", step))
                 hooked.hooked = True  # type: ignore[attr-defined]
                 self._patches.put(cls, "step", hooked)
-        # Schedulers keep the step that their optimiser had when they were made, by which a hook of the class is missed.
+        # Schedulers keep the step that their optimizer had when they were made, by which a hook of the class is missed.
         optimizer = sys.modules[base.__module__]
         for register, hook in (
             (optimizer.register_optimizer_step_pre_hook, self._before_unhooked_step),
@@ -202,7 +202,7 @@ class TorchHooks:
         return step
 
     def _step(self, optimizer: Any, original: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimiser's step, which ends the step of the training; a scaler may leave the inner one out."""
+        """An optimizer's step, which ends the step of the training; a scaler may leave the inner one out."""
         ledger, steps = self._ledger, self._steps
         if ledger.thread and get_ident() != ledger.thread and steps.num_steps == 0 and not self._is_optimizing:
             # The program trains in a thread of its own.

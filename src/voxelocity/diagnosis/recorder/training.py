@@ -161,7 +161,7 @@ class Training:
         self.fetches.unhook()
 
     def write_sums(self) -> None:
-        """What is known only at the end: open passes, the network, the optimiser, the compiler, the own cost."""
+        """What is known only at the end: open passes, the network, the optimizer, the compiler, the own cost."""
         steps, writer = self.steps, self._writer
         self.steps.finish()
         optimizer = self._hooks.optimizer

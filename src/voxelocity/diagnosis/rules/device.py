@@ -87,7 +87,7 @@ def blocking_copy(facts: Facts) -> Found | None:
 
 @rule("VX204", "A line in the loop waits for the device at each step", pool="compute", names_work=True)
 def waits_each_step(facts: Facts) -> list[Found]:
-    """One finding a line that reads a tensor or synchronises in nearly every step; on a CPU one for all of them."""
+    """One finding a line that reads a tensor or synchronizes in nearly every step; on a CPU one for all of them."""
     syncs = [one for one in facts.syncs if one.num_steps > 0 and one.count >= _EVERY_STEP * one.num_steps]
     syncs.sort(key=lambda one: -one.seconds)
     gpu = [one for one in syncs if one.on_device or on_gpu(facts)]

@@ -1,4 +1,4 @@
-"""Rules on what the loop does beside learning: its optimiser, collecting garbage, logging, Python itself."""
+"""Rules on what the loop does beside learning: its optimizer, collecting garbage, logging, Python itself."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def filled_gradients(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX342", "The optimiser goes through the parameters one by one", pool="compute")
+@rule("VX342", "The optimizer goes through the parameters one by one", pool="compute")
 def looping_optimizer(facts: Facts) -> Found | None:
     """The for-loop form, which starts several operations for each parameter."""
     optimizer = facts.optimizer
@@ -124,7 +124,7 @@ def busy_loop(facts: Facts) -> Found | None:
     if not is_shown(facts, saves_s):
         return None
     return Found(
-        cause=f"Between data, network and optimiser the loop spends {duration_text(seconds)} of "
+        cause=f"Between data, network and optimizer the loop spends {duration_text(seconds)} of "
         f"{duration_text(steps_s(facts))} ({percent(seconds / steps_s(facts))}).",
         evidence=[stack_line(one, whole) for one in own[:4]] or ["no stacks were taken there"],
         saves_s=saves_s,

@@ -169,7 +169,7 @@ def slow_metrics(facts: Facts) -> Found | None:
 
 @rule("VX406", "Windows overlap more than they need", pool="validation", names_work=True)
 def overlapping_windows(facts: Facts) -> Found | None:
-    """Each voxel is computed many times over, as neighbouring windows share most of theirs."""
+    """Each voxel is computed many times over, as neighboring windows share most of theirs."""
     passes = _validations(facts)
     told = next((one for one in passes if one.overlap > _ENOUGH_OVERLAP), None)
     lines = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]

@@ -1,4 +1,4 @@
-"""How the parts of the watched time look: one letter, one colour of the terminal and one of the page for each."""
+"""How the parts of the watched time look: one letter, one color of the terminal and one of the page for each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Look:
     """A part's look, the same on every screen and page.
 
     Attributes:
-        letter: one capital that stands for it where there is no colour.
-        terminal: background colour, as rich names it.
+        letter: one capital that stands for it where there is no color.
+        terminal: background color, as rich names it.
         style: class of the style sheet, "part-1".
     """
 
@@ -23,19 +23,19 @@ class Look:
     style: str
 
 
-# In the order of a bar: no two that lie side by side look alike to any colour vision.
+# In the order of a bar: no two that lie side by side look alike to any color vision.
 _LOOKS = {
     "waiting for data": Look(letter="W", terminal="yellow", style="part-5"),
     "copy to the device": Look(letter="C", terminal="magenta", style="part-4"),
     "forward": Look(letter="F", terminal="cyan", style="part-1"),
     "backward": Look(letter="B", terminal="bright_blue", style="part-3"),
-    "optimiser": Look(letter="O", terminal="green", style="part-2"),
+    "optimizer": Look(letter="O", terminal="green", style="part-2"),
     "validation": Look(letter="V", terminal="bright_magenta", style="part-8"),
     "saving": Look(letter="S", terminal="bright_cyan", style="part-7"),
     "epoch start": Look(letter="E", terminal="bright_yellow", style="part-6"),
     "other": Look(letter="-", terminal="white", style="part-other"),
 }
-_KEYS = {"wait": "waiting for data", "copy": "copy to the device", "optimizer": "optimiser"}
+_KEYS = {"wait": "waiting for data", "copy": "copy to the device", "optimizer": "optimizer"}
 
 
 def look_of(name: str) -> Look:

@@ -99,7 +99,7 @@ def ceiling_view(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Ceilin
             Lane(name="As it is", text=_step_text(ceiling.step_s), parts=as_it_is),
             Lane(name="Data always there", text=_step_text(ceiling.resident_s), parts=[network]),
         ],
-        legend=[LegendEntry(name=name, colour=f"var(--{style})") for name, style in entries],
+        legend=[LegendEntry(name=name, color=f"var(--{style})") for name, style in entries],
         how="Measured: after the counted steps the program itself went on with batches it had been given before."
         if ceiling.basis == "measured"
         else "Estimated from the parts of the counted steps; the experiment was not done.",
@@ -144,7 +144,7 @@ def steps_view(steps: Sequence[Step]) -> StepsView:
     layers = [
         Series(
             points=thinned([(n, step.parts.get(name, 0.0) / unit_s) for n, step in enumerate(steps, start=1)]),
-            colour=look_of(name).style,
+            color=look_of(name).style,
             name=name_of(name),
         )
         for name in names
@@ -158,7 +158,7 @@ def steps_view(steps: Sequence[Step]) -> StepsView:
         ),
         title=f"Time of each counted step{beyond if num_beyond else ''}",
         alt=f"Stacked columns: {count_text(len(steps), 'counted step')}, median {middle}, in {len(names)} parts.",
-        legend=[LegendEntry(name=layer.name, colour=f"var(--{layer.colour})") for layer in layers],
+        legend=[LegendEntry(name=layer.name, color=f"var(--{layer.color})") for layer in layers],
     )
 
 

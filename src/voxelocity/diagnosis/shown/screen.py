@@ -1,7 +1,7 @@
 """The first screen of a diagnosis on a terminal: verdict, one bar, three cures, what was not measured, where it lies.
 
 Lines are wrapped here: code and paths stay whole, so that they can be copied. Nothing is read as markup, and nothing is
-told by colour alone.
+told by color alone.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def print_screen(
 ) -> None:
     """Prints the first screen as the console can show it, and below it the evidence where asked for.
 
-    Without colour (NO_COLOR, TERM=dumb, a pipe) the bar is made of letters; where the console's encoding knows no more
+    Without color (NO_COLOR, TERM=dumb, a pipe) the bar is made of letters; where the console's encoding knows no more
     than ASCII, so is the text.
     """
-    has_colour = console.color_system is not None and not console.no_color
+    has_color = console.color_system is not None and not console.no_color
     is_ascii = not console.encoding.startswith("utf")
     # rich takes every dumb terminal for 80 columns wide.
     width = shutil.get_terminal_size().columns if console.is_dumb_terminal else console.width
-    for line in screen_lines(diagnosis, width=width, has_colour=has_colour, places=places, has_evidence=has_evidence):
+    for line in screen_lines(diagnosis, width=width, has_color=has_color, places=places, has_evidence=has_evidence):
         console.print(_as_ascii(line) if is_ascii else line, soft_wrap=True, highlight=False)
 
 
@@ -72,7 +72,7 @@ def screen_lines(
     diagnosis: Diagnosis,
     *,
     width: int,
-    has_colour: bool,
+    has_color: bool,
     places: Places | None = None,
     has_evidence: bool = False,
 ) -> list[Text]:
@@ -80,7 +80,7 @@ def screen_lines(
     columns = max(_NARROWEST, min(width, _WIDEST))
     lines = [*_prose(f"Diagnosis of {command_text(diagnosis.facts)}", columns, style="dim"), Text()]
     lines += _prose(diagnosis.verdict, columns, style="bold")
-    lines += [*_bar(diagnosis, columns, has_colour=has_colour), *_pace(diagnosis, columns)]
+    lines += [*_bar(diagnosis, columns, has_color=has_color), *_pace(diagnosis, columns)]
     lines += _cures(diagnosis, columns)
     lines += _listed("Not measured", diagnosis.not_measured, columns)
     lines += _listed(NOT_WRITTEN, refused_texts(diagnosis.facts), columns)
@@ -97,19 +97,19 @@ def screen_lines(
     return lines
 
 
-def _bar(diagnosis: Diagnosis, columns: int, *, has_colour: bool) -> Iterator[Text]:
+def _bar(diagnosis: Diagnosis, columns: int, *, has_color: bool) -> Iterator[Text]:
     parts = shown(diagnosis.split)
     if not parts:
         return
     bar, legend = Text(), list[Text]()
     for part, count in zip(parts, cells([part.seconds for part in parts], columns), strict=True):
         look = look_of(part.name)
-        style = f"black on {look.terminal}" if has_colour else ""
-        # In colour the letter stands once at the part's start; without colour it is all there is.
-        bar.append((look.letter if not has_colour else look.letter.ljust(count)) if count else "", style=style)
-        if not has_colour:
+        style = f"black on {look.terminal}" if has_color else ""
+        # In color the letter stands once at the part's start; without color it is all there is.
+        bar.append((look.letter if not has_color else look.letter.ljust(count)) if count else "", style=style)
+        if not has_color:
             bar.append(look.letter * (count - 1))
-        swatch = Text(f" {look.letter} " if has_colour else look.letter, style=style)
+        swatch = Text(f" {look.letter} " if has_color else look.letter, style=style)
         legend.append(Text.assemble(swatch, f" {part.name} {percent_text(part.share)}"))
     yield from (Text(), bar)
     yield from _in_rows(legend, columns)

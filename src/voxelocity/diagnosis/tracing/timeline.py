@@ -16,7 +16,7 @@ from voxelocity.diagnosis.facts import PARTS, Facts
 
 _PROCESS = 1
 _TRACKS = {"steps": 1, "parts of steps": 2, "validation, saving, epoch starts": 3, "parts of these": 4}
-_PART_NAMES = {"wait": "waiting for data", "copy": "copy to the device", "optimizer": "optimiser"}
+_PART_NAMES = {"wait": "waiting for data", "copy": "copy to the device", "optimizer": "optimizer"}
 
 
 def write_timeline(facts: Facts, path: Path | str) -> Path:

@@ -73,7 +73,7 @@ def record_here(
     Weights, optimizers and random states are then those of the last step that the block made by itself. Where it is
     left because enough was seen, what it would write on its way out is not written.
 
-    The thread that enters trains, unless another one makes the first step. Optimisers and loaders may be older than the
+    The thread that enters trains, unless another one makes the first step. Optimizers and loaders may be older than the
     block; workers that run already are not seen.
 
     Args:

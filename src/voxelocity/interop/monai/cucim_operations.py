@@ -78,7 +78,7 @@ def normalize_data(
 
 
 def zoom(img: torch.Tensor, zoom_factor: Sequence[float], *, draws: Draws) -> torch.Tensor:
-    """The image larger or smaller about its centre, in its own frame; the edges go on where it became smaller.
+    """The image larger or smaller about its center, in its own frame; the edges go on where it became smaller.
 
     Each voxel is the mean of the voxels that it covers, as cuCIM's kernels have it; computed in float32.
     """
@@ -137,14 +137,14 @@ def color_jitter(
         _interval(brightness, "brightness"),
         _interval(contrast, "contrast"),
         _interval(saturation, "saturation"),
-        _interval(hue, "hue", centre=0.0, bounds=(-0.5, 0.5)),
+        _interval(hue, "hue", center=0.0, bounds=(-0.5, 0.5)),
     ]
     changes = (_brightness, _contrast, _saturation, _hue)
     order = [int(index) for index in draws.permutation(4)]
     factors = [None if interval is None else float(draws.uniform(*interval)) for interval in intervals]
     values = img.to(torch.uint8).to(torch.float32)
     if any(factor is not None for factor in factors) and img.shape[-3] != 3:
-        raise InputError(f"color_jitter: an image of shape {tuple(img.shape)} has no three channels; colours need them")
+        raise InputError(f"color_jitter: an image of shape {tuple(img.shape)} has no three channels; colors need them")
     for index in order:
         factor = factors[index]
         if factor is not None:
@@ -216,21 +216,21 @@ def _whole(values: torch.Tensor) -> torch.Tensor:
 
 
 def _interval(
-    value: Interval, name: str, centre: float = 1.0, bounds: tuple[float, float] = (0.0, math.inf)
+    value: Interval, name: str, center: float = 1.0, bounds: tuple[float, float] = (0.0, math.inf)
 ) -> tuple[float, float] | None:
     """The interval that a factor is drawn from, or None where it changes nothing."""
     if isinstance(value, Number):
         if value < 0:  # type: ignore[operator]  # numbers of Python and numpy compare
             raise InputError(f"color_jitter: {name} is {value}; a single number must be 0 or more")
-        low, high = centre - float(value), centre + float(value)  # type: ignore[arg-type]
-        low = low if centre == 0.0 else max(low, 0.0)
+        low, high = center - float(value), center + float(value)  # type: ignore[arg-type]
+        low = low if center == 0.0 else max(low, 0.0)
     else:
         low, high = value  # type: ignore[misc]
     if not bounds[0] <= low <= high <= bounds[1]:
         raise InputError(
             f"color_jitter: {name} {value} is not valid; choose from {bounds[0]} to {bounds[1]}, low first"
         )
-    return None if low == high == centre else (low, high)
+    return None if low == high == center else (low, high)
 
 
 def _check_image(img: torch.Tensor, name: str) -> None:

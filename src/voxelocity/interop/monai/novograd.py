@@ -15,7 +15,7 @@ _Tensors = list[torch.Tensor]
 
 
 class Novograd(Optimizer):
-    """Gradients normalised layer by layer, with momentum (Ginsburg et al. 2019, arXiv:1905.11286).
+    """Gradients normalized layer by layer, with momentum (Ginsburg et al. 2019, arXiv:1905.11286).
 
     Updates equal those of MONAI 1.6.1 to rounding, and checkpoints of either load in the other. The gradients are left
     as they are, where MONAI's are overwritten. Nothing waits for the device.
@@ -25,8 +25,8 @@ class Novograd(Optimizer):
         lr: learning rate.
         betas: decay of the running means of the gradient, and of its squared norm.
         eps: added to the norm that gradients are divided by.
-        weight_decay: share of the parameter that is added to its normalised gradient.
-        grad_averaging: weight the normalised gradient by 1 - betas[0].
+        weight_decay: share of the parameter that is added to its normalized gradient.
+        grad_averaging: weight the normalized gradient by 1 - betas[0].
         amsgrad: divide by the largest running mean of the squared norm so far.
         foreach: one call for the parameters of a device and dtype together; False takes them one after the other.
 

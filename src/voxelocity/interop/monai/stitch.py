@@ -59,7 +59,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Slab:
-    """Some neighbouring starts of windows along one axis, of one image."""
+    """Some neighboring starts of windows along one axis, of one image."""
 
     image: int
     axis: int

@@ -118,9 +118,9 @@ def mean_of_known(values: Sequence[float]) -> float:
 
 
 def thinned(times_s: Column, *columns: Column) -> list[tuple[float, ...]]:
-    """(seconds, value of each column) for at most `MAX_POINTS` moments: means of neighbours, NaN where none is known.
+    """(seconds, value of each column) for at most `MAX_POINTS` moments: means of neighbors, NaN where none is known.
 
-    The neighbours of a moment are equal in number; so is a long record as quick to draw as a short one.
+    The neighbors of a moment are equal in number; so is a long record as quick to draw as a short one.
     """
     size = len(times_s)
     count = min(size, MAX_POINTS)

@@ -29,7 +29,7 @@ from voxelocity.monitoring.drawn.phases import Phase, phases_of
 from voxelocity.monitoring.drawn.summary import ended_text, gpu_energy_wh, title_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.differences import different_machines
-from voxelocity.report.labelled import LabelledRun, differing_settings
+from voxelocity.report.labeled import LabeledRun, differing_settings
 
 # A record shorter than this many samples says little of means.
 _FEW_SAMPLES = 10
@@ -112,7 +112,7 @@ def comparison_sentence(found: MonitorComparison) -> str:
 
 
 def monitor_comparison_lines(a: MonitorRecord, b: MonitorRecord) -> list[str]:
-    """The comparison as lines for a terminal, without colour and not wrapped."""
+    """The comparison as lines for a terminal, without color and not wrapped."""
     found = compare_records(a, b)
     lines = [comparison_sentence(found), *(f"Notice: {notice}" for notice in found.notices), ""]
     lines += _rows("", [figure.row for figure in found.figures])
@@ -214,8 +214,8 @@ def setting_text(value: Any, key: str) -> str:
     return shlex.join(value) if key == "command" and isinstance(value, list) else value_text(value, key)
 
 
-def _settings(record: MonitorRecord) -> LabelledRun:
-    return LabelledRun(
+def _settings(record: MonitorRecord) -> LabeledRun:
+    return LabeledRun(
         label="",
         settings={
             "command": list(record.command),

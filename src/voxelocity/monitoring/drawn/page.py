@@ -75,15 +75,15 @@ def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
     entries = [
         LegendEntry(
             name=line.name,
-            colour=f"var(--{line.colour})",
+            color=f"var(--{line.color})",
             is_dashed=line.stroke == "dashed",
             is_dotted=line.stroke == "dotted",
         )
         for line in timeline.lines
     ]
-    entries += [LegendEntry(name=band.name, colour=f"var(--{band.colour}-faint)") for band in timeline.bands]
+    entries += [LegendEntry(name=band.name, color=f"var(--{band.color}-faint)") for band in timeline.bands]
     if timeline.limit is not None:
-        entries.append(LegendEntry(name=timeline.limit_name, colour="var(--chart-target)", is_dashed=True))
+        entries.append(LegendEntry(name=timeline.limit_name, color="var(--chart-target)", is_dashed=True))
     names = ", ".join(entry.name for entry in entries)
     return Chart(
         title=timeline.title,
@@ -95,15 +95,15 @@ def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
 
 def _legend_of(phases: Sequence[Phase], seen: Collection[str]) -> list[LegendEntry]:
     """The phases that are seen in the strip; one that others fill lies behind them all along."""
-    return [LegendEntry(name=phase.name, colour=_css(phase.colour)) for phase in phases if phase.name in seen]
+    return [LegendEntry(name=phase.name, color=_css(phase.color)) for phase in phases if phase.name in seen]
 
 
-def _css(colour: str) -> str:
-    return colour if colour.startswith("#") else f"var(--{colour})"
+def _css(color: str) -> str:
+    return color if color.startswith("#") else f"var(--{color})"
 
 
 def _strip(stretches: Sequence[Stretch], until_s: float) -> list[tuple[BarPart, str]]:
-    """The stretches as pieces of a bar as long as the record, each with its colour."""
+    """The stretches as pieces of a bar as long as the record, each with its color."""
     scale = 100.0 / (until_s or 1.0)
     return [
         (
@@ -113,7 +113,7 @@ def _strip(stretches: Sequence[Stretch], until_s: float) -> list[tuple[BarPart, 
                 width=(stretch.stop_s - stretch.start_s) * scale,
                 style="",
             ),
-            _css(stretch.colour),
+            _css(stretch.color),
         )
         for stretch in stretches
     ]

@@ -16,8 +16,8 @@ from voxelocity.report.timeline import Stretch
 _MAX_PHASES = 12
 _MAX_EXACT = 120
 _NUM_CELLS = 300
-# Far from one another first, and the colour of the first line last.
-_COLOURS = ("part-3", "part-5", "class-4", "part-2", "part-7", "part-4", "part-6", "part-8", "part-1")
+# Far from one another first, and the color of the first line last.
+_COLORS = ("part-3", "part-5", "class-4", "part-2", "part-7", "part-4", "part-6", "part-8", "part-1")
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -26,13 +26,13 @@ class Phase:
     """All stretches of one name, put together where they overlap.
 
     Attributes:
-        colour: a variable of the style sheet, or "#rrggbb".
+        color: a variable of the style sheet, or "#rrggbb".
         count: how often it was begun.
         edges_s: start and stop of each stretch in turn, increasing.
     """
 
     name: str
-    colour: str
+    color: str
     count: int
     edges_s: Column
 
@@ -71,7 +71,7 @@ def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
 
 
 def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
-    """The phases as coloured ground without overlaps: the innermost at each time where there are few stretches, else
+    """The phases as colored ground without overlaps: the innermost at each time where there are few stretches, else
     which leads in each cell of time.
     """
     if sum(phase.edges_s.size // 2 for phase in phases) > _MAX_EXACT:
@@ -83,10 +83,10 @@ def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
 
 def _phase(name: str, marks: Sequence[PhaseMark], place: int | None) -> Phase:
     given = next((mark.color for mark in marks if _HEX.fullmatch(mark.color)), "")
-    colour = given or ("part-other" if place is None else _COLOURS[place % len(_COLOURS)])
+    color = given or ("part-other" if place is None else _COLORS[place % len(_COLORS)])
     starts = np.array([mark.start_s for mark in marks])
     stops = starts + [mark.seconds for mark in marks]
-    return Phase(name=name, colour=colour, count=len(marks), edges_s=_united(starts, stops))
+    return Phase(name=name, color=color, count=len(marks), edges_s=_united(starts, stops))
 
 
 def _united(starts_s: Column, stops_s: Column) -> Column:
@@ -107,7 +107,7 @@ def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
         np.concatenate([phase.edges_s[::2] for phase in phases]),
         np.concatenate([phase.edges_s[1::2] for phase in phases]),
     )
-    anything = Phase(name="", colour="", count=0, edges_s=united).within(edges[:-1], edges[1:])
+    anything = Phase(name="", color="", count=0, edges_s=united).within(edges[:-1], edges[1:])
     # Of phases that cover a cell alike, the innermost: the shortest, which stands last.
     leader = len(by_length) - 1 - np.argmax(covered[::-1], axis=0)
     is_empty = (np.diff(edges) - anything) > np.max(covered, axis=0)
@@ -117,7 +117,7 @@ def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
     return [
         Stretch(
             name=by_length[leader[start]].name,
-            colour=by_length[leader[start]].colour,
+            color=by_length[leader[start]].color,
             start_s=float(edges[start]),
             stop_s=float(edges[stop]),
         )

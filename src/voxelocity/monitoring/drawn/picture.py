@@ -16,7 +16,7 @@ from voxelocity.report.timeline import Timeline, draw_timeline
 from voxelocity.report.views import joined
 
 # As in style.css, light.
-_COLOURS = {
+_COLORS = {
     "chart-ink": "#4a5560",
     "chart-grid": "#dfe3e7",
     "chart-target": "#9a5b00",
@@ -55,16 +55,16 @@ def render_monitor_png(record: MonitorRecord, path: str | Path) -> Path:
     stretches = stretches_of(phases, columns.until_s) if phases else []
     timelines = [*host_timelines(columns), *gpu_timelines(columns)] or [_empty(columns)]
     figure = Figure(figsize=(10.0, 0.6 + _ROW_INCH * len(timelines)), layout="constrained", dpi=110)
-    figure.suptitle(_title(record), fontsize=11, color=_COLOURS["chart-ink"])
+    figure.suptitle(_title(record), fontsize=11, color=_COLORS["chart-ink"])
     axes_of = figure.subplots(len(timelines), 1, sharex=True, squeeze=False)[:, 0]
     for axes, timeline in zip(axes_of, timelines, strict=True):
-        draw_timeline(axes, timeline, stretches, colours=_COLOURS)
-        axes.set_title(timeline.title, loc="left", fontsize=10, color=_COLOURS["chart-ink"])
+        draw_timeline(axes, timeline, stretches, colors=_COLORS)
+        axes.set_title(timeline.title, loc="left", fontsize=10, color=_COLORS["chart-ink"])
         handles, names = axes.get_legend_handles_labels()
         names = [_literally(name) for name in names]
         if handles:
             axes.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9,
-                        labelcolor=_COLOURS["chart-ink"])  # fmt: skip
+                        labelcolor=_COLORS["chart-ink"])  # fmt: skip
         if axes is not axes_of[-1]:
             axes.set_xlabel("")
     if phases:
@@ -72,12 +72,12 @@ def render_monitor_png(record: MonitorRecord, path: str | Path) -> Path:
 
         seen = {stretch.name for stretch in stretches}
         patches = [
-            Patch(facecolor=_COLOURS.get(p.colour, p.colour), alpha=0.35, label=_literally(p.name))
+            Patch(facecolor=_COLORS.get(p.color, p.color), alpha=0.35, label=_literally(p.name))
             for p in phases
             if p.name in seen
         ]
         figure.legend(handles=patches, loc="outside lower center", ncols=6, frameon=False, fontsize=9,
-                      labelcolor=_COLOURS["chart-ink"])  # fmt: skip
+                      labelcolor=_COLORS["chart-ink"])  # fmt: skip
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return write_whole(path, buffer.getvalue())

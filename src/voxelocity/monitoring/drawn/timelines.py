@@ -11,8 +11,8 @@ import numpy as np
 from voxelocity.monitoring.drawn.columns import Column, Columns, Device, peak, thinned
 from voxelocity.report.timeline import Band, Line, Stroke, Timeline
 
-# Three colours that people of any colour vision tell apart, and three ways to draw them.
-_GPU_COLOURS = ("accent", "class-1", "class-2")
+# Three colors that people of any color vision tell apart, and three ways to draw them.
+_GPU_COLORS = ("accent", "class-1", "class-2")
 _STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
 _MAX_LINES = 8
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -107,7 +107,7 @@ def _cpu(columns: Columns) -> Timeline | None:
         return None
     spread = np.isfinite(mean).any() and columns.num_cores > 1
     points = thinned(columns.times_s, low * _PER_CENT, high * _PER_CENT) if spread else []
-    band = Band(name="least to most busy core", colour="accent", points=[(t, lo, hi) for t, lo, hi in points])
+    band = Band(name="least to most busy core", color="accent", points=[(t, lo, hi) for t, lo, hi in points])
     return Timeline(
         key="cpu",
         title="CPU",
@@ -133,7 +133,7 @@ def _of_bytes(
         key=key,
         title=title,
         y_label=f"{_BYTE_UNITS[unit]}{per}",
-        lines=_lines(columns, [(name, colour, column / size) for name, colour, column in series]),
+        lines=_lines(columns, [(name, color, column / size) for name, color, column in series]),
         limit=limit / size if math.isfinite(limit) else None,
         limit_name="all there is" if math.isfinite(limit) else "",
         until_s=columns.until_s,
@@ -210,8 +210,8 @@ def _by_device(columns: Columns, series: Sequence[tuple[str, Column]]) -> tuple[
     if len(known) <= _MAX_LINES:
         # A device looks the same in every chart, also where another one is not in it.
         places = {name: place for place, (name, _) in enumerate(series)}
-        looks = [divmod(places[name] % (len(_GPU_COLOURS) * len(_STROKES)), len(_GPU_COLOURS)) for name, _ in known]
-        named = [(name, _GPU_COLOURS[colour], column) for (name, column), (_, colour) in zip(known, looks, strict=True)]
+        looks = [divmod(places[name] % (len(_GPU_COLORS) * len(_STROKES)), len(_GPU_COLORS)) for name, _ in known]
+        named = [(name, _GPU_COLORS[color], column) for (name, column), (_, color) in zip(known, looks, strict=True)]
         lines = _lines(columns, named)
         return [replace(line, stroke=_STROKES[stroke]) for line, (stroke, _) in zip(lines, looks, strict=True)], []
     values = np.stack([column for _, column in known])
@@ -221,20 +221,20 @@ def _by_device(columns: Columns, series: Sequence[tuple[str, Column]]) -> tuple[
     low = np.where(counts > 0, np.where(there, values, np.inf).min(axis=0), np.nan)
     high = np.where(counts > 0, np.where(there, values, -np.inf).max(axis=0), np.nan)
     points = [(t, lo, hi) for t, lo, hi in thinned(columns.times_s, low, high)]
-    band = Band(name="lowest to highest", colour="accent", points=points)
+    band = Band(name="lowest to highest", color="accent", points=points)
     return _lines(columns, [(f"mean of {len(known)}", "accent", mean)]), [band]
 
 
 def _lines(columns: Columns, series: Iterable[Named]) -> list[Line]:
-    named = [(name, colour, column) for name, colour, column in series if np.isfinite(column).any()]
+    named = [(name, color, column) for name, color, column in series if np.isfinite(column).any()]
     return [
         Line(
             name=name,
-            colour=colour,
+            color=color,
             points=[(time_s, value) for time_s, value in thinned(columns.times_s, column)],
             is_thin=place > 0,
         )
-        for place, (name, colour, column) in enumerate(named)
+        for place, (name, color, column) in enumerate(named)
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxelocity.observe.exposition import Gauge, Labelled, exposition, write_exposition
+from voxelocity.observe.exposition import Gauge, Labeled, exposition, write_exposition
 from voxelocity.observe.sample_events import sample_of
 from voxelocity.observe.sample_gauges import sample_values
 from voxelocity.observe.sinks.protocol import Event, RunStart
@@ -15,7 +15,7 @@ def _gauge(name: str, unit: str, text: str) -> Gauge:
     return Gauge(name=f"voxelocity_{name}" + (f"_{unit}" if unit else ""), help=text, unit=unit)
 
 
-_STEP = _gauge("train_step", "", "Optimiser steps done.")
+_STEP = _gauge("train_step", "", "Optimizer steps done.")
 _EPOCH = _gauge("train_epoch", "", "Passes over the training cases done.")
 _LOSS = _gauge("train_loss", "", "Mean loss of the last second or so.")
 _RATE = _gauge("train_learning_rate", "", "Learning rate.")
@@ -54,8 +54,8 @@ class OpenMetricsSink:
         if self._path is None:
             run.folder.mkdir(parents=True, exist_ok=True)
         self._labels = {"run": run.name}
-        self._values: dict[Gauge, list[Labelled]] = {}
-        self._machine: list[tuple[Gauge, list[Labelled]]] = []
+        self._values: dict[Gauge, list[Labeled]] = {}
+        self._machine: list[tuple[Gauge, list[Labeled]]] = []
         self._num_warnings = 0
         for event in run.kept:
             self._take(event)

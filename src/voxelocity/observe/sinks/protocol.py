@@ -25,7 +25,7 @@ class RunStart:
         told: events of earlier sessions, oldest first.
         kept: those that still count. A session that was killed after its last checkpoint has told more: steps that are
             done again.
-        first_step: the optimiser step that this session goes on from.
+        first_step: the optimizer step that this session goes on from.
     """
 
     name: str

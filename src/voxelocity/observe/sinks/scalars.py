@@ -38,7 +38,7 @@ class ScalarStream:
 
 
 def step_of(event: Event) -> int | None:
-    """The optimiser step that an event tells of; None for those that tell of none."""
+    """The optimizer step that an event tells of; None for those that tell of none."""
     return int(event["step"]) if event["event"] in ("steps", "validation", "run_finished") else None
 
 

@@ -1,7 +1,7 @@
 """Spans as ranges of NVTX, which NVIDIA's profilers show. The only place that knows NVTX.
 
 A tool is attached when a program starts, by naming its library in `NVTX_INJECTION64_PATH`; where that is not set, every
-call of NVTX is empty, and none is made. Colours need NVIDIA's package `nvtx` (the extra of that name), as torch's own
+call of NVTX is empty, and none is made. Colors need NVIDIA's package `nvtx` (the extra of that name), as torch's own
 binding passes names alone.
 """
 
@@ -75,7 +75,7 @@ class NvtxListener:
 
 
 class _TorchBinding:
-    """torch's, which knows no colours."""
+    """torch's, which knows no colors."""
 
     def __init__(self, nvtx: Any) -> None:
         self._nvtx = nvtx
@@ -131,7 +131,7 @@ def _torch_binding() -> _Binding | None:
 
 @functools.lru_cache(maxsize=256)
 def _argb(color: str) -> int | None:
-    """The colour as NVTX has it, opaque; None, the tool's own, for "" and for what is no colour, which is told once."""
+    """The color as NVTX has it, opaque; None, the tool's own, for "" and for what is no color, which is told once."""
     if not color:
         return None
     from matplotlib.colors import to_rgb
@@ -140,7 +140,7 @@ def _argb(color: str) -> int | None:
         red, green, blue = (round(255.0 * value) for value in to_rgb(color))
     except ValueError:
         warnings.warn(
-            f"span: {color!r} is no colour, so the profiler chooses one; write a name ('green') or '#2ca02c'",
+            f"span: {color!r} is no color, so the profiler chooses one; write a name ('green') or '#2ca02c'",
             stacklevel=2,
         )
         return None

@@ -16,11 +16,11 @@ ONE, TWO = np.float32([1.0]), np.float32([2.0])
     ("change", "expected"),
     [
         (Linear(scale=TWO, shift=ONE), [1.0, 3.0, 5.0]),
-        (Linear(scale=TWO, shift=ONE, centre=ONE), [-1.0, 1.0, 3.0]),
+        (Linear(scale=TWO, shift=ONE, center=ONE), [-1.0, 1.0, 3.0]),
         (Linear(scale=TWO, shift=ONE, keeps_zero=True), [0.0, 3.0, 5.0]),
         (Clip(low=ONE, high=ONE), [1.0, 1.0, 1.0]),
     ],
-    ids=["plain", "about a centre", "but for zeros", "clip"],
+    ids=["plain", "about a center", "but for zeros", "clip"],
 )
 def test_the_first_change_of_intensities_is_made_whole(engine, steps, change: IntensityStep, expected):
     source = torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1, 1)

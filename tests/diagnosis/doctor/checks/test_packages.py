@@ -46,7 +46,7 @@ def test_a_required_package_that_is_too_old_is_a_warning(judged):
     assert check.found == "numpy 1.26.4 (asked: >=2.0)"
 
 
-def test_a_package_that_asks_for_another_neighbour_is_told(judged):
+def test_a_package_that_asks_for_another_neighbor_is_told(judged):
     torch_asks = Conflict(name="torch", version="2.13.0", wants="triton==3.7.1", found="triton 3.5.0")
     lmdb_asks = Conflict(name="lmdb", version="3.0.0", wants="patch-ng<2", found="patch-ng 2.1")
     checks = judged(conflicts=(torch_asks, lmdb_asks))
@@ -74,7 +74,7 @@ MENDED = [
 
 
 @pytest.mark.parametrize(("pair", "bad", "good"), list(zip(PAIRS, PLANTED, MENDED, strict=True)))
-def test_versions_that_do_not_get_along_are_found_and_their_neighbours_are_not(judged, torch, pair, bad, good):
+def test_versions_that_do_not_get_along_are_found_and_their_neighbors_are_not(judged, torch, pair, bad, good):
     def checks(versions):
         around = replace(torch, cudnn=versions.get("cudnn", torch.cudnn))
         return judged(seen_torch=around, **{name: text for name, text in versions.items() if name != "cudnn"})

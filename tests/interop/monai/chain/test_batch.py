@@ -9,7 +9,7 @@ from monai.data.meta_tensor import MetaTensor
 from monai.transforms import Compose, EnsureTyped, RandFlipd, RandRotate90d, RandSpatialCropSamplesd
 from monai.utils.misc import set_determinism
 
-from helpers.small_lowerings import SMALL
+from shared.small_lowerings import SMALL
 from voxelocity.interop.monai.chain.batch import start_batch
 from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower import Sketch

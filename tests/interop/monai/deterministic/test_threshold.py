@@ -11,7 +11,7 @@ def above_air(x):
     return x > -900
 
 
-def test_a_comparison_with_a_number_is_recognised():
+def test_a_comparison_with_a_number_is_recognized():
     assert threshold_of(is_positive) == 0
     assert threshold_of(lambda x: x > 0) == 0
     assert threshold_of(lambda image: image > 0.5) == 0.5

@@ -18,7 +18,7 @@ from monai.transforms import (
     SomeOf,
 )
 
-from helpers.small_lowerings import SMALL
+from shared.small_lowerings import SMALL
 from voxelocity.interop.monai.lower import Sketch
 from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Walker

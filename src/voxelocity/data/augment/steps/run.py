@@ -38,7 +38,7 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
     Spatial steps that follow each other are gathered in one pass where at most one of them resamples, and a linear
-    change of all voxels right after them, without a centre, is made in it. Pieces whose warps have the same `Places`
+    change of all voxels right after them, without a center, is made in it. Pieces whose warps have the same `Places`
     object share the work of finding the voxels.
 
     Args:
@@ -86,7 +86,7 @@ def _stages(piece: Piece) -> list[_Stage]:
 
 def _gain(step: IntensityStep) -> Gain | None:
     """The step as what can be made with the spatial steps before it: a linear change of every voxel, from 0."""
-    if isinstance(step, Linear) and step.centre is None and not step.keeps_zero:
+    if isinstance(step, Linear) and step.center is None and not step.keeps_zero:
         return Gain(scale=step.scale, shift=step.shift)
     return None
 

@@ -119,11 +119,11 @@ def _repeats(one: ExperimentFacts) -> str:
 
 
 def settings_section(facts: Facts) -> Section | None:
-    """Settings, network, optimiser and what torch.compile did, as far as they were seen."""
+    """Settings, network, optimizer and what torch.compile did, as far as they were seen."""
     groups = {
         "Settings": facts.settings,
         "Network": facts.network,
-        "Optimiser": facts.optimizer,
+        "Optimizer": facts.optimizer,
         "torch.compile": facts.compiled,
     }
     tables = [_value_table(name, asdict(record)) for name, record in groups.items() if record is not None]

@@ -32,7 +32,7 @@ def steps_section(facts: Facts) -> Section | None:
         key="steps",
         title="Steps",
         tables=tables,
-        hint="From the end of one optimiser step to the end of the next, validation and saving left out. "
+        hint="From the end of one optimizer step to the end of the next, validation and saving left out. "
         + own_steps_text(facts),
     )
 

@@ -78,7 +78,7 @@ def split(compose: Compose) -> Split:
         if value or value is None:
             raise ChainError(
                 f"voxelocity.monai.compile: a Compose with {flag}={value} cannot be split: {why}. Set {flag}=False "
-                "(a compiled chain makes neighbouring spatial transforms in one pass anyway), or use MONAI's own"
+                "(a compiled chain makes neighboring spatial transforms in one pass anyway), or use MONAI's own"
             )
     transforms = tuple(_flat(compose))
     first = next((n for n, transform in enumerate(transforms) if is_random(transform)), len(transforms))

@@ -44,10 +44,10 @@ def moments(values: Any, shift: Any, is_nonzero_only: Any) -> Any:
     for i in range(values.size):
         value = np.float64(values[i])
         is_counted = not is_nonzero_only or value != 0.0
-        centred = value - shift if is_counted else 0.0
+        centered = value - shift if is_counted else 0.0
         num += 1 if is_counted else 0
-        total += centred
-        squares += centred * centred
+        total += centered
+        squares += centered * centered
     return num, total, squares
 
 

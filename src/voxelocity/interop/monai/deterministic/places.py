@@ -24,7 +24,7 @@ _SPATIAL_AXES = 3
 _MAX_SLANT_VOXEL = 1e-7
 """How far other axes may move a sample before the axes count as turned; rounding of a rotated affine moves it 1e-13."""
 _MARGIN_VOXEL = 1e-9
-"""Added to that when it is asked whether a sample could fall to the other neighbour."""
+"""Added to that when it is asked whether a sample could fall to the other neighbor."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class AxisPlaces:
         index[(index < 0) | (index >= self.num_before)] = -1
         return index
 
-    def neighbours(self) -> tuple[Indices, Indices, Array, Array]:
+    def neighbors(self) -> tuple[Indices, Indices, Array, Array]:
         """Indices (n,) of the two voxels around each sample and their weights in float64, 0 for those outside."""
         last = self.num_before - 1
         places = self.places_voxel.astype(np.float64)

@@ -174,7 +174,7 @@ def _sampled(image_cxyz: Array, places: tuple[AxisPlaces, ...], mode: str) -> Ar
         for channel, new in zip(source, out, strict=True):
             sample_nearest(channel, new, *indices)
         return out
-    tables: Any = [table for axis in places for table in axis.neighbours()]
+    tables: Any = [table for axis in places for table in axis.neighbors()]
     for channel, new in zip(source, out, strict=True):
         sample_linear(channel, new, *tables)
     return out

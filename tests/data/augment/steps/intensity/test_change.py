@@ -17,7 +17,7 @@ from voxelocity.data.augment.steps.intensity.statistic import (
     PercentileRange,
     RelativeRician,
     ScaleAboutMean,
-    Standardise,
+    Standardize,
     StdShift,
     Stretch,
 )
@@ -36,7 +36,7 @@ RICIAN = Rician(fields=(77, 77), mean=floats(0.1, 0.2), std=floats(0.3, 0.4))
 WEIGHTS = (floats(0.1, 0.2, 0.3, 0.2, 0.1), floats(0.25, 0.5, 0.25), floats(1.0))
 STEPS: dict[str, IntensityStep] = {
     "linear": Linear(scale=floats(2, -1), shift=floats(1, 3)),
-    "linear about a centre": Linear(scale=floats(2, -1), shift=floats(1, 3), centre=floats(5, 6)),
+    "linear about a center": Linear(scale=floats(2, -1), shift=floats(1, 3), center=floats(5, 6)),
     "linear but for zeros": Linear(scale=floats(2, -1), shift=floats(1, 3), keeps_zero=True),
     "clip": Clip(low=floats(-1, -np.inf), high=floats(np.inf, 0.5)),
     "above": Threshold(bound=0.5, keeps_above=True, fill=-3.0),
@@ -45,8 +45,8 @@ STEPS: dict[str, IntensityStep] = {
     "power of zero": Power(low=0.0, divisor=20.0, gamma=0.0, span=20.0),
     "curve": Curve(low=-1.0, high=2.0, values=floats(0, 3, -1, 5)),
     "std shift": StdShift(factor=0.5, per_channel=False, nonzero=True),
-    "standardise": Standardise(subtract=None, divide=None, per_channel=True, nonzero=True),
-    "standardise, given": Standardise(subtract=floats(1, 2), divide=None, per_channel=False, nonzero=False),
+    "standardize": Standardize(subtract=None, divide=None, per_channel=True, nonzero=True),
+    "standardize, given": Standardize(subtract=floats(1, 2), divide=None, per_channel=False, nonzero=False),
     "stretch": Stretch(low=-1.0, high=3.0, per_channel=True),
     "about the mean": ScaleAboutMean(factor=floats(2, 0.5), keeps_mean=True, keeps_range=True, per_channel=True),
     "contrast": Contrast(gamma=0.7, is_inverted=False, keeps_moments=False),
@@ -118,7 +118,7 @@ def test_pointwise_steps_do_what_they_say(engine: str) -> None:
         return changed(patch, step, engine=engine)[0, 0, 0].tolist()
 
     assert first(STEPS["linear"]) == [-3.0, 1.0, 3.0, 7.0]
-    assert first(STEPS["linear about a centre"]) == [-13.0, -9.0, -7.0, -3.0]
+    assert first(STEPS["linear about a center"]) == [-13.0, -9.0, -7.0, -3.0]
     assert first(STEPS["linear but for zeros"]) == [-3.0, 0.0, 3.0, 7.0]
     assert first(STEPS["clip"]) == [-1.0, 0.0, 1.0, 3.0]
     assert first(STEPS["above"]) == [-3.0, -3.0, 1.0, 3.0]
@@ -131,7 +131,7 @@ def test_pointwise_steps_do_what_they_say(engine: str) -> None:
 def test_a_voxel_that_is_no_number_makes_statistics_none(engine: str) -> None:
     patch = patch_of((4, 4, 4))
     patch[0, 1, 2, 3] = np.nan
-    for name in ("std shift", "standardise", "stretch", "contrast", "histogram", "percentiles"):
+    for name in ("std shift", "standardize", "stretch", "contrast", "histogram", "percentiles"):
         assert changed(patch, STEPS[name], engine=engine)[0].isnan().any(), name
     assert changed(patch, STEPS["clip"], engine=engine).isnan().sum() == 1
 
@@ -140,7 +140,7 @@ def test_a_voxel_that_is_no_number_makes_statistics_none(engine: str) -> None:
 def test_a_channel_of_zeros_alone_has_no_statistics_and_stays(engine: str) -> None:
     patch = patch_of((4, 4, 4))
     patch[0] = 0.0
-    for step in (STEPS["standardise"], StdShift(factor=1.0, per_channel=True, nonzero=True)):
+    for step in (STEPS["standardize"], StdShift(factor=1.0, per_channel=True, nonzero=True)):
         out = changed(patch, step, engine=engine)
         assert torch.equal(out[0], patch[0])
         assert not torch.equal(out[1], patch[1])

@@ -1,4 +1,4 @@
-"""Crops about voxels: the centres that MONAI draws, whoever finds the voxels."""
+"""Crops about voxels: the centers that MONAI draws, whoever finds the voxels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
-from helpers.lowered import check_lowered_alike
 from parity.case import item_of
+from shared.lowered import check_lowered_alike
 from voxelocity.interop.monai.lower.crop import about_voxels
 from voxelocity.interop.monai.lower.crop.about_voxels import LOWERINGS
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import MetaTensor, set_track_meta
 
-from helpers.lowered import check_lowered_alike
 from parity.case import item_of
+from shared.lowered import check_lowered_alike
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS
 from voxelocity.interop.monai.lower.finish import finish
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.lowered import check_lowered_alike
 from parity.case import item_of
+from shared.lowered import check_lowered_alike
 from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS
 from voxelocity.interop.monai.lower.crop.pad import LOWERINGS

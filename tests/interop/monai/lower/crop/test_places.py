@@ -1,4 +1,4 @@
-"""Voxels to centre crops on: the places that MONAI lists, without the list."""
+"""Voxels to center crops on: the places that MONAI lists, without the list."""
 
 from __future__ import annotations
 

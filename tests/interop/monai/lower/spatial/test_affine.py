@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monai.data import set_track_meta
 from monai.transforms import Affine, Affined, RandAffine, RandAffined
 
-from helpers.monai_items import assert_parity, make_item
+from shared.monai_items import assert_parity, make_item
 from voxelocity.data.augment.steps import Flip
 from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower import Sketch
@@ -16,7 +16,7 @@ from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.spatial.affine import LOWERINGS
 
 TOLERANCE = 1e-5
-"""Of the largest value: MONAI sums the eight neighbours in float64, or float32 in another order."""
+"""Of the largest value: MONAI sums the eight neighbors in float64, or float32 in another order."""
 shapes = st.one_of(st.tuples(*[st.integers(1, 20)] * 2), st.tuples(*[st.integers(1, 14)] * 3))
 modes = st.sampled_from([("bilinear", "nearest"), ("nearest", "nearest"), ("bilinear", "bilinear")])
 paddings = st.sampled_from(["zeros", "border", "reflection", ("zeros", "border"), ("reflection", "zeros")])
@@ -131,7 +131,7 @@ def test_affined_gives_what_monai_gives(shape, seed, mode, padding, size, align_
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("num_spatial", [2, 3])
-def test_places_halfway_between_two_voxels_take_the_neighbour_that_monai_takes(num_spatial, padding):
+def test_places_halfway_between_two_voxels_take_the_neighbor_that_monai_takes(num_spatial, padding):
     # Torch samples a plane with fewer roundings than a volume.
     for side, size in itertools.product(range(1, 14), range(1, 17)):
         item = make_item((side,) * num_spatial, seed=side)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.transforms import RandRotate, RandRotated, Rotate, Rotated
 
-from helpers.monai_items import assert_parity, make_item
+from shared.monai_items import assert_parity, make_item
 from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower.spatial.rotate import LOWERINGS
 

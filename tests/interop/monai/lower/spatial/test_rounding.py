@@ -8,7 +8,7 @@ from monai.transforms import AffineGrid
 from monai.transforms.utils import create_grid
 
 from voxelocity.interop.monai.lower.spatial import rounding
-from voxelocity.interop.monai.lower.spatial.sampling import centred_places, unit_places
+from voxelocity.interop.monai.lower.spatial.sampling import centered_places, unit_places
 
 CPU = torch.device("cpu")
 SHAPES = [((40, 33), (40, 33)), ((64, 50), (31, 70)), ((32, 40, 24), (32, 40, 24)), ((9, 48, 33), (47, 20, 1))]
@@ -21,13 +21,13 @@ def drawn_matrix(num, seed):
 
 
 @pytest.mark.parametrize(("shape", "before"), SHAPES)
-def test_centred_places_are_the_grid_that_monai_makes_bit_for_bit(shape, before):
+def test_centered_places_are_the_grid_that_monai_makes_bit_for_bit(shape, before):
     num = len(shape)
     for seed in range(3):
         matrix = drawn_matrix(num, seed)
         grid, _ = AffineGrid(affine=torch.from_numpy(matrix))(spatial_size=shape)
         wanted = [grid[axis].double() * (2.0 / max(2, before[axis])) for axis in range(num)]
-        made = centred_places(matrix, shape, before).normalized(CPU).reshape(*shape, 3)
+        made = centered_places(matrix, shape, before).normalized(CPU).reshape(*shape, 3)
         for axis in range(num):
             assert torch.equal(made[..., 2 - axis], wanted[axis].as_subclass(torch.Tensor))
 
@@ -56,6 +56,6 @@ def test_an_order_of_sums_that_is_not_known_is_seen():
 
 def test_whole_numbers_and_halves_are_exact_so_that_ties_are_ties():
     shape, before = (6, 5, 4), (7, 5, 5)
-    made = centred_places(np.eye(4), shape, before).normalized(CPU)
-    centred = create_grid(shape, backend="torch")[0]
-    assert torch.equal(made[..., 2], centred * (2.0 / 7))
+    made = centered_places(np.eye(4), shape, before).normalized(CPU)
+    centered = create_grid(shape, backend="torch")[0]
+    assert torch.equal(made[..., 2], centered * (2.0 / 7))

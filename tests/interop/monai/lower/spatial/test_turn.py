@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.data import set_track_meta
 
-from helpers.lowered import check_lowered_alike
 from parity.case import item_of
+from shared.lowered import check_lowered_alike
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS
 

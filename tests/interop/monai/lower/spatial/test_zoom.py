@@ -14,7 +14,7 @@ from monai.transforms import (
     Zoomd,
 )
 
-from helpers.monai_items import assert_parity, make_item
+from shared.monai_items import assert_parity, make_item
 from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower.spatial import tables
 from voxelocity.interop.monai.lower.spatial.zoom import LOWERINGS

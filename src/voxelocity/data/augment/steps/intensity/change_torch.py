@@ -75,7 +75,7 @@ def add_rician(patch: torch.Tensor, step: Rician) -> None:
 
 def _make_one(patch: torch.Tensor, step: Pointwise) -> None:
     if isinstance(step, Linear):
-        changed = patch if step.centre is None else patch - _column(step.centre, patch)
+        changed = patch if step.center is None else patch - _column(step.center, patch)
         changed = changed * _column(step.scale, patch) + _column(step.shift, patch)
         patch.copy_(torch.where(patch == 0, patch, changed) if step.keeps_zero else changed)
     elif isinstance(step, Clip):

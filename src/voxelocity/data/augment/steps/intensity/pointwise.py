@@ -12,18 +12,18 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Linear:
-    """`(v - centre) * scale + shift`.
+    """`(v - center) * scale + shift`.
 
     Attributes:
         scale: (c,), one for each channel.
         shift: (c,).
-        centre: (c,), or None for 0. Subtracted first, so that no digits are lost where it is large.
+        center: (c,), or None for 0. Subtracted first, so that no digits are lost where it is large.
         keeps_zero: whether voxels of exactly 0 are left as they are.
     """
 
     scale: Floats
     shift: Floats
-    centre: Floats | None = None
+    center: Floats | None = None
     keeps_zero: bool = False
 
 

@@ -48,7 +48,7 @@ def _coded(step: Pointwise) -> tuple[int, list[float | Floats]]:
     """The step's code, and its numbers, each alone or one for each channel."""
     if isinstance(step, Linear):
         code = LINEAR_BUT_ZERO if step.keeps_zero else LINEAR
-        return code, [0.0 if step.centre is None else step.centre, step.scale, step.shift]
+        return code, [0.0 if step.center is None else step.center, step.scale, step.shift]
     if isinstance(step, Clip):
         return CLIP, [step.low, step.high]
     if isinstance(step, Threshold):

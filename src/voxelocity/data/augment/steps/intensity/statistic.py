@@ -81,7 +81,7 @@ class StdShift:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Standardise:
+class Standardize:
     """Minus the mean, over the standard deviation, of the patch or each channel; of voxels that are not 0 alone.
 
     Attributes:
@@ -99,12 +99,12 @@ class Standardise:
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
         """What it is on a patch of these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
-        centre = found.mean if self.subtract is None else self.subtract.astype(np.float64)
+        center = found.mean if self.subtract is None else self.subtract.astype(np.float64)
         divisor = found.std if self.divide is None else self.divide.astype(np.float64)
         is_some = found.num_voxels > 0
-        centre, divisor = np.where(is_some, centre, 0.0), np.where(is_some & (divisor != 0.0), divisor, 1.0)
+        center, divisor = np.where(is_some, center, 0.0), np.where(is_some & (divisor != 0.0), divisor, 1.0)
         return [
-            _linear(centre=centre, scale=1.0 / divisor, shift=np.zeros_like(centre), keeps_zero=self.nonzero),
+            _linear(center=center, scale=1.0 / divisor, shift=np.zeros_like(center), keeps_zero=self.nonzero),
         ]
 
 
@@ -128,7 +128,7 @@ class Stretch:
         width, start = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
         return [
             _linear(
-                centre=np.where(is_flat, 0.0, found.low),
+                center=np.where(is_flat, 0.0, found.low),
                 scale=np.where(is_flat, 1.0 if self.low is None else self.low, width / np.where(is_flat, 1.0, span)),
                 shift=np.where(is_flat, 0.0, start),
             )
@@ -148,8 +148,8 @@ class ScaleAboutMean:
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
         """What it is on a patch of these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
-        centre = found.mean if self.keeps_mean else np.zeros_like(found.mean)
-        steps: list[Pointwise] = [_linear(centre=centre, scale=self.factor, shift=centre)]
+        center = found.mean if self.keeps_mean else np.zeros_like(found.mean)
+        steps: list[Pointwise] = [_linear(center=center, scale=self.factor, shift=center)]
         if self.keeps_range:
             steps.append(Clip(low=_floats(found.low), high=_floats(found.high)))
         return steps
@@ -198,7 +198,7 @@ class Rematch:
         """What it is on a patch of these statistics."""
         found = statistics.pooled()
         scale = self.std / (found.sample_std + 1e-8)
-        return [_linear(centre=found.mean, scale=scale, shift=np.full_like(scale, self.mean))]
+        return [_linear(center=found.mean, scale=scale, shift=np.full_like(scale, self.mean))]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -261,7 +261,7 @@ class PercentileRange:
         width, shift = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
         scale = np.where(is_flat, 1.0, width / np.where(is_flat, 1.0, stop - start))
         shifts = np.where(is_flat, 0.0 if self.low is None else self.low, shift)
-        steps: list[Pointwise] = [_linear(centre=start, scale=scale, shift=shifts)]
+        steps: list[Pointwise] = [_linear(center=start, scale=scale, shift=shifts)]
         if self.clips:
             low, high = (
                 np.where(is_flat, sign * np.inf, sign * np.inf if bound is None else bound)
@@ -271,21 +271,21 @@ class PercentileRange:
         return steps
 
 
-Statistic = StdShift | Standardise | Stretch | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
+Statistic = StdShift | Standardize | Stretch | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
 
 
 def _linear(
-    *, scale: npt.NDArray[np.floating], shift: Facts, centre: Facts | None = None, keeps_zero: bool = False
+    *, scale: npt.NDArray[np.floating], shift: Facts, center: Facts | None = None, keeps_zero: bool = False
 ) -> Linear:
     return Linear(
         scale=_floats(scale),
         shift=_floats(shift),
-        centre=None if centre is None else _floats(centre),
+        center=None if center is None else _floats(center),
         keeps_zero=keeps_zero,
     )
 
 
 def _floats(values: npt.NDArray[np.floating]) -> Floats:
-    # A subnormal divisor gives a factor beyond float32: infinity, so a voxel exactly at the centre becomes NaN.
+    # A subnormal divisor gives a factor beyond float32: infinity, so a voxel exactly at the center becomes NaN.
     with np.errstate(over="ignore"):
         return np.asarray(values, dtype=np.float32)

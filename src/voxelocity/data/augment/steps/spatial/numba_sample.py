@@ -1,10 +1,10 @@
 """Compiled loops of a warp: from a box of the array, with a ring of voxels of what lies beyond it, to the result.
 
 Nothing here holds the GIL. The result is filled row by row: the coordinates of its voxels with the roundings that
-`Places` asks for, then the voxels of the box, by one load for two neighbours, and their sums. With the ring and places
-held within it, no voxel needs a test of whether its neighbours lie inside.
+`Places` asks for, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and places
+held within it, no voxel needs a test of whether its neighbors lie inside.
 
-`numba_warp` finds and sums its neighbours by the same two steps; a kernel calls only those of its own module.
+`numba_warp` finds and sums its neighbors by the same two steps; a kernel calls only those of its own module.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _hold(row: Any, side: Any, align_corners: Any, is_once: Any, beyond: Any) ->
 
 @exact_kernel
 def _reflect(row: Any, side: Any, align_corners: Any) -> None:
-    """Mirror images about the faces of the outermost voxels or their centres, in torch's order of operations."""
+    """Mirror images about the faces of the outermost voxels or their centers, in torch's order of operations."""
     kind = row.dtype.type
     low, span = (kind(0.0), kind(side - 1)) if align_corners else (kind(-0.5), kind(side))
     if span == kind(0.0):
@@ -230,7 +230,7 @@ def _reflect(row: Any, side: Any, align_corners: Any) -> None:
 
 @kernel
 def _between(points: Any, first: Any, shape: Any, place: Any, weights: Any) -> None:
-    """Of each voxel of a row, the first of its eight neighbours in the box and the weights of those behind it."""
+    """Of each voxel of a row, the first of its eight neighbors in the box and the weights of those behind it."""
     step_x, step_y = np.int32(shape[2] * shape[3]), np.int32(shape[3])
     px, py, pz = points[0], points[1], points[2]
     wx, wy, wz = weights[0], weights[1], weights[2]
@@ -263,7 +263,7 @@ def _round(points: Any, first: Any, shape: Any, place: Any) -> None:
 
 @kernel
 def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
-    """The eight neighbours of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
+    """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
     jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
     for n in range(place.size):
         k, first = np.uint64(n), np.uint64(place[n])
@@ -275,7 +275,7 @@ def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> Non
 
 @kernel
 def _blend(corners: Any, weights: Any, factor: Any, shift: Any, out: Any) -> None:
-    """The trilinear sum of the neighbours."""
+    """The trilinear sum of the neighbors."""
     c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
     wx, wy, wz = weights[0], weights[1], weights[2]
     for k in range(out.size):

@@ -18,7 +18,7 @@ class Places:
 
     Voxel (i, j, k) has the coordinates `(lines[0][i], lines[1][j], lines[2][k], 1)`, its shift added to the first
     three. Along axis a of the array its place is the sum of `theta[a]` times them, times `scale[a]`, where -1 and 1 are
-    the outer faces of the array's outermost voxels, or their centres with `align_corners`.
+    the outer faces of the array's outermost voxels, or their centers with `align_corners`.
 
     Attributes:
         lines: (x,), (y,), (z,) float32 of the result's axes, each rising, falling or constant.

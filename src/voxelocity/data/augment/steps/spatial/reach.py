@@ -33,7 +33,7 @@ def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3
 def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]:
     """Of places from `low` to `high`, the first and last voxel, as start and stop."""
     if beyond == "reflection" and (low < 0.0 or high > side - 1.0):
-        # About the faces or the centres of the outermost voxels, whichever reaches further.
+        # About the faces or the centers of the outermost voxels, whichever reaches further.
         low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)
     if not (math.isfinite(low) and math.isfinite(high)):
         return 0, side

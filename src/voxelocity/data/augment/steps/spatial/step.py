@@ -1,6 +1,6 @@
 """Changes of where a patch's voxels are taken from, as plain data: any implementation can be fed the same.
 
-A step maps an array (c, x, y, z) to another; places count voxels from 0, with voxel centres at whole numbers. A plane
+A step maps an array (c, x, y, z) to another; places count voxels from 0, with voxel centers at whole numbers. A plane
 (c, x, y) travels as (c, x, y, 1).
 """
 
@@ -20,7 +20,7 @@ Matrix = npt.NDArray[np.float64]
 Interpolation = Literal["linear", "nearest"]
 Beyond = Literal["zeros", "border", "reflection"]
 """What lies beyond the array, as torch's `grid_sample` has it: zeros, the outermost voxel, or a mirror image about the
-faces of the outermost voxels (half a voxel beyond their centres), or about their centres with `align_corners`."""
+faces of the outermost voxels (half a voxel beyond their centers), or about their centers with `align_corners`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

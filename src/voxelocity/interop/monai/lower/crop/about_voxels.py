@@ -31,7 +31,7 @@ _Center = tuple[int, ...]
 
 
 def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, background: Any) -> None:
-    """Draws the centres that `cropper.randomize` would draw."""
+    """Draws the centers that `cropper.randomize` would draw."""
     foreground = cropper.fg_indices if foreground is None else foreground
     background = cropper.bg_indices if background is None else background
     shape = _shape_of(label, image)
@@ -66,7 +66,7 @@ def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, backgro
 
 
 def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
-    """Draws the centres that `cropper.randomize` would draw."""
+    """Draws the centers that `cropper.randomize` would draw."""
     indices = cropper.indices if indices is None else indices
     shape = _shape_of(label, image)
     if shape is None or not _can_look(label, image, indices is None) or not _is_countable(cropper, label, indices):
@@ -99,7 +99,7 @@ def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
 
 
 def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
-    """On which the centres lie: the label's spatial sides, or the image's."""
+    """On which the centers lie: the label's spatial sides, or the image's."""
     for value in (label, image):
         if value is not None:
             return Sketch.of(value).spatial_shape if is_sketchable(value) else None
@@ -151,14 +151,14 @@ def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
             voxel.insert(0, along)
     center = []
     for along, wanted, side in zip(voxel, size, shape, strict=True):
-        # From the first centre that MONAI allows to one past the last, counted in 16 bits as it does; never none.
+        # From the first center that MONAI allows to one past the last, counted in 16 bits as it does; never none.
         first, stop = wanted // 2, int(side + 1 - wanted / 2) % 2**16
         center.append(int(min(max(along, first), stop - (first != stop))))
     return tuple(center)
 
 
 def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
-    """A crop about each centre that was drawn, with the number and the centre where metadata are tracked."""
+    """A crop about each center that was drawn, with the number and the center where metadata are tracked."""
     whole = Sketch.of(value)
     roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
     samples = []

@@ -1,4 +1,4 @@
-"""Compiled loops that tell which voxels of a plane a crop may be centred on. Nothing here holds the GIL.
+"""Compiled loops that tell which voxels of a plane a crop may be centered on. Nothing here holds the GIL.
 
 Planes of labels and of images are apart, so that each kind of number is compiled for itself and not for each pair.
 """

@@ -1,4 +1,4 @@
-"""The voxels that a crop may be centred on, counted and looked up without making a list of them.
+"""The voxels that a crop may be centered on, counted and looked up without making a list of them.
 
 MONAI makes the whole list for each crop (8 bytes a voxel) to take a few of it; the places found here are the same.
 """

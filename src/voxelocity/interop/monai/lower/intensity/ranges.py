@@ -10,7 +10,7 @@ from monai.transforms.intensity import array, dictionary
 
 from voxelocity.data.augment.steps import Linear
 from voxelocity.data.augment.steps.intensity.pointwise import Clip, Floats, Threshold
-from voxelocity.data.augment.steps.intensity.statistic import PercentileRange, Standardise, Stretch
+from voxelocity.data.augment.steps.intensity.statistic import PercentileRange, Standardize, Stretch
 from voxelocity.interop.monai.lower.intensity.form import (
     Change,
     array_form,
@@ -53,7 +53,7 @@ def _to_range(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     width, shift = (1.0, 0.0) if low is None or high is None else (high - low, low)
     sketch.add(
         Linear(
-            centre=same(num_channels, transform.a_min),
+            center=same(num_channels, transform.a_min),
             scale=same(num_channels, width / span),
             shift=same(num_channels, shift),
         )
@@ -91,7 +91,7 @@ def _to_percentile_range(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     return sketch
 
 
-def _standardise(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+def _standardize(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     """NormalizeIntensity."""
     num_channels = sketch.shape[0]
     given = (transform.subtrahend, transform.divisor)
@@ -106,10 +106,10 @@ def _standardise(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
             # A number so small that one over it is no float32: only a division gives what MONAI gives.
             return as_monai(transform, sketch)
         shift = same(num_channels, 0.0)
-        sketch.add(Linear(centre=subtract, scale=scale, shift=shift, keeps_zero=transform.nonzero))
+        sketch.add(Linear(center=subtract, scale=scale, shift=shift, keeps_zero=transform.nonzero))
         return sketch
     sketch.add(
-        Standardise(subtract=subtract, divide=divide, per_channel=transform.channel_wise, nonzero=transform.nonzero)
+        Standardize(subtract=subtract, divide=divide, per_channel=transform.channel_wise, nonzero=transform.nonzero)
     )
     return sketch
 
@@ -121,7 +121,7 @@ def _given(values: Any, num_channels: int) -> Floats | None:
     return np.broadcast_to(np.asarray(values, np.float32), (num_channels,)).copy()
 
 
-def _why_not_standardise(transform: Any) -> str:
+def _why_not_standardize(transform: Any) -> str:
     for name in ("subtrahend", "divisor"):
         values = getattr(transform, name)
         if values is not None and np.ndim(values) != int(transform.channel_wise):
@@ -143,7 +143,7 @@ def _threshold(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
 _STRETCH = Change(add=_stretch, why_not=why_not_float32)
 _TO_RANGE = Change(add=_to_range, why_not=why_not_float32)
 _TO_PERCENTILE_RANGE = Change(add=_to_percentile_range, why_not=why_not_float32)
-_STANDARDISE = Change(add=_standardise, why_not=_why_not_standardise)
+_STANDARDIZE = Change(add=_standardize, why_not=_why_not_standardize)
 _THRESHOLD = Change(add=_threshold)
 
 LOWERINGS: Lowerings = {
@@ -153,8 +153,8 @@ LOWERINGS: Lowerings = {
     dictionary.ScaleIntensityRanged: dictionary_form(_TO_RANGE, "scaler"),
     array.ScaleIntensityRangePercentiles: array_form(_TO_PERCENTILE_RANGE),
     dictionary.ScaleIntensityRangePercentilesd: dictionary_form(_TO_PERCENTILE_RANGE, "scaler"),
-    array.NormalizeIntensity: array_form(_STANDARDISE),
-    dictionary.NormalizeIntensityd: dictionary_form(_STANDARDISE, "normalizer"),
+    array.NormalizeIntensity: array_form(_STANDARDIZE),
+    dictionary.NormalizeIntensityd: dictionary_form(_STANDARDIZE, "normalizer"),
     array.ThresholdIntensity: array_form(_THRESHOLD),
     dictionary.ThresholdIntensityd: dictionary_form(_THRESHOLD, "filter"),
 }

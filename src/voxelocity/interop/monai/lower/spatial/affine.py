@@ -15,9 +15,9 @@ from voxelocity.data.augment.steps import Places
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
 from voxelocity.interop.monai.lower.spatial.rounding import product_is_fused
 from voxelocity.interop.monai.lower.spatial.sampling import (
-    about_centres,
+    about_centers,
     as_float,
-    centred_places,
+    centered_places,
     device_why_not,
     first_reason,
     is_float32,
@@ -39,11 +39,11 @@ def rand_affine(transform: Any, value: Any) -> Any:
     if transform._do_transform:
         maker(shape, lazy=True)
     if not transform._do_transform and shape == before:
-        sketch.relocate(about_centres(maker.affine, before, shape))
+        sketch.relocate(about_centers(maker.affine, before, shape))
         return as_float(sketch)
     matrix = maker.affine if transform._do_transform else torch.eye(len(shape) + 1)
-    places = centred_places(matrix, shape, before)
-    whereabouts = about_centres(maker.affine, before, shape)
+    places = centered_places(matrix, shape, before)
+    whereabouts = about_centers(maker.affine, before, shape)
     return resampled(sketch, places, shape, transform.mode, transform.padding_mode, whereabouts)
 
 
@@ -73,9 +73,9 @@ def rand_affined(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, An
         sketch = own_sketch(made[key])
         before = sketch.spatial_shape
         if before not in known:
-            known[before] = centred_places(matrix, shape, before)
+            known[before] = centered_places(matrix, shape, before)
         made[key] = resampled(
-            sketch, known[before], shape, mode, padding_mode, about_centres(maker.affine, before, shape)
+            sketch, known[before], shape, mode, padding_mode, about_centers(maker.affine, before, shape)
         )
         transform._do_transform = is_resampled
     return made
@@ -101,7 +101,7 @@ def _affine(transform: Any, value: Any, mode: Any, padding_mode: Any, known: dic
     shape = fall_back_tuple(transform.spatial_size, before)
     _, matrix = transform.affine_grid(spatial_size=shape, lazy=True)
     if before not in known:
-        known[before] = centred_places(
+        known[before] = centered_places(
             _aligned(torch.as_tensor(np.asarray(matrix), dtype=torch.float32), shape, transform),
             shape,
             before,
@@ -109,7 +109,7 @@ def _affine(transform: Any, value: Any, mode: Any, padding_mode: Any, known: dic
             align_corners=transform.resampler.align_corners,
             is_normalized=not transform.norm_coord,
         )
-    return resampled(sketch, known[before], shape, mode, padding_mode, about_centres(matrix, before, shape))
+    return resampled(sketch, known[before], shape, mode, padding_mode, about_centers(matrix, before, shape))
 
 
 def _aligned(matrix: torch.Tensor, shape: Sequence[int], transform: Any) -> torch.Tensor:

@@ -19,7 +19,7 @@ from voxelocity.data.augment.steps import Places
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
 from voxelocity.interop.monai.lower.spatial.rounding import product_is_fused
 from voxelocity.interop.monai.lower.spatial.sampling import (
-    centred_places,
+    centered_places,
     device_why_not,
     first_reason,
     mode_why_not,
@@ -92,26 +92,26 @@ def _for_each(transform: Any, made: dict[Hashable, Any], places: Places, shape: 
 
 
 def in_array(places: Places, source_shape: Sequence[int]) -> Places:
-    """The same places from the centre of an array of another shape."""
+    """The same places from the center of an array of another shape."""
     scale = np.array([2.0 / max(2, side) for side in (*source_shape, 1)[:3]])
     return Places(**{**vars(places), "scale": scale})
 
 
 def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
     if not is_bent:
-        return centred_places(np.eye(4), shape, before)
+        return centered_places(np.eye(4), shape, before)
     kernel = gaussian_1d(torch.tensor(transform.sigma), truncated=3.0).numpy()
     shifts = smoothed(transform.rand_offset, kernel)
     shifts *= np.float32(transform.magnitude)
     maker = transform.rand_affine_grid
     maker(shape, lazy=True)
-    return centred_places(maker.affine, shape, before, shifts=shifts)
+    return centered_places(maker.affine, shape, before, shifts=shifts)
 
 
 def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
     """Of a plane: its grid is made as MONAI makes it, and is the shifts of one whose own coordinates are 0."""
     if not is_bent:
-        return centred_places(np.eye(3), shape, before)
+        return centered_places(np.eye(3), shape, before)
     grid = transform.rand_affine_grid(grid=transform.deform_grid(spatial_size=shape))
     spacing = list(ensure_tuple_rep(transform.deform_grid.spacing, 2))
     finer = torch.nn.functional.interpolate(
@@ -120,7 +120,7 @@ def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
     found = torch.as_tensor(CenterSpatialCrop(roi_size=shape)(finer[0])).as_subclass(torch.Tensor).numpy()
     shifts = np.zeros((3, *shape, 1), np.float32)
     shifts[:2, :, :, 0] = found[:2]
-    plain = centred_places(np.eye(3), shape, before, shifts=shifts)
+    plain = centered_places(np.eye(3), shape, before, shifts=shifts)
     still = tuple(np.zeros_like(line) for line in plain.lines)
     return Places(**{**vars(plain), "lines": still})
 

@@ -36,7 +36,7 @@ def affine_grid_is_fused(num_spatial: int) -> bool | None:
 
 @functools.lru_cache(maxsize=256)
 def unit_line(side: int, align_corners: bool) -> Floats:
-    """The coordinates of `side` voxels by torch's `affine_grid`: -1 to 1, of their faces or of their centres."""
+    """The coordinates of `side` voxels by torch's `affine_grid`: -1 to 1, of their faces or of their centers."""
     if side <= 1:
         return np.zeros(1, np.float32)
     line = torch.linspace(-1, 1, side)

@@ -99,7 +99,7 @@ def resampled(
     return sketch
 
 
-def centred_places(
+def centered_places(
     matrix: Any,
     shape: Sequence[int],
     source_shape: Sequence[int],
@@ -109,7 +109,7 @@ def centred_places(
     is_normalized: bool = False,
     shifts: Floats | None = None,
 ) -> Places:
-    """Places as MONAI's `AffineGrid` and `Resample` make them: `matrix @ grid`, voxels counted from the centre.
+    """Places as MONAI's `AffineGrid` and `Resample` make them: `matrix @ grid`, voxels counted from the center.
 
     Args:
         matrix: (n + 1, n + 1) of n spatial axes, as numbers of float32.
@@ -168,8 +168,8 @@ def _normalizing(shape: tuple[int, ...], align_corners: bool) -> tuple[torch.Ten
     return there, torch.from_numpy(np.linalg.inv(there.numpy()))
 
 
-def about_centres(matrix: Any, source_shape: Sequence[int], shape: Sequence[int]) -> Matrix:
-    """(4, 4) float64 from voxels of the result to voxels of the array, of a matrix between their centres."""
+def about_centers(matrix: Any, source_shape: Sequence[int], shape: Sequence[int]) -> Matrix:
+    """(4, 4) float64 from voxels of the result to voxels of the array, of a matrix between their centers."""
     num_spatial = min(len(source_shape), len(shape))
     there, back = np.eye(4), np.eye(4)
     there[:num_spatial, 3] = [(side - 1) / 2 for side in source_shape]

@@ -2,11 +2,11 @@ import math
 
 import pytest
 
-from voxelocity.report import LabelledRun, label_run, read_run, seconds_to_reach
-from voxelocity.report.labelled import differing_settings
+from voxelocity.report import LabeledRun, label_run, read_run, seconds_to_reach
+from voxelocity.report.labeled import differing_settings
 
 
-def test_a_run_folder_becomes_a_labelled_run(finished_run):
+def test_a_run_folder_becomes_a_labeled_run(finished_run):
     run = label_run(read_run(finished_run), "ours")
     assert run.label == "ours"
     # The first validation at 0.85 or above is the fourth: 16 s of preparation, 104 stretches, 4 validations.
@@ -40,19 +40,19 @@ def test_the_first_validation_at_the_target_counts():
 
 def test_best_and_last_dice_come_from_the_history_unless_the_result_was_measured():
     history = ((1.0, 0.7), (2.0, 0.9), (3.0, 0.8))
-    assert (LabelledRun(label="a", dice_history=history).best_dice, LabelledRun(label="a").best_dice) == (0.9, None)
-    assert LabelledRun(label="a", dice_history=history).last_dice == 0.8
-    assert LabelledRun(label="a", dice_history=history, final_dice=0.85).last_dice == 0.85
-    assert LabelledRun(label="a").last_dice is None
+    assert (LabeledRun(label="a", dice_history=history).best_dice, LabeledRun(label="a").best_dice) == (0.9, None)
+    assert LabeledRun(label="a", dice_history=history).last_dice == 0.8
+    assert LabeledRun(label="a", dice_history=history, final_dice=0.85).last_dice == 0.85
+    assert LabeledRun(label="a").last_dice is None
 
 
 def test_only_settings_that_differ_are_listed_and_tuples_equal_lists():
-    a = LabelledRun(label="a", settings={"spacing": (1, 1, 1), "cache": {"tier": "none"}, "lr": 0.1})
-    b = LabelledRun(label="b", settings={"spacing": [1, 1, 1], "cache": {"tier": "memory"}, "seed": 0, "lr": 0.1})
+    a = LabeledRun(label="a", settings={"spacing": (1, 1, 1), "cache": {"tier": "none"}, "lr": 0.1})
+    b = LabeledRun(label="b", settings={"spacing": [1, 1, 1], "cache": {"tier": "memory"}, "seed": 0, "lr": 0.1})
     differing, num_equal = differing_settings([a, b])
     assert differing == {"cache.tier": ("none", "memory"), "seed": (None, 0)}
     assert num_equal == 2
-    assert differing_settings([LabelledRun(label="a"), LabelledRun(label="b")]) == ({}, 0)
+    assert differing_settings([LabeledRun(label="a"), LabeledRun(label="b")]) == ({}, 0)
 
 
 def test_a_run_brings_its_peaks_its_splits_and_its_reasons(write, record, events):

@@ -21,7 +21,7 @@ def make_item(
     label_dtype: str = "uint8",
     is_tracked: bool = True,
 ) -> dict[str, Any]:
-    """An "image" of noise and a "label" of many classes, so that one voxel taken for its neighbour is seen."""
+    """An "image" of noise and a "label" of many classes, so that one voxel taken for its neighbor is seen."""
     rng = np.random.default_rng(seed)
     image = rng.normal(scale=30.0, size=(num_channels, *shape))
     label = rng.integers(0, 100, size=(1, *shape))

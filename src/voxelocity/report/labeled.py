@@ -17,7 +17,7 @@ DiceHistory = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledRun:
+class LabeledRun:
     """What a comparison needs to know of one training. It needs no run folder.
 
     Attributes:
@@ -33,7 +33,7 @@ class LabelledRun:
         peak_host_bytes: most main memory at once.
         peak_device_bytes: most memory of tensors on accelerators at once.
         stages: wall time by stage.
-        step_parts: time of one optimiser step by activity.
+        step_parts: time of one optimizer step by activity.
         settings: what decides the result, nested plain values.
         reasons: why settings have their values, by dotted key.
         machine: where it ran and with which versions, plain values.
@@ -71,7 +71,7 @@ class LabelledRun:
         return self.dice_history[-1][1]
 
 
-def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) -> LabelledRun:
+def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) -> LabeledRun:
     """A run read from its folder, ready to be compared.
 
     Args:
@@ -82,7 +82,7 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
     history = tuple((record.time_s, record.mean_dice) for record in run.validations if math.isfinite(record.mean_dice))
     target = run.target_dice if target_dice is None else target_dice
     speed = throughput(run)
-    return LabelledRun(
+    return LabeledRun(
         label=label,
         seconds_to_target=None if target is None else seconds_to_reach(history, target),
         seconds_per_epoch=speed.seconds_per_epoch,
@@ -102,7 +102,7 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
     )
 
 
-def median_run(runs: Sequence[LabelledRun]) -> LabelledRun:
+def median_run(runs: Sequence[LabeledRun]) -> LabeledRun:
     """The first run with the medians of all in place of its figures, and the mean of their final Dice.
 
     The time to the target is None where fewer than half of the runs got there.
@@ -136,7 +136,7 @@ def seconds_to_reach(history: Sequence[tuple[float, float]], target_dice: float)
     return next((seconds for seconds, dice in history if dice >= target_dice), None)
 
 
-def differing_settings(runs: Sequence[LabelledRun]) -> tuple[dict[str, tuple[Any, ...]], int]:
+def differing_settings(runs: Sequence[LabeledRun]) -> tuple[dict[str, tuple[Any, ...]], int]:
     """Dotted settings whose values differ, with a value per run (None where a run has no such setting), and how many
     are equal in all.
     """

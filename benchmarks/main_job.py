@@ -1,8 +1,8 @@
 """The main job measured from outside, as a user runs it: train, predict, compare the predictions with the labels.
 
-    python benchmarks/main_job.py hippocampus --time-budget 5m
+    python benchmarks/main_job.py hippocampus --time-budget 5m [--fold 1]
 
-Writes `benchmarks/results/main_job_<scenario>_<budget>.json` with the command, the machine and every figure.
+Writes `benchmarks/results/main_job_<scenario>_<budget>[_fold<n>].json` with the command, the machine and every figure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +161,15 @@ def main() -> None:
     parser.add_argument("scenario", choices=sorted(SCENARIOS))
     parser.add_argument("--time-budget", default="5m")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fold", default="", help="to hold out; the scenario's own if not given")
     options = parser.parse_args()
+    scenario = SCENARIOS[options.scenario]
+    scenario = replace(scenario, fold=options.fold or scenario.fold)
     with tempfile.TemporaryDirectory() as work:
-        record = measure(SCENARIOS[options.scenario], options.time_budget, Path(work), options.seed)
+        record = measure(scenario, options.time_budget, Path(work), options.seed)
     RESULTS.mkdir(exist_ok=True)
-    suffix = "" if options.seed == 0 else f"_seed{options.seed}"
+    suffix = f"_fold{scenario.fold}" if scenario.fold not in ("0", "all") else ""
+    suffix += "" if options.seed == 0 else f"_seed{options.seed}"
     path = RESULTS / f"main_job_{options.scenario}_{options.time_budget}{suffix}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps({key: record[key] for key in ("wall_s", "mean_dice", "predicted_dice", "largest_gap_to_table")}))

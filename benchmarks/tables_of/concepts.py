@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import Any
+
 from tables_of.caches import cache_table, growth_table, shape_of
 from tables_of.comparisons import in_short
 from tables_of.results import demo_words, load, markdown_table, refused, source_line
@@ -14,24 +18,33 @@ TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augment
 def readme_table() -> str:
     """The few figures of the README."""
     rows = [
-        (
-            f"hippocampus MR, 208 cases, `--time-budget {record['time_budget']}`",
-            f"mean foreground Dice {record['mean_dice']:.3f} of the held-out fold, {record['steps']:,} steps, after "
-            f"{duration_text(record['wall_s'])} (n = 1)",
-        )
-        for record in sorted(load("main_job_hippocampus_*m.json"), key=lambda record: record["wall_s"])
+        (f"hippocampus MR, 208 cases, `--time-budget {budget}`", _folds_words(folds))
+        for budget in ("5m", "20m")
+        if (folds := load(f"main_job_hippocampus_{budget}*.json"))
     ]
     races = [record for record in load("bench_race_*.json") if record["target_dice"]]
     rows += [(record["comparisons"][0]["title"].partition(":")[0], demo_words(record)) for record in races]
     machines = {
         f"{record['environment']['num_cpus']} cores of {record['environment']['cpu']}, "
         f"{record['environment']['gpu'] or 'no GPU'}"
-        for record in (*load("main_job_hippocampus_*m.json"), *races)
+        for record in (*load("main_job_hippocampus_*.json"), *races)
     }
     if not rows:
         return "Not measured at a clean commit yet."
     return "\n".join(
         [f"| on {' and '.join(sorted(machines))} | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
+    )
+
+
+def _folds_words(folds: Sequence[dict[str, Any]]) -> str:
+    dice = [record["mean_dice"] for record in folds]
+    held_out = (
+        "the held-out fold" if len(dice) == 1 else f"{len(dice)} held-out folds ({min(dice):.3f} to {max(dice):.3f})"
+    )
+    steps, seconds = (median(record[name] for record in folds) for name in ("steps", "wall_s"))
+    return (
+        f"mean foreground Dice {fmean(dice):.3f} of {held_out}, {steps:,.0f} steps, after {duration_text(seconds)} "
+        f"(n = {len(dice)})"
     )
 
 

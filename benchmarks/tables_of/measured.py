@@ -15,10 +15,10 @@ def measured_page() -> str:
     lines = ["# Measured", "", "Made by `python benchmarks/tables.py` from the files in `benchmarks/results/`.", ""]
     lines += ["## Train and predict, from outside", "", "Fresh processes, as a user runs them.", ""]
     lines += markdown_table(
-        ("data set", "budget", "seed", "wall time", "steps", "Dice (own grid)", "Dice of the written files",
+        ("data set", "budget", "fold", "seed", "wall time", "steps", "Dice (own grid)", "Dice of the written files",
          "largest gap to the run's table", "waiting for data", "date"),
         (
-            (_scenario_words(r), r["time_budget"], r["seed"], duration_text(r["wall_s"]), r["steps"],
+            (_scenario_words(r), r["time_budget"], _fold(r), r["seed"], duration_text(r["wall_s"]), r["steps"],
              f"{r['mean_dice']:.4f}", f"{r['predicted_dice']:.4f}", f"{r['largest_gap_to_table']:.1e}",
              f"{r['wait_share']:.1%}", r["date"])
             for r in load("main_job_*.json")
@@ -62,6 +62,10 @@ def measured_page() -> str:
         ((r["file"], *_hardware(r["environment"])) for r in load("*.json") if "environment" in r),
     )
     return "\n".join(lines) + "\n"
+
+
+def _fold(record: dict[str, Any]) -> str:
+    return str(record["command"]).partition("--fold ")[2].split()[0]
 
 
 def _scenario_words(record: dict[str, Any]) -> str:

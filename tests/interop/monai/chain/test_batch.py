@@ -98,7 +98,7 @@ def test_until_the_loops_are_compiled_torch_makes_a_batch_unless_monai_is_to_be_
 ) -> None:
     meanwhile = []
     monkeypatch.setattr(
-        "voxelocity.interop.monai.lower.finish.without_waiting",
+        "voxelocity.core.waiting.without_waiting",
         lambda by_kernels, plain: (meanwhile.append(1), plain())[1],
     )
     theirs, ours = _both(_turns(), _items(5))

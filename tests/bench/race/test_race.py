@@ -99,6 +99,7 @@ def test_all_sides_validate_after_as_many_epochs(race):
     # Three cases, a patch each, two a batch: three steps are two epochs.
     assert own_keys(race)["train.validate_every_steps"] == 3
     assert own_keys(race)["train.target_dice"] == 0.5
+    assert own_keys(race)["train.validation_cases"] == 0, "all of them, as the scripts judge"
     assert own_keys(replace(race, target_dice=0.0)) == {"train.time_budget_s": 90.0}
 
 

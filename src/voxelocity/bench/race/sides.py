@@ -185,6 +185,8 @@ def own_keys(race: Race) -> dict[str, Any]:
     steps_per_epoch = race.num_training * data.patch.draws_per_case / data.batch_size
     return {
         **race.keys,
+        # All of the held-out ones, as on the other sides.
+        "train.validation_cases": 0,
         "train.target_dice": race.target_dice,
         "train.time_budget_s": race.limit_s,
         "train.validate_every_steps": max(1, round(race.epochs_per_validation * steps_per_epoch)),

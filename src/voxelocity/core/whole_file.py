@@ -65,7 +65,7 @@ def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> No
 
 
 def write_whole(path: str | Path, content: bytes) -> Path:
-    """As `put_in_place`, for a file that a person asked for. Missing parent folders are made.
+    """As `put_in_place`, for a file that the user asked for. Missing parent folders are made.
 
     Raises:
         OutputError: the folder or the file cannot be written.

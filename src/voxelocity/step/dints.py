@@ -20,7 +20,7 @@ _FIRST_WIDTH = 32
 
 
 def why_not_paths(paths: Paths, num_resolutions: int) -> str:
-    """Why there is no network of these paths, in words; "" where there is."""
+    """Why these paths make no valid network, in words; "" where they do."""
     count = 3 * num_resolutions - 2
     if not paths or any(len(row) != count for row in paths):
         return (

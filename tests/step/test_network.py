@@ -11,6 +11,7 @@ from monai.networks.nets import UNet as MonaiUNet
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.step import NetworkConfig, build_network
+from voxelocity.step.dynunet import _InstanceNorm
 
 SMALL = {"widths": [4, 8, 8], "strides": [[2, 2, 2], [2, 2, 1]]}
 DINTS = {"name": "dints", "widths": [4, 8, 16], "strides": [[2, 2, 2]] * 2, "paths": [[2, 0, 3, 0], [1, 4, 0, 5]]}
@@ -103,6 +104,25 @@ def test_dynunet_is_that_of_monai_in_weights_and_logits(values, monkeypatch):
     image = torch.randn(2, 2, *(4 * d for d in config.divisor))
     for is_training in (True, False):
         assert torch.equal(*_logits(ours, theirs, image, is_training=is_training))
+
+
+def test_instance_norm_keeps_channels_last_and_is_that_of_torch():
+    torch.manual_seed(0)
+    ours, theirs = _InstanceNorm(6, affine=True), torch.nn.InstanceNorm3d(6, affine=True)
+    for norm in (ours, theirs):
+        norm.load_state_dict({"weight": torch.linspace(0.5, 2.0, 6), "bias": torch.linspace(-1.0, 1.0, 6)})
+    image = (3.0 + torch.randn(2, 6, 4, 6, 8)).to(memory_format=torch.channels_last_3d)
+    slope = torch.randn_like(image)
+    found = []
+    for norm in (ours, theirs):
+        features = image.clone().requires_grad_()
+        normed = norm(features)
+        found.append((normed, *torch.autograd.grad(normed, (features, norm.weight, norm.bias), slope)))
+    for own, torchs in zip(*found, strict=True):
+        torch.testing.assert_close(own, torchs, rtol=1e-5, atol=2e-5)
+    assert found[0][0].is_contiguous(memory_format=torch.channels_last_3d)
+    assert torch.equal(ours(image.contiguous()), theirs(image.contiguous()))
+    assert torch.equal(ours(image.bfloat16()), theirs(image.bfloat16()))
 
 
 def _logits(ours, theirs, image, *, is_training):

@@ -12,8 +12,23 @@ from torch import nn
 
 from voxelocity.core.region import Index3
 
-_NORMS = {"instance": nn.InstanceNorm3d, "batch": nn.BatchNorm3d}
 _SLOPE = 0.01
+
+
+class _InstanceNorm(nn.InstanceNorm3d):
+    """torch's instance norm, up to roundings, without its copies to and from channels_last in float32 on a CPU.
+
+    A group norm with one channel a group works in channels_last: a step takes a tenth less time (docs/log.md).
+    """
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        is_float32 = features.device.type == "cpu" and features.dtype == torch.float32
+        if is_float32 and features.is_contiguous(memory_format=torch.channels_last_3d):
+            return nn.functional.group_norm(features, self.num_features, self.weight, self.bias, self.eps)
+        return super().forward(features)
+
+
+_NORMS = {"instance": _InstanceNorm, "batch": nn.BatchNorm3d}
 
 
 class DynUNet(nn.Module):

@@ -206,7 +206,7 @@ def test_the_parts_of_a_step_are_spans_in_their_order():
     step = training()
     with SpanRecorder() as recorder:
         step(batch(), 0.05)
-    names = ["copy", "forward", "loss", "backward", "optimizer", "averaging"]
+    names = ["layout", "forward", "loss", "backward", "optimizer", "averaging"]
     assert [(record.name, record.depth) for record in recorder.take()] == [(name, 0) for name in names]
     with SpanRecorder() as recorder:
         training(average_decay=0.0)(batch(), 0.05)

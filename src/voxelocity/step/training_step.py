@@ -69,7 +69,7 @@ class TrainingStep:
         return self.network if self._average is None else self._average.network
 
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
-        """One step on `batch`, which lies on the device. Its parts are spans: copy (into the network's memory
+        """One step on `batch`, which lies on the device. Its parts are spans: layout (into the network's memory
         format), forward, loss, backward, optimizer, averaging.
 
         Returns:
@@ -80,7 +80,7 @@ class TrainingStep:
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        with span("copy", color="orange"):
+        with span("layout", color="orange"):
             image = batch.image.to(memory_format=self._precision.memory_format)
         loss = self._make_gradients(image, batch.label, batch.step)
         with span("optimizer", color="purple"):

@@ -8,7 +8,7 @@ from voxelocity.observe import Clock, SpanRecord, ended_span, system_clock
 
 PART_OF_SPAN: Mapping[str, str] = {
     "wait": "wait",
-    "copy": "copy",
+    "layout": "forward",
     "forward": "forward",
     "loss": "forward",
     "backward": "backward",

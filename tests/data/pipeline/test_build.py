@@ -313,8 +313,8 @@ def test_the_work_of_the_feed_is_seen_as_spans(blob_refs, data_config):
     with SpanRecorder() as recorder, Feed(prepared(blob_refs, config), config, seed=3) as feed:
         next(feed)
     records = recorder.take()
-    names = [record.name for record in records[: [record.name for record in records].index("collate") + 1]]
-    assert names == ["decode", "prepare"] * config.batch_size + ["read", "augment", "collate"]
-    collate = records[len(names) - 1]
-    assert all(record.parent == collate.number for record in records[: len(names) - 1])
+    names = [record.name for record in records[: [record.name for record in records].index("batch") + 1]]
+    assert names == ["decode", "prepare"] * config.batch_size + ["read", "augment", "batch"]
+    batch = records[len(names) - 1]
+    assert all(record.parent == batch.number for record in records[: len(names) - 1])
     assert {record.thread for record in records} == {"voxelocity-feed-0"}

@@ -72,7 +72,7 @@ class Assembler:
 
     def __call__(self, step: int) -> Batch:
         # Threads of the feed begin with device 0, where page-locked memory would open a context on a full device.
-        with span("collate", color="gold"), as_current(self._device):
+        with span("batch", color="gold"), as_current(self._device):
             return self._batch(step)
 
     def _batch(self, step: int) -> Batch:
@@ -165,7 +165,7 @@ class Assembler:
         if self._device.type != "cuda":
             return tensor.to(self._device)
         stream = self._stream()
-        with span("copy", color="orange"):
+        with span("transfer", color="orange"):
             with torch.cuda.stream(stream):
                 copied = tensor.to(self._device, non_blocking=True)
             stream.synchronize()

@@ -18,22 +18,23 @@ TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augment
 def readme_table() -> str:
     """The few figures of the README."""
     rows = [
-        (f"hippocampus MR, 208 cases, `--time-budget {budget}`", _folds_words(folds))
+        (f"hippocampus MR, 208 cases, `--time-budget {budget}`", _folds_words(folds), _machines(folds))
         for budget in ("5m", "20m")
         if (folds := load(f"main_job_hippocampus_{budget}*.json"))
     ]
     races = [record for record in load("bench_race_*.json") if record["target_dice"]]
-    rows += [(record["comparisons"][0]["title"].partition(":")[0], demo_words(record)) for record in races]
-    machines = {
-        f"{record['environment']['num_cpus']} cores of {record['environment']['cpu']}, "
-        f"{record['environment']['gpu'] or 'no GPU'}"
-        for record in (*load("main_job_hippocampus_*.json"), *races)
-    }
+    rows += [
+        (record["comparisons"][0]["title"].partition(":")[0], demo_words(record), _machines([record]))
+        for record in races
+    ]
     if not rows:
         return "Not measured at a clean commit yet."
-    return "\n".join(
-        [f"| on {' and '.join(sorted(machines))} | measured |", "|---|---|", *(f"| {a} | {b} |" for a, b in rows)]
-    )
+    return "\n".join(["| task | measured | machine |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)])
+
+
+def _machines(records: Sequence[dict[str, Any]]) -> str:
+    found = [record["environment"] for record in records]
+    return "; ".join(sorted({f"{one['num_cpus']} cores of {one['cpu']}, {one['gpu'] or 'no GPU'}" for one in found}))
 
 
 def _folds_words(folds: Sequence[dict[str, Any]]) -> str:

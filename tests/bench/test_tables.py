@@ -104,7 +104,7 @@ def test_the_readme_tells_of_races_to_a_target(tables, record, tmp_path, target_
     }
     race["comparisons"][0]["title"] = "22 phantoms: time to Dice 0.88"
     (tmp_path / "bench_race_phantoms.json").write_text(json.dumps(race))
-    row = "| 22 phantoms | Dice 0.88 after: ours 30 s (20 s to 40 s); n = 3 seeds |"
+    row = "| 22 phantoms | Dice 0.88 after: ours 30 s (20 s to 40 s); n = 3 seeds | x cores of x, x |"
     assert (row in tables.readme_table().splitlines()) == (target_dice is not None)
 
 

@@ -118,7 +118,7 @@ def data_bound() -> Diagnosis:
     )  # fmt: skip
     bf16 = Finding(
         code="VX303",
-        title="The CPU has bfloat16 units, and the network computes in float32",
+        title="The CPU is faster in bfloat16, and the network computes in float32",
         cause="This processor multiplies bfloat16 twice as fast; autocast is off.",
         evidence=["autocast: off", "AVX512-BF16: yes"],
         change="with torch.autocast('cpu', torch.bfloat16):\n    loss = loss_function(network(images), labels)",

@@ -119,10 +119,10 @@ def test_a_run_without_scores_is_said_and_a_model_alone_is_not(tmp_path):
 
 
 def test_a_format_that_the_device_only_emulates_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("voxelocity.step.precision.cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: True)
     (text,) = model_doubts(tmp_path, spec(compute="float16"), CPU)
     assert "computes in float16" in text
     assert text.endswith("float32 is used")
     assert model_doubts(tmp_path, spec(compute="bfloat16"), CPU) == []
-    monkeypatch.setattr("voxelocity.step.precision.cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr("voxelocity.step.precision.cpu_has_fast_bfloat16", lambda: False)
     assert len(model_doubts(tmp_path, spec(compute="bfloat16"), CPU)) == 1

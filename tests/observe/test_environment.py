@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from voxelocity.observe import environment
-from voxelocity.observe.environment import _commit, _gpu_name, _version, _version_of_checkout, cpu_name
+from voxelocity.observe.environment import _commit, _gpu_name, _version, _version_of_checkout
 
 
 def test_environment_holds_the_versions_in_use_and_is_plain_data():
@@ -50,15 +50,6 @@ def test_version_of_a_checkout_is_read_from_its_project_file(tmp_path):
     assert _version_of_checkout(tmp_path) == "9.8.7"
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "1.0"\n')
     assert _version_of_checkout(tmp_path) is None
-
-
-def testcpu_name_is_the_first_model_or_the_architecture(tmp_path):
-    cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor\t: 0\nmodel name\t: Fast CPU: 3 GHz\nmodel name\t: Other\n")
-    assert cpu_name(cpuinfo) == "Fast CPU: 3 GHz"
-    cpuinfo.write_text("processor\t: 0\n")
-    assert cpu_name(cpuinfo) == platform.machine()
-    assert cpu_name(tmp_path / "absent")
 
 
 def test_gpu_name_comes_from_the_driver_while_torch_has_not_started_cuda(tmp_path, monkeypatch):

@@ -151,6 +151,15 @@ def test_a_time_budget_leaves_the_steps_open_and_a_long_one_widens_the_network()
     assert len(chosen(long, "network.strides").value) == len(chosen(short, "network.strides").value) + 1
 
 
+def test_a_long_run_on_a_cpu_augments_as_much_as_nnunet():
+    short, long = settled(time_budget_s=300), settled(time_budget_s=1200)
+    assert chosen(short, "data.augment.rotation_degrees").value == [15.0, 15.0, 15.0]
+    assert chosen(long, "data.augment.rotation_degrees").value == [30.0, 30.0, 30.0]
+    assert chosen(long, "data.augment.scale_range").value == [0.7, 1.4]
+    on_gpu = settled(time_budget_s=1200, on=machine("cuda"))
+    assert chosen(on_gpu, "data.augment.scale_range").value == [0.85, 1.18]
+
+
 @pytest.mark.parametrize(
     ("overrides", "widths", "num_strides"),
     [

@@ -39,7 +39,7 @@ class Device:
     Attributes:
         kind: "cpu" or "cuda".
         words: its name, for titles.
-        fast_bfloat16: whether it multiplies bfloat16 in hardware.
+        fast_bfloat16: whether it computes bfloat16 faster than float32.
     """
 
     kind: str

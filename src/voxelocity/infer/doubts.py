@@ -39,7 +39,7 @@ def model_doubts(run: Path, spec: ModelSpec, device: torch.device) -> list[str]:
     used = precision_on(spec.precision, device).compute
     if used != spec.precision.compute:
         doubts.append(
-            f"the model computes in {spec.precision.compute}, which this device ({device}) does not have in hardware; "
+            f"the model computes in {spec.precision.compute}, which is slower than float32 on this device ({device}); "
             f"{used} is used"
         )
     return doubts

@@ -37,7 +37,7 @@ _Pair = tuple[Volume, Volume]
 class Predictor:
     """A network with its preparation, on a device. Validation and prediction both go through here, so they agree.
 
-    A compute format that the device does not have in hardware is replaced by float32.
+    A compute format that is slower than float32 on the device is replaced by it.
 
     Args:
         network: in evaluation mode; moved to `device`.

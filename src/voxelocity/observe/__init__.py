@@ -2,7 +2,7 @@
 
 from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
 from voxelocity.observe.command import run_command, shell_status, watch_command
-from voxelocity.observe.environment import cpu_name, environment
+from voxelocity.observe.environment import environment
 from voxelocity.observe.events import EventLog, events_path, read_events, read_events_of_ranks
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
@@ -18,6 +18,7 @@ from voxelocity.observe.host import (
 from voxelocity.observe.host_sampling import HostSampler
 from voxelocity.observe.measure import Timing, measure
 from voxelocity.observe.process_peak import peak_device_bytes, peak_host_bytes
+from voxelocity.observe.processor import cpu_has_fast_bfloat16, cpu_name
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.spans import (
@@ -50,6 +51,7 @@ __all__ = [
     "allowed_cpus",
     "available_memory_bytes",
     "cpu_budget",
+    "cpu_has_fast_bfloat16",
     "cpu_name",
     "device_clock",
     "end_range",

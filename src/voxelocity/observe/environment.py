@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.observe.host import cpu_budget, total_memory_bytes
+from voxelocity.observe.processor import cpu_has_fast_bfloat16, cpu_name
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _PACKAGES = ("torch", "monai", "numpy")
@@ -23,6 +24,7 @@ def environment() -> dict[str, Any]:
     Returns:
         python, torch, monai, numpy, voxelocity: versions; None for what is not installed.
         platform, cpu: as the system names them.
+        cpu_has_fast_bfloat16: whether the CPU computes it in less time than float32.
         num_cpus: cores this process may use, by its affinity, control groups and scheduler.
         memory_bytes: main memory this process could have.
         gpu: name of the first NVIDIA GPU, or None.
@@ -35,6 +37,7 @@ def environment() -> dict[str, Any]:
         "voxelocity": _version("voxelocity") or _version_of_checkout(_CHECKOUT),
         "platform": platform.platform(),
         "cpu": cpu_name(),
+        "cpu_has_fast_bfloat16": cpu_has_fast_bfloat16(),
         "num_cpus": cpu_budget(),
         "memory_bytes": total_memory_bytes(),
         "gpu": _gpu_name(Path("/proc/driver/nvidia/gpus")),
@@ -56,16 +59,6 @@ def _version_of_checkout(checkout: Path) -> str | None:
     except (OSError, tomllib.TOMLDecodeError, KeyError):
         return None
     return str(project.get("version")) if project.get("name") == "voxelocity" else None
-
-
-def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The model of the CPU as its maker calls it, or its architecture where the system does not tell."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.machine()
 
 
 def _gpu_name(driver_folder: Path) -> str | None:

@@ -11,9 +11,14 @@ import torch
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.cache import disk_bytes_in, shared_room_bytes
-from voxelocity.observe import available_memory_bytes, cpu_budget, file_system_of, free_disk_bytes
+from voxelocity.observe import (
+    available_memory_bytes,
+    cpu_budget,
+    cpu_has_fast_bfloat16,
+    file_system_of,
+    free_disk_bytes,
+)
 from voxelocity.observe.file_systems import is_on_network
-from voxelocity.step import cpu_has_bfloat16
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 
@@ -28,7 +33,7 @@ class Machine:
         device_name: as its maker calls it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
         device_free_bytes: what of it nobody has taken.
-        fast_bfloat16: whether matrix units take bfloat16 (AVX-512 BF16, AMX, or a GPU from Ampere on).
+        fast_bfloat16: whether it computes bfloat16 faster than float32.
         num_cpus: cores this process may use.
         memory_bytes: main memory that is free to use.
         shared_bytes: what of it files can take that processes share (`/dev/shm`); 0 where there is no such place.
@@ -77,7 +82,7 @@ def survey(device: DeviceChoice, *, cache_folder: Path) -> Machine:
         device_name="CPU" if properties is None else properties.name,
         device_memory_bytes=0 if properties is None else properties.total_memory,
         device_free_bytes=0 if index is None else torch.cuda.mem_get_info(index)[0],
-        fast_bfloat16=cpu_has_bfloat16() if properties is None else properties.major >= 8,
+        fast_bfloat16=cpu_has_fast_bfloat16() if properties is None else properties.major >= 8,
         num_cpus=cpu_budget(),
         memory_bytes=available_memory_bytes(),
         shared_bytes=shared_room_bytes(),

@@ -39,10 +39,10 @@ def settle_precision(facts: Facts) -> None:
 def _compute(facts: Facts) -> tuple[str, str]:
     machine = facts.machine
     if machine.fast_bfloat16:
-        return "bfloat16", f"{machine.device_name} multiplies bfloat16 in hardware; weights stay float32"
+        return "bfloat16", f"{machine.device_name} is faster in bfloat16; weights stay float32"
     if machine.device == "cuda":
         return "float16", f"{machine.device_name} has no bfloat16 units; the loss is scaled"
-    return "float32", "this CPU has no bfloat16 units"
+    return "float32", "bfloat16 is not faster on this CPU (docs/log.md)"
 
 
 def planned_compute(facts: Facts) -> str:

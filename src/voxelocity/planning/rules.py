@@ -300,8 +300,13 @@ def settle_augment(facts: Facts) -> None:
     facts.settle("data.augment.affine_probability", 0.7, "rotation and zoom of most patches")
     facts.settle("data.augment.rotation_share", 1.0, "all of these are turned")
     facts.settle("data.augment.scale_share", 1.0, "and zoomed")
-    facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "as far as patients lie askew")
-    facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
+    if facts.machine.device == "cpu" and facts.request.time_budget_s >= _LONG_BUDGET_S:
+        why = "nnU-Net's, because a long run overfits with less (docs/log.md)"
+        facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
+        facts.settle("data.augment.scale_range", [0.7, 1.4], why)
+    else:
+        facts.settle("data.augment.rotation_degrees", [15.0, 15.0, 15.0], "as far as patients lie askew")
+        facts.settle("data.augment.scale_range", [0.85, 1.18], "as far as patients differ in size")
     facts.settle("data.augment.intensity_shift_probability", 0.15, "scanners differ in offset as in scale")
     if facts.machine.device == "cpu":
         facts.settle("data.augment.ramp_epochs", 50, "what is new need not be changed: runs of minutes learned more")

@@ -6,7 +6,7 @@ from voxelocity.step.loss import LossConfig, build_loss
 from voxelocity.step.memory import is_out_of_memory
 from voxelocity.step.network import NetworkConfig, build_network
 from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
-from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast, cpu_has_bfloat16, precision_on
+from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast, precision_on
 from voxelocity.step.schedule import ScheduleConfig, learning_rate_at
 from voxelocity.step.training_step import TrainingStep
 
@@ -25,7 +25,6 @@ __all__ = [
     "build_network",
     "build_optimizer",
     "check_compiler",
-    "cpu_has_bfloat16",
     "is_out_of_memory",
     "learning_rate_at",
     "precision_on",

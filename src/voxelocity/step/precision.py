@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from voxelocity.core.config import Config
+from voxelocity.observe import cpu_has_fast_bfloat16
 
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
 
@@ -38,28 +38,19 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
 
 
 def precision_on(config: PrecisionConfig, device: torch.device) -> PrecisionConfig:
-    """The same with a compute format that this device has in hardware; float32 in place of one that it emulates.
+    """The same with a compute format that is fast on this device; float32 in place of one that is not.
 
-    A float16 model took seven times as long on a CPU in float16 as in float32. A CPU without AVX-512 BF16 or AMX, and a
-    GPU before Ampere, emulate bfloat16; float16 would not do there, as what was trained in bfloat16 may overflow it.
+    A float16 model took seven times as long on a CPU in float16 as in float32. Most CPUs, and GPUs before Ampere, are
+    slower in bfloat16 than in float32; float16 would not do there, as what was trained in bfloat16 may overflow it.
     """
     if config.compute == "float32" or (config.compute == "float16" and device.type != "cpu"):
         return config
-    if config.compute == "bfloat16" and _has_bfloat16(device):
+    if config.compute == "bfloat16" and _has_fast_bfloat16(device):
         return config
     return config.model_copy(update={"compute": "float32"})
 
 
-def _has_bfloat16(device: torch.device) -> bool:
+def _has_fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return cpu_has_bfloat16()
-
-
-def cpu_has_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 in hardware (AVX-512 BF16 or AMX)."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+    return cpu_has_fast_bfloat16()

@@ -64,7 +64,7 @@ def torch():
 def processor():
     return Processor(
         name="AMD EPYC 9454",
-        flags=frozenset({"avx512f", "avx512_bf16"}),
+        has_fast_bfloat16=True,
         num_cores=16,
         num_affine=16,
         num_budget=16,

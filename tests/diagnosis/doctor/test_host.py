@@ -10,7 +10,7 @@ from voxelocity.diagnosis.doctor.host import see_limits, see_memory, see_process
 @pytest.fixture
 def root(tmp_path):
     files = {
-        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Quick 9000\nflags\t\t: sse avx512_bf16\n\nmodel name: other\n",
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Quick 9000\nflags\t\t: sse amx_bf16\n\nmodel name: other\n",
         "proc/loadavg": "3.50 1.00 0.50 1/100 42\n",
         "proc/sys/vm/overcommit_memory": "2\n",
         "sys/fs/cgroup/pids.max": "512\n",
@@ -28,14 +28,14 @@ def test_the_processor_is_read_from_linux_own_files(root, monkeypatch):
         (root / f"sys/devices/system/node/node{node}/cpulist").write_text(f"{cores}\n")
     processor = see_processor(environ={"SLURM_CPUS_PER_TASK": "2"}, root=root)
     assert (processor.name, processor.load) == ("Quick 9000", 3.5)
-    assert processor.flags == {"sse", "avx512_bf16"}
+    assert processor.has_fast_bfloat16 is True
     assert (processor.num_affine, processor.num_granted, processor.num_budget) == (3, 2, 2)
     assert processor.num_nodes == 2
 
 
 def test_without_proc_and_sys_the_rest_is_still_told(tmp_path):
     processor = see_processor(environ={}, root=tmp_path)
-    assert (processor.name, processor.flags, processor.num_nodes, processor.load) == ("", frozenset(), None, None)
+    assert (processor.name, processor.has_fast_bfloat16, processor.num_nodes, processor.load) == ("", None, None, None)
     assert processor.num_budget >= 1
     memory = see_memory(root=tmp_path, shm=tmp_path / "none")
     assert (memory.shm_bytes, memory.shm_free_bytes, memory.overcommit) == (None, None, None)

@@ -37,12 +37,13 @@ def test_tf32_off_is_judged_by_whether_the_network_has_convolutions(clean_gpu, f
     assert find("VX302", clean_gpu) == ()
 
 
-def test_bfloat16_units_of_a_cpu_are_worth_knowing_and_no_cause(clean, find):
-    (found,) = find("VX303", replace(clean, environment={"cpu": "EPYC", "cpu_flags": ["avx2", "avx512_bf16"]}))
-    assert "This CPU has avx512_bf16" in found.cause
-    assert "60 % of it in bfloat16" in found.cause
+def test_fast_bfloat16_of_a_cpu_is_worth_knowing_and_no_cause(clean, find):
+    (found,) = find("VX303", replace(clean, environment={"cpu": "EPYC", "cpu_has_fast_bfloat16": True}))
+    assert "This CPU is faster in bfloat16" in found.cause
+    assert "about 60 % of it" in found.cause
     assert (found.is_cause, found.saves_s) == (False, pytest.approx(9.55 * 0.4))
-    assert find("VX303", replace(clean, environment={"cpu_flags": ["avx2"]})) == ()
+    assert find("VX303", replace(clean, environment={"cpu_has_fast_bfloat16": False})) == ()
+    assert find("VX303", replace(clean, environment={})) == ()
 
 
 def test_float64_is_found_in_parameters_and_in_the_input(clean, find):

@@ -33,14 +33,14 @@ class Planted:
         is_cause: whether the fault holds the program back; otherwise it is worth knowing.
         num_cpus: that the rules are told of, as the recorder itself does not see the machine.
         host: what else the rules are told of the machine.
-        flags: of its processor.
+        has_fast_bfloat16: of its processor.
     """
 
     program: str
     is_cause: bool = True
     num_cpus: int = 4
     host: Mapping[str, float | str] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+    has_fast_bfloat16: bool = False
 
 
 # On one core no other worker could hide what these programs do, which is then what to change first.
@@ -65,7 +65,7 @@ TABLE = {
     ),
     "VX124": Planted(program="loading.small_files", num_cpus=1, host={"file_system": "nfs4"}),
     "VX204": Planted(program="networks.item_each_step", is_cause=False),
-    "VX303": Planted(program="networks.clean", is_cause=False, flags=("avx512_bf16",)),
+    "VX303": Planted(program="networks.clean", is_cause=False, has_fast_bfloat16=True),
     "VX304": Planted(program="networks.float64"),
     "VX313": Planted(program="networks.contiguous", is_cause=False),
     "VX314": Planted(program="networks.sample_by_sample", is_cause=False),
@@ -138,7 +138,8 @@ def watch(planted: Planted, folder: Path) -> Diagnosis:
         run(work)
     assert not (record / "errors.txt").exists(), (record / "errors.txt").read_text()
     host = HostFacts(num_cpus=planted.num_cpus, **planted.host)
-    return diagnose(replace(read_facts(record), host=host, environment={"cpu_flags": planted.flags}))
+    machine = {"cpu_has_fast_bfloat16": planted.has_fast_bfloat16}
+    return diagnose(replace(read_facts(record), host=host, environment=machine))
 
 
 def test_every_rule_has_a_program_or_a_reason_why_not():
@@ -158,7 +159,7 @@ def test_a_program_with_a_planted_fault_is_found_out(code, tmp_path):
     for attempt in range(3):
         diagnosis = watch(TABLE[code], tmp_path / str(attempt))
         found = {finding.code: finding for finding in diagnosis.findings}
-        if code in found:
+        if code in found and found[code].is_cause >= TABLE[code].is_cause:
             break
     assert code in found, f"found {sorted(found)}; {diagnosis.verdict}"
     assert found[code].is_cause or not TABLE[code].is_cause, found[code]

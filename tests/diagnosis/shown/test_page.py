@@ -131,7 +131,7 @@ def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages
         "one after the other. Change first: "
         "Batches are made in the training's own thread, one after the other: about 2.5 times faster (measured) "
         "The same fixed preparation is done again each epoch: about 1.8 times faster (estimated) "
-        "The CPU has bfloat16 units, and the network computes in float32: about 5 % less time (estimated), "
+        "The CPU is faster in bfloat16, and the network computes in float32: about 5 % less time (estimated), "
         "changes results"
     )
     assert "What to change:" in pages["on a GPU"].words
@@ -176,7 +176,7 @@ def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
         "Batches are made in the training's own thread, one after the other VX101 about 2.5 times faster "
         "(measured) safe: same results",
         "Change at train.py:38; a click takes all of it: loader = DataLoader( dataset,",
-        "The CPU has bfloat16 units, and the network computes in float32 VX303 about 5 % less time (estimated) "
+        "The CPU is faster in bfloat16, and the network computes in float32 VX303 about 5 % less time (estimated) "
         "changes results",
         "Worth knowing, but not holding it back now (1)",
         "LoadImaged monai always the same 192 52 ms 50 ms 69.7 %",

@@ -38,7 +38,7 @@ def test_the_first_screen_tells_all_that_a_person_needs(example_diagnosis):
         "   Gain: about 2.5 times faster (measured). Risk: safe: same results.",
         "   Change at train.py:38:\n     loader = DataLoader(\n         dataset, batch_size=4, num_workers=2, "
         "persistent_workers=True\n     )\n",
-        "3. The CPU has bfloat16 units, and the network computes in float32 [VX303]",
+        "3. The CPU is faster in bfloat16, and the network computes in float32 [VX303]",
         "Gain: about 5 % less time (estimated). Risk: changes results.",
         "Also seen\nVX112 Unpacking gzip is most of making a batch; about 2 % less time (estimated)",
         "Not measured\n- kernels: there is no CUDA device\n",

@@ -20,6 +20,7 @@ from voxelocity.observe import (
 from voxelocity.observe.file_systems import is_in_memory
 from voxelocity.observe.kernel_files import file_text
 from voxelocity.observe.memory_folders import memory_folders
+from voxelocity.observe.processor import cpu_field, cpu_has_fast_bfloat16
 
 _ROOT = Path("/")
 _SHM = Path("/dev/shm")
@@ -33,11 +34,12 @@ def see_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
         root: of the file system with `proc` and `sys`, for tests.
     """
     affine = allowed_cpus()
-    info = file_text(root / "proc/cpuinfo")
+    cpuinfo = root / "proc/cpuinfo"
+    info = file_text(cpuinfo)
     load = file_text(root / "proc/loadavg").split()
     return Processor(
-        name=_field(info, "model name"),
-        flags=frozenset(_field(info, "flags").split()),
+        name=cpu_field(info, "model name"),
+        has_fast_bfloat16=cpu_has_fast_bfloat16(cpuinfo) if cpu_field(info, "flags") else None,
         num_cores=os.cpu_count() or len(affine),
         num_affine=len(affine),
         num_granted=_number(environ.get("SLURM_CPUS_PER_TASK", "")),
@@ -99,11 +101,6 @@ def _cores(text: str) -> set[int]:
         first, _, last = part.partition("-")
         cores |= set(range(int(first), int(last or first) + 1))
     return cores
-
-
-def _field(info: str, name: str) -> str:
-    lines = (line.partition(":") for line in info.splitlines())
-    return next((value.strip() for key, _, value in lines if key.strip() == name), "")
 
 
 def _limit(value: int) -> int | None:

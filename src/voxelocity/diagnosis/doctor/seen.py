@@ -91,7 +91,7 @@ class Processor:
     """The cores, and how many of them are ours.
 
     Attributes:
-        flags: of instruction sets, as Linux names them.
+        has_fast_bfloat16: whether it computes bfloat16 in less time than float32; None where Linux does not say.
         num_cores: of the machine.
         num_affine: that this process may run on.
         num_granted: that SLURM granted to this task; None outside of it.
@@ -101,7 +101,7 @@ class Processor:
     """
 
     name: str = ""
-    flags: frozenset[str] = frozenset()
+    has_fast_bfloat16: bool | None = None
     num_cores: int = 1
     num_affine: int = 1
     num_granted: int | None = None

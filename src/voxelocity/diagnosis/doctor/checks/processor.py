@@ -80,15 +80,13 @@ def _more_cores(processor: Processor) -> str:
 
 
 def _judge_bfloat16(processor: Processor, num_gpus: int) -> Check:
-    names = {"avx512_bf16": "AVX-512 BF16", "amx_bf16": "AMX"}
-    has = [text for flag, text in names.items() if flag in processor.flags]
-    if has:
-        return _check(name="bfloat16", level="ok", found=f"computed by {' and '.join(has)}")
-    if not processor.flags:
+    if processor.has_fast_bfloat16 is None:
         return _check(name="bfloat16", level="ok", found="not known: the machine does not list its instruction sets")
+    if processor.has_fast_bfloat16:
+        return _check(name="bfloat16", level="ok", found="faster than float32")
     return _check(
         name="bfloat16",
         level="ok" if num_gpus else "note",
-        found="neither AVX-512 BF16 nor AMX",
+        found="not faster than float32: neither AMX nor AVX-512 BF16 of an AMD core",
         costs="" if num_gpus else "networks compute in float32 on this CPU",
     )

@@ -198,11 +198,26 @@ with open(f"{place}/spans-{os.getpid()}.jsonl", "w") as file:
     assert abs(mark.start_s) < 60
 
 
-def test_other_commands_still_let_waiting_threads_sleep(voxelocity, monkeypatch, tmp_path):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "x")
-    monkeypatch.delenv("OMP_WAIT_POLICY")
+@pytest.mark.parametrize(
+    ("own", "seen"), [({}, ("PASSIVE", "10000")), ({"OMP_WAIT_POLICY": "ACTIVE"}, ("ACTIVE", None))]
+)
+def test_other_commands_let_waiting_threads_sleep_soon_unless_told_otherwise(
+    voxelocity, monkeypatch, tmp_path, own, seen
+):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        # Set first, so that the variable that the command sets is taken back after the test.
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
     voxelocity("report", tmp_path / "none")
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert (os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT")) == seen
+
+
+def test_scripts_of_a_race_get_a_persons_own_variables(voxelocity, monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    voxelocity("bench", "none")
+    assert "OMP_WAIT_POLICY" not in os.environ
 
 
 def test_nobody_who_listens_is_no_reason_to_fail(made, tmp_path):

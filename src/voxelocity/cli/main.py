@@ -49,8 +49,8 @@ app.command("bench")(bench.bench)
 app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
 app.command("doctor")(doctor.doctor)
 
-# They start a person's own program, whose variables must be the person's own.
-_STARTS_A_PROGRAM = {"monitor", "diagnose"}
+# They start a person's own program, or scripts as a person would, whose variables must be the person's own.
+_STARTS_A_PROGRAM = {"monitor", "diagnose", "bench", "demo"}
 # Of Python, where a thread gets no stack, and of the linker, where a library finds no room.
 _NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
 # As if SIGPIPE had ended the program.
@@ -68,9 +68,12 @@ def _options(
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
-        # Threads that wait for work must sleep: with libgomp's default they spin, and any other busy process on the
-        # machine then makes a training step 5 to 40 times slower (measured on 2 cores). Read when torch is imported.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        if "OMP_WAIT_POLICY" not in os.environ:
+            # Threads that wait for work must sleep soon: libgomp's spin for 300,000 rounds, and any other busy process
+            # then makes a training step 2.5 to 40 times slower. Waking them takes time too: those that sleep at once
+            # need 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
+            os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+            os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         # MONAI imports MLflow where it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 

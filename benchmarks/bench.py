@@ -1,4 +1,4 @@
-"""One scenario of `voxelocity bench`, its record kept beside the others in `benchmarks/results/`.
+"""One scenario of `voxelocity bench`, its record kept with the others in `benchmarks/results/`.
 
     python benchmarks/bench.py transforms
 

@@ -64,7 +64,7 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to keep a volume: how it is written, how a patch is read by who has not opened it, in which file."""
+    """One way to keep a volume: how it is written, how a patch is read if the file is not open, and which file."""
 
     name: str
     put: Callable[[Volume], None]
@@ -106,7 +106,7 @@ def of_torch(path: Path) -> Variant:
 
 
 def variants(folder: Path) -> list[Variant]:
-    """All that is compared, each in a folder of its own."""
+    """Everything compared, each variant in a folder of its own."""
     found = []
     for name in ("disk raw", "disk blosc2", "lmdb raw", "lmdb blosc2"):
         tier, format = name.split()
@@ -151,7 +151,7 @@ def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
         facts[variant.name]["put_s"] = time.perf_counter() - start
         facts[variant.name]["bytes_per_voxel"] = variant.path.stat().st_size / volume.grid.num_voxels
     for state in ("warm", "cold"):
-        # The pages of LMDB's file stay mapped for as long as it is open, so that the system keeps them.
+        # The pages of LMDB's file stay mapped while it is open, so the system keeps them.
         here = [variant for variant in compared if state == "warm" or not variant.name.startswith("lmdb")]
         seconds: dict[str, list[float]] = {variant.name: [] for variant in here}
         for region in wanted[:3] + wanted:

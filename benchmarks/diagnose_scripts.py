@@ -1,20 +1,20 @@
-"""Diagnoses scripts with a planted fault and runs each beside its cured form: verdict right, promise kept?
+"""Diagnoses scripts with a planted fault and runs each against its cured form: verdict right, promise kept?
 
     python benchmarks/diagnose_scripts.py [--only NAME] [--rounds 3] [--seconds 60] [--out benchmarks/results]
     python benchmarks/diagnose_scripts.py --set held-out [...]
-    python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: is all of it in order?
-    python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # are saved files those of an undiagnosed run?
+    python benchmarks/diagnose_scripts.py --quick  # one script, few steps, one short round: does everything work?
+    python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # do saved files match an undiagnosed run?
 
-The regression set is `slow_scripts/`, on which the rules were developed, so it says nothing of how right they are on
+The regression set is `slow_scripts/`, on which the rules were developed, so it does not show how right they are on
 other programs: a cured twin of each is the script with the change that the diagnosis proposed, made by hand. The
 held-out set is `held_out/`, written down with its expected verdicts in `expected.json` before any of it was
 diagnosed; no rule may be changed for it. `CURED=1` switches a program to its cured form. Both forms print the seconds
 of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
-`diagnose_scripts.json` or `diagnose_held_out.json`, one script after the other, so that what was measured stays where
-a later one fails; `benchmarks/tables.py` makes the tables of docs/diagnose.md of them.
+`diagnose_scripts.json` or `diagnose_held_out.json`, one script after the other, so that results stay where a
+later one fails; `benchmarks/tables.py` makes the tables of docs/diagnose.md from them.
 
 With --checkpoints the scripts `saving_*.py` run with and without a diagnosis, and the SHA-256 of what they saved is
-compared. Writes `diagnose_checkpoints.json`. The one of Lightning is left out where pytorch_lightning is not installed.
+compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not installed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCRIPTS = ROOT / "benchmarks" / "slow_scripts"
 HELD_OUT = ROOT / "benchmarks" / "held_out"
 FACTOR = 1.5
 """A promise is kept where predicted and achieved speed-up differ by no more than this."""
-# Together less than this is not what holds a program back.
+# Causes that together save less than this do not hold a program back.
 _WRONG_SHARE = 0.1
 _EPOCH = re.compile(r"^epoch (\d+): .*, ([0-9.]+) s$", re.MULTILINE)
 
@@ -153,7 +153,7 @@ def diagnose(
         env=dict(environ),
         cwd=cwd,
     )
-    # Places of the script, seen from the project.
+    # Paths of the script relative to the project.
     told: dict[str, Any] = json.loads(done.stdout.replace(f"{ROOT}{os.sep}", ""))
     return told
 
@@ -161,7 +161,7 @@ def diagnose(
 def judged(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
     """Whether the diagnosis named the right cause, and what it promised.
 
-    What is wrong with the machine (VX5xx: other programs on its cores) is not the script's fault unless expected.
+    A problem of the machine (VX5xx: other programs on its cores) is not the script's fault unless expected.
     """
     found = [one for one in told["findings"] if one["is_cause"]]
     causes = [one for one in found if not one["code"].startswith("VX5") or one["code"] in case.codes]
@@ -221,7 +221,7 @@ def checkpoints(
 ) -> dict[str, Any]:
     """What a script saved under a diagnosis, next to what it saves without one up to the same step.
 
-    Both runs work in the same folder, as some checkpoints hold its name. `last.pt` is there before; without a diagnosis
+    Both runs work in the same folder, as some checkpoints hold its name. `last.pt` exists before; without a diagnosis
     it would be replaced.
     """
     script, work = scripts / f"{saving.name}.py", folder / saving.name
@@ -266,7 +266,7 @@ def is_unharmed(record: Mapping[str, Any]) -> bool:
 
 
 def is_kept(predicted: float, achieved: float) -> bool:
-    """Whether what came is within a factor of 1.5 of what was promised."""
+    """Whether the achieved speedup is within a factor of 1.5 of the promised one."""
     return 1.0 / FACTOR <= predicted / achieved <= FACTOR
 
 
@@ -301,7 +301,7 @@ def _line(record: Mapping[str, Any]) -> str:
 def write(
     record: Mapping[str, Any], path: Path, *, machine: Mapping[str, Any], command: str, order: Sequence[str]
 ) -> None:
-    """Puts one script's record into the file, in place of an older one of the same name. Each tells its own commit."""
+    """Puts one script's record into the file, in place of an older one of the same name. Each has its own commit."""
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
     named = {**record, "commit": machine["commit"]}
     others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
@@ -358,7 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, rounds, seconds = chosen[:1], 1, 2
     if given.checkpoints:
         return compare_checkpoints(given.out, seconds=seconds, environ=environ)
-    # Before anything is written: results are files of the repository, which is then another than the one measured.
+    # Before anything is written: results are files of the repository, which would then differ from the one measured.
     is_good, machine = True, environment()
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:

@@ -30,7 +30,7 @@ RESULT = ROOT / "benchmarks" / "results" / "fault_trials.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """What became of the trials of one suite.
+    """The outcome of the trials of one suite.
 
     Attributes:
         name: kills, disk, ...
@@ -38,7 +38,7 @@ class Suite:
         num_clean: of these.
         skipped: tests that this machine cannot make, with the reason.
         failures: what went wrong, in short.
-        figures: what tests measured besides, by test.
+        figures: what tests measured in addition, by test.
     """
 
     name: str

@@ -60,7 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         record = measure(Path(work))
     RESULTS.mkdir(exist_ok=True)
-    # Reasons of the plan name folders of the person who measured.
+    # Reasons of the plan name folders of the user who measured.
     text = json.dumps(record, indent=1).replace(str(Path.home()), "~")
     (RESULTS / "fresh_clone.json").write_text(text + "\n")
 

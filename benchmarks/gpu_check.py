@@ -3,9 +3,9 @@ monitor on a GPU, in one call of less than eight minutes; prints a short table a
 
     python benchmarks/gpu_check.py [--out FOLDER]
 
-A part that fails or would take too long is a line of the table, and the others are run.
+A part that fails or would take too long gets a line of the table, and the others still run.
 
-Runs straight from `PYTHONPATH=src` beside a CUDA build of torch. Writes `gpu_check_<device>.json`.
+Runs straight from `PYTHONPATH=src` with a CUDA build of torch. Writes `gpu_check_<device>.json`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _device_seconds(work: Callable[[], object], repeats: int, *, queue: Callable
 
 
 def train_on_phantoms(work: Path, compute: str, steps: int, limit_s: float) -> Row:
-    """A short training through the command line; what its own facts say."""
+    """A short training through the command line, and what its own facts say."""
     dataset, out = work / "phantoms", work / compute
     if not dataset.exists():
         make_phantoms(dataset, 8)
@@ -207,11 +207,11 @@ def watch_programs(work: Path, limit_s: float) -> list[Row]:
 
 
 def run_parts(parts: Mapping[str, tuple[float, Callable[[float], list[Row]]]], clock: Clock) -> dict[str, list[Row]]:
-    """Rows by part. What a part raises is its row, and a part that has no time left is not begun.
+    """Rows by part. An error becomes the part's row, and a part with no time left is not begun.
 
     Args:
-        parts: by name, the most seconds it may take and what makes its rows in so many.
-        clock: tells seconds.
+        parts: by name, the most seconds it may take and what makes its rows in this many.
+        clock: returns seconds.
     """
     begin_s, rows = clock(), {}
     for name, (most_s, make) in parts.items():

@@ -1,4 +1,4 @@
-"""Whether a network learns left from right: the parotids of 20 CTs, with flips as they were, as they are, and without.
+"""Whether a network learns left from right: the parotids of 20 CTs, with earlier flips, current flips, and none.
 
     python benchmarks/laterality.py [--seeds 0 1 2] [--steps 450]
 

@@ -40,7 +40,7 @@ class Scenario:
     pairs: tuple[tuple[str, str], ...] = ()
 
     def open_in(self, data: Path, work: Path) -> Path:
-        """What `voxelocity train` is given; a CSV is written into `work`."""
+        """What `voxelocity train` takes; a CSV is written into `work`."""
         if not self.pairs:
             return data / self.dataset
         rows = [f"{image.split('/')[0]},{data / self.dataset / image},{data / self.dataset / label}"
@@ -124,7 +124,7 @@ def _without_name_clashes(refs: list[Any]) -> dict[str, list[Path]]:
 
 
 def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
-    """Dice of the written predictions, and how far it lies from the run's own table at the most."""
+    """Dice of the written predictions, and the largest distance from the run's own table."""
     _, spec = load_model(run)
     table = {case["case_id"]: case for case in json.loads((run / "scores.json").read_text())["cases"]}
     dice, largest_gap = [], 0.0

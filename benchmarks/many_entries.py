@@ -50,7 +50,7 @@ def mr_block() -> Volume:
 
 
 def measure(make: Callable[[Path], Tier], folder: Path, num_entries: int) -> dict[str, float]:
-    """Seconds and files of one tier, which is gone afterwards."""
+    """Seconds and files of one tier, which is deleted afterwards."""
     volume, keys = mr_block(), [f"{number:040x}" for number in range(num_entries)]
     facts: dict[str, float] = {}
 

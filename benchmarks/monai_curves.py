@@ -2,8 +2,8 @@
 
     python benchmarks/monai_curves.py [--quick] [--out benchmarks/results]
 
-Every data set with every loader, from the same seeds: MONAI's randomness is kept, so that the losses are expected to be
-equal but for the rounding of float32 (`TOLERANCE`). Where the engine draws noise of its own, final losses of many seeds
+Every data set with every loader, from the same seeds: MONAI's randomness is kept, so the losses are expected to be
+equal except for the rounding of float32 (`TOLERANCE`). Where the engine draws its own noise, final losses of many seeds
 are compared as two samples. Writes `monai_curves.json`.
 """
 
@@ -48,7 +48,7 @@ class Curves:
     """A training small enough to be repeated a hundred times: what differs is where its batches come from."""
 
     cases: PhantomSet = _ABDOMENS
-    # Of the cases; the others are trained on, two a batch, four patches of each.
+    # Of the cases; the others are trained on, two per batch, four patches of each.
     num_held_out: int = 1
     patch: Index3 = (16, 16, 16)
     num_epochs: int = 10
@@ -256,13 +256,13 @@ def measure(settings: Curves, work: Path) -> dict[str, Any]:
 
 
 def _relative(one: float, other: float) -> float:
-    # Of losses that are no numbers none is equal to another.
+    # NaN losses are not equal to each other.
     return abs(one - other) / abs(other) if math.isfinite(one) and math.isfinite(other) else float("inf")
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one epoch, few seeds: that it runs; proves nothing")
+    parser.add_argument("--quick", action="store_true", help="one epoch, few seeds: checks that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(words)
     settings = Curves(num_epochs=2, num_seeds=3, num_epochs_of_a_seed=1) if options.quick else Curves()

@@ -4,7 +4,7 @@
 
 Both sides take turns in one process, each round begun by the other. An item is an image of 256 x 256 x 128 float32
 with a label of uint8; a use is one crop of 96 x 96 x 96, read whole. CPU time of the process, and time on the clock,
-which tells little on a machine with other work. Writes `benchmarks/results/monai_datasets.json`.
+which says little on a machine with other work. Writes `benchmarks/results/monai_datasets.json`.
 """
 
 from __future__ import annotations

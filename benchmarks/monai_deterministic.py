@@ -1,9 +1,9 @@
-"""Each deterministic transform of MONAI and its faster equal: CPU time on a whole CT and on a small MR crop.
+"""Each deterministic transform of MONAI and its faster equivalent: CPU time on a whole CT and on a small MR crop.
 
     python benchmarks/monai_deterministic.py [--hippocampus /folder/of/the/set] [--repeats 7]
 
-Both sides take the same items in turn; CPU time of the process is counted, threads included, files lie in the page
-cache. Writes `benchmarks/results/monai_deterministic.json`.
+Both sides take the same items, alternating; CPU time of the process is counted, threads included; files lie in the
+page cache. Writes `benchmarks/results/monai_deterministic.json`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def chain() -> list[Any]:
 
 
 def comparisons(name: str, item: Any, repeats: int) -> Iterator[Comparison]:
-    """One for each transform that has a faster equal; each begins with what MONAI made so far."""
+    """One for each transform that has a faster equivalent; each begins with what MONAI made so far."""
     transform: Any
     for transform in chain():
         quick = faster(transform)

@@ -1,9 +1,9 @@
-"""The worked examples before and after their import lines change: scripts of `examples/monai`, in turn.
+"""The worked examples before and after their import lines change: scripts of `examples/monai`, alternating.
 
     python benchmarks/monai_examples.py [--rounds 3] [--epochs 10] [--out benchmarks/results]
 
 On phantoms of the size of abdominal CTs and of BraTS, in the form of the Medical Segmentation Decathlon. Writes
-`monai_examples.json`; `benchmarks/tables.py` makes the table of docs/monai.md of it.
+`monai_examples.json`; `benchmarks/tables.py` makes the table of docs/monai.md from it.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run_script(example: Example, side: str, data: Path, out: Path, *, epochs: in
     """Its summary, its losses, and the seconds of the whole process.
 
     Raises:
-        CalledProcessError: the script failed; its own words have gone to stderr.
+        CalledProcessError: the script failed; its own messages are on stderr.
     """
     script = ROOT / "examples" / "monai" / example.name / SIDES[side]
     words = ["--data", str(data), "--out", str(out), "--epochs", str(epochs), *example.options]
@@ -98,7 +98,7 @@ def run_script(example: Example, side: str, data: Path, out: Path, *, epochs: in
 
 
 def compared(example: Example, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Medians of both sides, and by how much the losses of one round differ at the most, as a share of their value."""
+    """Medians of both sides, and the largest difference of the losses of one round, as a share of their value."""
     pairs = [
         abs(one - other) / abs(other)
         for ours, theirs in zip(runs["Voxelocity"], runs["MONAI"], strict=True)
@@ -140,7 +140,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--quick", action="store_true", help="one tiny example: that it runs; shows nothing")
+    parser.add_argument("--quick", action="store_true", help="one tiny example: checks that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(words)
     examples = TINY if options.quick else EXAMPLES

@@ -1,10 +1,10 @@
-"""MONAI's own tests with this package's names in the place of MONAI's.
+"""MONAI's own tests with this package's names in place of MONAI's.
 
     python benchmarks/monai_tests.py --tests DIR [--only NAME ...]
 
 DIR is the folder above MONAI's `tests`, or any folder of its test files. Each file runs in a process of its own, in
 which every public name of `voxelocity.monai` has taken the place of MONAI's before the file is imported; with
-`--as-they-are` MONAI's names stay, which tells what the files themselves do here. Writes
+`--as-they-are` MONAI's names stay, which shows what the files themselves do here. Writes
 `benchmarks/results/monai_tests.json`.
 """
 
@@ -25,7 +25,7 @@ from voxelocity.observe import environment
 RESULTS = Path(__file__).resolve().parent / "results"
 
 _PLUGIN = '''
-"""Puts the public names of voxelocity.monai in the place of MONAI's, wherever MONAI has bound them."""
+"""Puts the public names of voxelocity.monai in place of MONAI's, wherever MONAI has bound them."""
 
 import sys
 
@@ -55,7 +55,7 @@ _replace()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the tests of one file.
+    """The outcome of the tests of one file.
 
     Attributes:
         file: its path below the folder of tests.

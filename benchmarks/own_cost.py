@@ -1,10 +1,10 @@
-"""What our own watching costs: spans, `voxelocity monitor` and `voxelocity diagnose`, with and without in turn.
+"""What our own watching costs: spans, `voxelocity monitor` and `voxelocity diagnose`, alternating with and without.
 
     python benchmarks/own_cost.py            # about 20 minutes
     python benchmarks/own_cost.py --quick    # a minute; for its structure, not for its figures
 
-Writes `benchmarks/results/own_cost.json`. CPU seconds are of the processes and not of the clock on the wall, as others
-may be busy on the machine. Repeats that compare two things alternate between them, and ratios are taken pair by pair.
+Writes `benchmarks/results/own_cost.json`. CPU seconds of the processes are used instead of wall time, as others may be
+busy on the machine. Repeats that compare two things alternate between them, and ratios are taken pair by pair.
 """
 
 from __future__ import annotations
@@ -157,14 +157,14 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
         watcher: the words to put before the program's, given a folder for what it writes.
         program: of `watched_programs`.
         rounds: of the program.
-        pairs: runs with and without, in turn.
+        pairs: runs with and without, alternating.
 
     Returns:
         wall_share, cpu_share: what is added to the program's rounds, as a share of them without.
         own_cpu_s: CPU seconds of all processes but the program's.
         own_share: of the wall time that the program's rounds took.
-        told_share: of one core while it watched, as the watcher itself tells it; start-up and pages are not in it. Not
-            there where it tells none.
+        told_share: of one core while it watched, as the watcher itself reports it, without start-up and pages. Missing
+            where it reports none.
         note: why there are no figures, or "".
     """
     words = [sys.executable, str(HERE / "watched_programs.py"), program, "--rounds", str(rounds)]
@@ -191,7 +191,7 @@ def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pai
 
 
 def _told_shares(folder: Path) -> list[float]:
-    """What a monitor or a diagnosis says in its own record that it cost; none where it says nothing."""
+    """The cost that a monitor or a diagnosis has in its own record; none where it has none."""
     if (folder / "monitor.json").is_file():
         record = json.loads((folder / "monitor.json").read_text())
         return [record["own_cpu_s"] / record["seconds"]]
@@ -202,7 +202,7 @@ def _told_shares(folder: Path) -> list[float]:
 
 
 def _run(words: Sequence[str]) -> dict[str, float] | None:
-    """What the program printed last, and the CPU seconds of the whole tree; None where it did not come to its end."""
+    """What the program printed last, and the CPU seconds of the whole tree; None where it did not finish."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -220,7 +220,7 @@ def monitor(period_s: float) -> Callable[[Path], list[str]]:
 
 
 def diagnose(folder: Path) -> list[str]:
-    """`voxelocity diagnose` as a person calls it."""
+    """`voxelocity diagnose` as a user calls it."""
     return [sys.executable, "-m", "voxelocity", "diagnose", "-o", str(folder)]
 
 

@@ -1,10 +1,10 @@
-"""Does a diagnosis report a planted share of waiting for what it is?
+"""Does a diagnosis report a planted share of waiting correctly?
 
     python benchmarks/planted_wait.py [--shares 0.1 0.3 0.6] [--rounds 3] [--seconds 20] [--out benchmarks/results]
 
-`slow_scripts/planted_wait.py` sleeps in its data set for a share of each step and tells by its own clock how long;
+`slow_scripts/planted_wait.py` sleeps in its data set for a share of each step and measures with its own clock how long;
 `voxelocity diagnose` watches it. Writes `planted_wait.json`; `benchmarks/tables.py` makes the table of docs/diagnose.md
-of it.
+from it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _EPOCH = re.compile(r"^epoch (\d+): waited ([0-9.]+) of ([0-9.]+) s$", re.MULTIL
 
 
 def waited_share(text: str) -> float:
-    """Share of its time that the script says it waited, the median of its epochs, without the first two.
+    """The share of its time that the script says it waited: the median of its epochs, without the first two.
 
-    The last ones are not watched: the diagnosis runs steps on batches that are there already.
+    The last ones are not watched: the diagnosis runs steps on batches already there.
 
     Raises:
-        ValueError: it told of fewer than three epochs.
+        ValueError: it reported fewer than three epochs.
     """
     told = [float(waited) / float(whole) for number, waited, whole in _EPOCH.findall(text) if int(number) > 2]
     if not told:
-        raise ValueError("planted_wait.py told of fewer than three epochs; give the diagnosis more --seconds")
+        raise ValueError("planted_wait.py reported fewer than three epochs; give the diagnosis more --seconds")
     return statistics.median(told)
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/recorder_parts.py [--rounds 15]
 
-Each side is the same 12 steps, in turn in one process; the figure is CPU time of the whole process, so that a machine
-that has other work disturbs little; how much it still does is told by a side that is the first once more. Single calls
-are timed as well. Writes `benchmarks/results/recorder_parts.json`.
+Each side is the same 12 steps, alternating in one process. The figure is CPU time of the whole process, so that other
+work on the machine disturbs it little; a repeat of the first side shows how much it still does. Single calls are timed
+as well. Writes `benchmarks/results/recorder_parts.json`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of the README and of the pages in docs, made from the result files and from nothing else.
+"""Tables of the README and of the pages in docs, made only from the result files.
 
 python benchmarks/tables.py          # rewrite them
 python benchmarks/tables.py --check  # status 1 if they are not what the result files say

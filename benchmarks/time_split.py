@@ -1,8 +1,8 @@
-"""Whether the split of time in the report of `voxelocity train` is the time that its process took.
+"""Whether the split of time in the report of `voxelocity train` adds up to the time that its process took.
 
     python benchmarks/time_split.py --time-budget 2m
 
-Trains on MSD's hippocampus twice, each in fresh processes as a person starts them: once to the end, and once stopped by
+Trains on MSD's hippocampus twice, each in fresh processes as a user starts them: once to the end, and once stopped by
 Ctrl-C after some steps and resumed. Writes `benchmarks/results/time_split.json`.
 """
 
@@ -20,9 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.time_parts import OTHER, TimeShare
 from voxelocity.observe import environment
 from voxelocity.report import read_run
-from voxelocity.report.summary import OTHER, TimeShare, part_shares, stage_shares
+from voxelocity.report.summary import part_shares, stage_shares
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "time_split.json"
@@ -30,7 +31,7 @@ _STOP_AFTER_WINDOWS = 10
 
 
 def measure(dataset: Path, work: Path, options: Sequence[str], *, stop_after: int = 0) -> dict[str, Any]:
-    """Trains in fresh processes and sets the split of the report beside their wall time.
+    """Trains in fresh processes and compares the split of the report with their wall time.
 
     Args:
         dataset: what to train on.
@@ -69,7 +70,7 @@ def _other(shares: Sequence[TimeShare]) -> float:
 
 
 def _timed(arguments: list[str], *, stop_at: Path | None = None, after: int = 0) -> float:
-    """Seconds until the process has ended; it is sent Ctrl-C once the run at `stop_at` has so many stretches."""
+    """Seconds until the process has ended; it is sent Ctrl-C once the run at `stop_at` has `after` stretches."""
     start_s = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "voxelocity", *arguments])
     while stop_at is not None and process.poll() is None:

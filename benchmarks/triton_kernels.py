@@ -1,4 +1,4 @@
-"""Every Triton kernel compiled ahead for sm_80 and sm_90, and what it takes of the machine; needs no GPU.
+"""Every Triton kernel compiled ahead for sm_80 and sm_90, and the machine resources it takes; needs no GPU.
 
     python benchmarks/triton_kernels.py [--out FILE] [--architecture 90]
 
@@ -43,12 +43,12 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A kernel as it is launched.
+    """A kernel, with the arguments it is launched with.
 
     Attributes:
         kernel: its name.
         constants: values of its compile-time arguments.
-        ones: arguments that are 1 at run time, which Triton then compiles in.
+        ones: arguments that are 1 at run time, and which Triton therefore compiles in.
         image: type of what its argument `image` points to.
         num_warps: of a program.
     """
@@ -61,7 +61,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All kernels as they are launched for 128 x 128 x 128 voxels; some also for one channel and axes of one voxel."""
+    """All kernels as launched for 128 x 128 x 128 voxels; some also for one channel and axes of one voxel."""
     tile = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
     block, parts = {"BLOCK": triton_intensity.BLOCK}, {"BLOCK": triton_intensity.BLOCK, "PARTS": 128}
     gathers = [

@@ -2,7 +2,7 @@
 
     python benchmarks/watched_programs.py training --rounds 100
 
-They know nothing of Voxelocity. The last line that they print is JSON: wall and CPU seconds of the rounds, and CPU
+They do not use Voxelocity. The last line that they print is JSON: wall and CPU seconds of the rounds, and CPU
 seconds of the whole process.
 """
 
@@ -27,7 +27,7 @@ def training() -> Callable[[], None]:
     """One step of a small 3-D network on batches that a loader makes, on one core: tens of milliseconds."""
     import torch
 
-    # With two threads that wait for each other, a neighbor on the machine would be measured and not the watcher.
+    # With two threads that wait for each other, a neighbor on the machine would be measured instead of the watcher.
     torch.set_num_threads(1)
 
     class Patches(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):

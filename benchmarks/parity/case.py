@@ -24,10 +24,10 @@ class ParityCase:
         transform: MONAI's class.
         arguments: of its constructor.
         item: makes an item from a seed.
-        tolerance: largest difference of two values that may be, relative to the largest absolute value of MONAI's; 0
+        tolerance: largest allowed difference of two values, relative to the largest absolute value of MONAI's; 0
             for equal values. Labels are always equal.
         label_keys: tensors that hold classes, whose voxels are counted where they differ; () where none is changed.
-        is_seeded: the engine draws noise of its own: what is changed is compared in distribution, not voxel by voxel.
+        is_seeded: the engine draws its own noise: changes are compared in distribution, not voxel by voxel.
     """
 
     transform: type
@@ -49,7 +49,7 @@ class ParityCase:
 
     @property
     def words(self) -> str:
-        """The arguments but for the keys, as they would be written in a script."""
+        """The arguments except the keys, as they would be written in a script."""
         return ", ".join(f"{name}={_written(value)}" for name, value in self.arguments.items() if name != "keys")
 
 

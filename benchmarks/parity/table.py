@@ -23,12 +23,12 @@ from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
 
 SMALLEST_P = 1e-3
-"""Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once passes always."""
+"""Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once always passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParityRow:
-    """What came of one case.
+    """The outcome of one case.
 
     Attributes:
         transform: name of MONAI's class.
@@ -36,7 +36,7 @@ class ParityRow:
         num_draws: how often both were drawn and compared.
         keys: of the tensors that were compared.
         largest: largest difference of two values, relative to the largest absolute value of MONAI's; where noise is
-            the engine's own, of the values beside it.
+            the engine's own, of the other values.
         num_label_voxels: that differ, over all draws; None where the transform changes no label.
         tolerance: for `largest`.
         smallest_p: over the draws and keys, of the two-sample Kolmogorov-Smirnov test of what noise of the engine's own
@@ -134,7 +134,7 @@ def _num_different(theirs: Any, ours: Any, key: str) -> int:
 
 
 def _times(case: ParityCase, lowering: Lowering, num_draws: int) -> tuple[float, float]:
-    """Median CPU times in ms of MONAI's and of ours, in turn, after one of each that does not count."""
+    """Median CPU times in ms of MONAI's and of ours, alternating, after one of each that does not count."""
     monai_ms, our_ms = [], []
     with _one_thread():
         for seed in range(-1, num_draws):

@@ -1,4 +1,4 @@
-"""Batches are put together by a function of the person's own, which computes a distance map of every label."""
+"""Batches are put together by a function of the user's own, which computes a distance map of every label."""
 
 import os
 import time

@@ -87,7 +87,7 @@ def curve_lines() -> list[str]:
 
 
 def parity_lines() -> list[str]:
-    """How each random transform compares with that of MONAI."""
+    """How each random transform compares with MONAI's."""
     lines: list[str] = []
     for record in load("monai_parity.json"):
         lines += [*_parity_table(record), "", source_line(record, record["command"])]

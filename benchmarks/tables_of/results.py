@@ -18,7 +18,7 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def load(pattern: str) -> list[dict[str, Any]]:
-    """Result files by name, each with its own name under "file"; those that `refusal` speaks of are left out."""
+    """Result files by name, each with its own name under "file"; those with a `refusal` are left out."""
     records = [json.loads(path.read_text()) | {"file": path.name} for path in sorted(RESULTS.glob(pattern))]
     return [record for record in records if not refusal(record)]
 
@@ -30,7 +30,7 @@ def refused(pattern: str = "*.json") -> list[str]:
 
 
 def refusal(record: dict[str, Any]) -> str:
-    """Why this record may not stand in a table: nobody could repeat what it measured. Empty where it may."""
+    """Why no table may show this record: nobody could repeat what it measured. Empty where one may."""
     commit = str(record.get("environment", {}).get("commit") or "")
     if commit.endswith("-dirty"):
         return "measured with uncommitted changes"
@@ -67,7 +67,7 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> l
 
 
 def figure_text(value: float | None) -> str:
-    """A number with three digits, or all of them from a thousand on."""
+    """A number with three digits, or all of them at a thousand and above."""
     return "n/a" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

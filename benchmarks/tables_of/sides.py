@@ -1,4 +1,4 @@
-"""Left and right: what networks learned of the side of a structure, by what flips do to labels."""
+"""Left and right: what networks learned about the side of a structure, by what flips do to labels."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:
 
 
 def held_out_lines() -> list[str]:
-    """The same of programs that no rule was developed with."""
+    """The same for programs that no rule was developed on."""
     return diagnosed_lines("diagnose_held_out.json")
 
 

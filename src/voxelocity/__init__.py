@@ -1,6 +1,6 @@
 """Voxelocity: training and inference of volumetric medical-imaging networks, as fast as the machine allows.
 
-Importing this package imports neither torch nor MONAI; each name below is loaded when it is first used.
+Importing this package imports neither torch nor MONAI; each name below is loaded at its first use.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def unsupported_platform() -> str:
-    """Why this system cannot run the package, in one sentence; empty where it can."""
+    """Why this system cannot run the package, in one sentence; empty if it can."""
     system: str = sys.platform
     if system in ("linux", "darwin"):
         return ""

@@ -1,4 +1,4 @@
-"""The command line's first lines: they answer Ctrl-C and an unsupported system before anything large is imported."""
+"""The start of the command line: handles Ctrl-C and an unsupported system before anything large is imported."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ WRONG_OPTIONS = {
     "no YAML": (["--set", "train.steps=[1"], ["train.steps", "'[1'", "not a YAML value"]),
     "patch that does not fit": (["--set", "data.patch.shape_voxel=[15,16,16]"], ["15", "multiple of (2, 2, 2)"]),
     "missing config": (["--config", "nowhere.yaml"], ["cannot read nowhere.yaml", "No such file"]),
-    "no budget": (["--time-budget", "soon"], ["'soon' is no duration", "5m"]),
-    "no time at all": (["--time-budget", "0s"], ["'0s' is no duration"]),
+    "no budget": (["--time-budget", "soon"], ["'soon' is not a duration", "5m"]),
+    "no time at all": (["--time-budget", "0s"], ["'0s' is not a duration"]),
     "unknown device": (["--device", "tpu"], ["--device 'tpu'", "cpu, cuda or auto"]),
 }
 
@@ -262,7 +262,7 @@ def test_report_needs_a_run(voxelocity, tmp_path):
 @pytest.mark.parametrize(
     ("max_bytes", "said"),
     [
-        (2**30, "continuing in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"),
+        (2**30, "continuing in memory, up to data.cache.max_bytes; the next run prepares those cases again"),
         (0, "continuing without more: cases not in the cache are prepared again"),
     ],
 )

@@ -71,7 +71,7 @@ def test_folder_that_is_no_cache_ends_with_status_2(voxelocity, tmp_path, comman
     told = voxelocity("cache", command, tmp_path)
     assert told.status == 2
     assert told.err == (
-        f"voxelocity: cache: {tmp_path} is no cache of prepared cases; name the one that data.cache.folder names\n"
+        f"voxelocity: cache: {tmp_path} is not a cache of prepared cases; name the one in data.cache.folder\n"
     )
 
 
@@ -133,7 +133,7 @@ def test_clear_asks_first(voxelocity, folder, monkeypatch, answer, status, num_l
 def test_clear_without_anybody_to_ask_removes_nothing(voxelocity, folder):
     told = voxelocity("cache", "clear", folder)
     assert told.status == 2
-    assert told.err == "voxelocity: cache clear: there is nobody to ask whether to remove entries; add --yes\n"
+    assert told.err == "voxelocity: cache clear: cannot ask whether to remove entries without a terminal; add --yes\n"
     assert len(DiskTier(folder).keys()) == 2
 
 
@@ -147,7 +147,7 @@ def test_clear_of_old_entries_leaves_the_young(voxelocity, folder, monkeypatch):
 def test_age_that_is_none_is_refused(voxelocity, folder):
     told = voxelocity("cache", "clear", folder, "--older-than", "old", "--yes")
     assert told.status == 2
-    assert "'old' is no duration; write it like 90s, 5m or 1h30m" in told.err
+    assert "'old' is not a duration; write it like 90s, 5m or 1h30m" in told.err
     assert len(DiskTier(folder).keys()) == 2
 
 
@@ -177,7 +177,7 @@ def test_what_a_killed_run_left_in_memory_is_listed_and_cleared(voxelocity, memo
     told = voxelocity("cache", "ls", "--memory")
     assert told.status == 0
     assert f"{memory_folder}  1.00 MiB  left behind" in told.out
-    assert "there is nobody to ask" in voxelocity("cache", "clear", "--memory").err
+    assert "cannot ask" in voxelocity("cache", "clear", "--memory").err
     assert f"removed {memory_folder}, freed 1.00 MiB" in voxelocity("cache", "clear", "--memory", "--yes").out
     assert not memory_folder.exists()
     assert "none was left there" in voxelocity("cache", "ls", "--memory").out
@@ -196,7 +196,7 @@ def test_memory_that_a_run_uses_stays(voxelocity, memory_folder):
 def test_memory_and_a_folder_together_are_refused(voxelocity, folder):
     told = voxelocity("cache", "clear", folder, "--memory", "--yes")
     assert told.status == 2
-    assert "--memory stands alone" in told.err
+    assert "--memory cannot be combined" in told.err
     assert len(DiskTier(folder).keys()) == 2
 
 

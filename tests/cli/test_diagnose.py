@@ -128,16 +128,15 @@ def test_a_command_is_watched_and_its_diagnosis_shown_and_written(voxelocity, pl
     assert "Page     diagnosis/diagnosis.html" in shown.out
     assert "Trace    diagnosis/timeline.json" in shown.out
     assert shown.err == (
-        "voxelocity: watching python train.py --json -o x -- y; it is ended when enough was seen, after 120 s of "
-        "steps at the most, and what it would write as it is ended is not written; Ctrl-C diagnoses what was seen by "
-        "then\n"
+        "voxelocity: watching python train.py --json -o x -- y; it is stopped once enough is recorded, after at most "
+        "120 s of steps, and cannot write files while it stops; Ctrl-C diagnoses what is recorded by then\n"
     )
     stored = read_diagnosis(tmp_path / "diagnosis")
     assert stored.facts.command == ("python", "train.py", "--json", "-o", "x", "--", "y")
     assert stored.facts.host.num_threads == 7
     assert stored.facts.environment["torch"] == "2.13.0", "the program's version"
     assert "cpu" in stored.facts.environment
-    assert "of the training time the network waits" in (tmp_path / "diagnosis" / "diagnosis.html").read_text()
+    assert "of the training time waiting for data" in (tmp_path / "diagnosis" / "diagnosis.html").read_text()
 
 
 def test_limits_and_wishes_reach_the_recorder(voxelocity, play, monkeypatch):
@@ -249,7 +248,9 @@ def test_a_program_that_removes_the_folder_of_its_recording_is_told_that_nothing
 def test_a_command_of_which_nothing_is_recorded_for_a_while_is_told_once_while_it_runs(voxelocity, play):
     play.is_quiet = True
     shown = voxelocity("diagnose", "--", "sh", "run.sh")
-    told = "voxelocity: no Python that can be watched has started in 20 s; Ctrl-C ends it if it trains already\n"
+    told = (
+        "voxelocity: no Python that can be watched has started within 20 s; if it is already training, press Ctrl-C\n"
+    )
     assert shown.err.count(told) == 1
     assert play.calls["tick_s"] == 20.0
     assert shown.status == 0
@@ -260,7 +261,7 @@ def test_a_command_that_fails_at_once_ends_with_its_own_status(voxelocity, play,
     play.records, play.status = False, status
     shown = voxelocity("diagnose", "--", "pyton", "train.py")
     assert shown.status == status
-    assert f"ended with status {status} before Python came up" in shown.err
+    assert f"ended with status {status} before Python started" in shown.err
 
 
 @pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/dev/null", 126)])
@@ -319,7 +320,7 @@ def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, pla
     assert shown.status == 1
     assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out
     assert "Page " not in shown.out
-    assert "No space left on device; what stands on standard output is all there is of this" in shown.err
+    assert "No space left on device; standard output holds all there is of this" in shown.err
 
 
 def test_the_folder_of_a_run_is_diagnosed_from_its_events(voxelocity, play, tmp_path):
@@ -337,7 +338,7 @@ def test_the_folder_of_a_diagnosis_is_rendered_again_without_running_anything(vo
     write_diagnosis(play.diagnosis, tmp_path / "old")
     shown = voxelocity("diagnose", "--json", "old")
     assert json.loads(shown.out) == diagnosis_to_plain(play.diagnosis)
-    assert "of the training time the network waits" in (tmp_path / "old" / "diagnosis.html").read_text()
+    assert "of the training time waiting for data" in (tmp_path / "old" / "diagnosis.html").read_text()
     assert "command" not in play.calls
     assert voxelocity("diagnose", "-o", "new", "old").status == 0
     assert (tmp_path / "new" / "diagnosis.html").exists()
@@ -356,11 +357,11 @@ def test_a_recording_that_was_cut_off_before_its_diagnosis_is_diagnosed_from_its
 @pytest.mark.parametrize(("status", "is_told"), [(0, True), (137, False)])
 def test_processes_that_a_command_leaves_running_are_told_with_the_cure(voxelocity, play, monkeypatch, status, is_told):
     play.status = status
-    monkeypatch.setattr(session, "left_running", lambda recording: [11, 12])
+    monkeypatch.setattr(session, "orphan_processes", lambda recording: [11, 12])
     shown = voxelocity("diagnose", "--", "sh", "-c", "python train.py &")
-    told = "the command has ended and processes 11, 12 of it run on, still recorded: what is told is what was seen"
+    told = "the command has ended, but its processes 11, 12 still run and are recorded: this report covers what"
     assert (told in shown.err) == is_told
-    cure = "start it in the foreground, or remove diagnosis/diagnosis.json when it has ended and give"
+    cure = "start it in the foreground, or remove diagnosis/diagnosis.json when it has ended and run"
     assert (cure in shown.err) == is_told
 
 
@@ -369,7 +370,7 @@ def test_processes_that_a_command_leaves_running_are_told_with_the_cure(voxeloci
     [
         ([], "nothing to diagnose; give a command: voxelocity diagnose -- python train.py"),
         (["empty"], "empty holds neither a run (run.yaml) nor a diagnosis (diagnosis.json)"),
-        (["empty", "--json"], "'--json' behind the folder empty; options stand before it"),
+        (["empty", "--json"], "'--json' follows the folder empty; put options before it"),
         (["--seconds", "3", "--nsys", "empty"], "--seconds, --nsys given with the folder empty"),
         (["-o", "full", "--", "python", "a.py"], "full is not empty; remove it, or choose another folder with -o"),
         (["-o", "full/file/x", "--", "python", "a.py"], "cannot make full/file/x/recording (Not a directory)"),

@@ -71,4 +71,4 @@ def test_a_reader_that_goes_away_is_not_taken_for_a_machine_that_cannot_train(tm
 def test_a_folder_that_is_none_is_refused(voxelocity, tmp_path):
     told = voxelocity("doctor", "--folder", tmp_path / "typo")
     assert told.status == 2
-    assert told.err == f"voxelocity: doctor: --folder {tmp_path / 'typo'} is no folder; name one that exists\n"
+    assert told.err == f"voxelocity: doctor: --folder {tmp_path / 'typo'} is not a folder; name one that exists\n"

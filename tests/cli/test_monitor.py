@@ -134,7 +134,7 @@ def test_a_fault_of_our_own_while_drawing_leaves_the_record_and_the_commands_sta
     monkeypatch.setattr(folder, "render_monitor_page", broken)
     told = monitor("--period", "0.1", "--", "sh", "-c", "exit 7")
     assert told.status == 7
-    assert "the page could not be made (ZeroDivisionError: division by zero); the record is whole" in told.err
+    assert "the page could not be made (ZeroDivisionError: division by zero); the record is complete" in told.err
     assert read_monitor(tmp_path / "out").status == 7
 
 
@@ -153,7 +153,7 @@ def test_a_disk_that_fills_is_told_once_and_changes_no_status(monitor, monkeypat
 def test_live_without_a_terminal_says_so_in_a_line_and_goes_on(monitor):
     told = monitor("--live", "--no-page", "--", "echo", "mine")
     assert (told.status, told.out) == (0, "mine\n")
-    assert "voxelocity: --live shows nothing: stderr is no terminal\n" in told.err
+    assert "voxelocity: --live shows nothing: stderr is not a terminal\n" in told.err
 
 
 def test_a_folder_with_a_record_and_a_wrong_period_are_refused_before_the_command_runs(monitor, tmp_path):

@@ -123,9 +123,7 @@ def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, t
     corrected = tmp_path / "out" / "b.nii.gz"
     corrected.write_bytes(b"by hand")
     ended = predict(model("CT"), tmp_path / "p1", out=tmp_path / "out")
-    assert_refused(
-        ended, "1 of 2 predictions are there already", str(corrected), "--overwrite", "another folder with -o"
-    )
+    assert_refused(ended, "1 of 2 predictions already exist", str(corrected), "--overwrite", "another folder with -o")
     assert corrected.read_bytes() == b"by hand"
     left = tmp_path / "out" / ".b.nii.gz.0123456789abcdef.part"
     left.write_bytes(b"of a killed process")
@@ -271,7 +269,7 @@ def test_too_little_memory_is_one_sentence(predict, model, tmp_path, monkeypatch
     assert ended.status == 1
     assert len(ended.err.splitlines()) == 1
     assert str(error).splitlines()[0] in ended.err
-    assert "use a machine or a GPU with more" in ended.err
+    assert "use a machine or GPU with more" in ended.err
 
 
 def test_a_run_keeps_what_its_scans_were_like_and_raises_no_doubt_about_them(predict, finished_run, tiny_msd, tmp_path):

@@ -66,7 +66,7 @@ def test_more_than_two_folders_are_refused(voxelocity, two):
 def test_options_of_a_comparison_are_refused_for_one_run(voxelocity, two):
     told = voxelocity("report", two[0], "--json", "--margin", 0.02)
     assert told.status == 2
-    assert "report: --margin, --json is for comparing two folders, but one was given; name another" in told.err
+    assert "report: --margin, --json is for comparing two folders, but one was given; name a second one" in told.err
 
 
 @pytest.fixture

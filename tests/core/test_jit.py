@@ -100,7 +100,7 @@ def test_a_kernel_is_made_without_being_kept_where_there_is_no_place_for_it_and_
 
     monkeypatch.setattr(numba, "njit", njit)
     jit._warn_of_no_place.cache_clear()
-    with pytest.warns(UserWarning, match="set the variable NUMBA_CACHE_DIR to a folder that may be written") as told:
+    with pytest.warns(UserWarning, match="set the variable NUMBA_CACHE_DIR to a writable folder") as told:
         made = [kernel(lambda a: a + 1), exact_kernel(lambda a: a + 1)]
     assert len(told) == 1
     assert asked == [True, False, True, False]

@@ -33,5 +33,5 @@ def test_a_number_that_does_not_exist_is_none(number):
 
 @pytest.mark.parametrize("value", [b"bytes", {1, 2}, object(), Scan])
 def test_what_is_no_plain_data_is_named(value):
-    with pytest.raises(TypeError, match=r"^event 'x' holds a \w+, which is no plain data; write numbers$"):
+    with pytest.raises(TypeError, match=r"^event 'x' holds a \w+, which is not plain data; write numbers$"):
         plain_data({"inner": [value]}, where="event 'x'")

@@ -13,7 +13,7 @@ def test_durations_are_read_as_people_write_them(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "0s", "five", "5 parsecs", "-3m", "m", "1h30", "10 20"])
 def test_what_is_no_duration_is_refused_with_examples(text):
-    with pytest.raises(ConfigError, match="is no duration; write it like 90s, 5m or 1h30m"):
+    with pytest.raises(ConfigError, match="is not a duration; write it like 90s, 5m or 1h30m"):
         parse_duration_s(text)
 
 

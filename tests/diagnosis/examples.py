@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.diagnosis.facts import (
     CallFacts,
     CompileFacts,
@@ -29,7 +30,7 @@ from voxelocity.diagnosis.facts import (
     SyncFacts,
     TransformFacts,
 )
-from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding, Share
+from voxelocity.diagnosis.result import Ceiling, Diagnosis, Finding
 
 NAMES = ("data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen")
 
@@ -74,7 +75,7 @@ def steps_of(parts: Mapping[str, float], *, count: int, num_images: int = 4, sta
     return steps
 
 
-def split_of(steps: Sequence[Step], passes: Sequence[Pass] = ()) -> list[Share]:
+def split_of(steps: Sequence[Step], passes: Sequence[Pass] = ()) -> list[TimeShare]:
     """As the judge makes it: of counted steps and passes, in order; sums to the watched seconds."""
     counted = [step for step in steps if step.phase == "watched"]
     seconds = {name: sum(step.parts.get(key, 0.0) for step in counted) for key, name in SPLIT_NAMES.items()}
@@ -82,7 +83,7 @@ def split_of(steps: Sequence[Step], passes: Sequence[Pass] = ()) -> list[Share]:
         seconds[kind] = sum(one.seconds for one in passes if one.kind == kind)
     seconds["other"] = sum(step.parts.get("other", 0.0) for step in counted)
     whole_s = sum(seconds.values())
-    return [Share(name=name, seconds=s, share=s / whole_s) for name, s in seconds.items() if s > 0.0]
+    return [TimeShare(name=name, seconds=s, share=s / whole_s) for name, s in seconds.items() if s > 0.0]
 
 
 def data_bound() -> Diagnosis:
@@ -160,8 +161,8 @@ def data_bound() -> Diagnosis:
         environment=ENVIRONMENT,
     )
     return Diagnosis(
-        verdict="61 % of the training time the network waits for data: batches are made in the training's own thread, "
-        "one after the other.",
+        verdict="The network spends 61 % of the training time waiting for data: batches are made in the training's own "
+        "thread, one after the other.",
         split=split,
         ceiling=Ceiling(step_s=0.5, resident_s=0.195, basis="measured"),
         findings=[own_thread, again, bf16, gunzip],
@@ -263,7 +264,7 @@ def clean() -> Diagnosis:
     )
     return Diagnosis(
         verdict="Nothing holds this program back: the network computes 98 % of the time; a faster device, a smaller "
-        "network or lower precision is what would help.",
+        "network or lower precision would help.",
         split=split_of(steps),
         ceiling=Ceiling(step_s=0.2, resident_s=0.198, basis="measured"),
         findings=[],

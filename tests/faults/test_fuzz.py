@@ -161,7 +161,7 @@ def test_records_of_runs(fuzz, undisturbed, copy_of):
     def call(content):
         path.write_bytes(content)
         try:
-            RunFolder(run).read_begun()
+            RunFolder(run).read_saved_run()
         finally:
             read_run(run)
 

@@ -69,8 +69,8 @@ def test_a_single_bit_of_the_weights_that_changed_is_found(tmp_path):
     ("change", "text"),
     [
         (lambda tensor: tensor.fill_(torch.nan), r"holds NaN or infinity in '.*weight', so it cannot predict; take"),
-        (lambda tensor: tensor.to(torch.int8), r"holds other weights than model\.json beside it says"),
-        (lambda tensor: tensor.half(), r"holds other weights than model\.json beside it says"),
+        (lambda tensor: tensor.to(torch.int8), r"holds other weights than model\.json describes"),
+        (lambda tensor: tensor.half(), r"holds other weights than model\.json describes"),
     ],
 )
 def test_weights_that_no_training_writes_are_refused(tmp_path, change, text):
@@ -103,13 +103,13 @@ def test_a_network_that_nobody_trained_takes_no_memory(tmp_path, monkeypatch):
     large = {"name": "dynunet", "widths": [4096] * 9, "strides": [[2, 2, 2]] * 8}
     description = {**spec().to_plain(), "network": large, "window": {"shape_voxel": [512, 512, 512]}}
     (tmp_path / SPEC_NAME).write_text(json.dumps(description))
-    with pytest.raises(InputError, match=r"holds other weights than model\.json beside it says"):
+    with pytest.raises(InputError, match=r"holds other weights than model\.json describes"):
         load_model(tmp_path)
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
     save_model(tmp_path, network(name="unet"), spec("dynunet"))
-    with pytest.raises(InputError, match=r"holds other weights than model\.json beside it says"):
+    with pytest.raises(InputError, match=r"holds other weights than model\.json describes"):
         load_model(tmp_path)
 
 
@@ -180,7 +180,7 @@ def test_a_description_in_another_format_is_refused_before_its_keys_are_read(tmp
     save_model(tmp_path, network(), spec())
     told = damaged(tmp_path, json.dumps({"format_version": version, "key_of_tomorrow": 1}).encode())
     assert told == (
-        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release knows 1, 2; "
+        f"infer: {tmp_path / SPEC_NAME} has the format_version {version!r}, but this release reads 1, 2; "
         "install the release of voxelocity that wrote it, or train the model again"
     )
 

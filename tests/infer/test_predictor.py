@@ -134,16 +134,16 @@ def test_a_prediction_that_is_not_finite_is_an_error_that_names_its_case(tmp_pat
     nib.save(nib.Nifti1Image(voxels, np.eye(4)), refs[1].images[0])
     predicts = broken_by(monkeypatch, predictor(), torch.nan)
     given = []
-    with pytest.raises(ScanError, match=r"^infer: case 'case_1': the network answered NaN or infinity"):
+    with pytest.raises(ScanError, match=r"^infer: case 'case_1': the network returned NaN or infinity"):
         given.extend(predicts.stream(refs, num_threads=0))
     assert [scan.case_id for scan, _ in given] == ["case_0"]
     failed = []
     stream = predicts.stream(refs, num_threads=0, on_failure=lambda case, error: failed.append((case, str(error))))
     assert [scan.case_id for scan, _ in stream] == ["case_0", "case_2"]
     assert [case for case, _ in failed] == ["case_1"]
-    assert failed[0][1].startswith("infer: case 'case_1': the network answered NaN")
+    assert failed[0][1].startswith("infer: case 'case_1': the network returned NaN")
     volumes = [volume(1).with_(image=voxels[None], case_id="on the way")]
-    with pytest.raises(ScanError, match="case 'on the way': the network answered NaN"):
+    with pytest.raises(ScanError, match="case 'on the way': the network returned NaN"):
         next(predicts.predict_prepared(volumes))
 
 

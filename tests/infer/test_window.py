@@ -223,7 +223,7 @@ def test_an_answer_that_is_not_finite_is_an_error_of_its_volume_alone(value):
     first, second, third = stitch_volumes(answer, images, config, device=CPU)
     for stitched, volume in ((first, images[0]), (third, images[2])):
         torch.testing.assert_close(stitched.probabilities(), predict_volume(network, volume, config, device=CPU))
-    with pytest.raises(ScanError, match=r"the network answered NaN or infinity .* float16"):
+    with pytest.raises(ScanError, match=r"the network returned NaN or infinity .* float16"):
         second.classes()
 
 
@@ -377,9 +377,9 @@ def test_image_without_channels_is_refused():
 @pytest.mark.parametrize(
     ("answer", "named"),
     [
-        (lambda windows: windows[..., ::2], r"answered \(1, 1, 8, 6, 2\) to windows of \(1, 1, 8, 6, 4\)"),
-        (lambda windows: [windows], r"answered list to windows of \(1, 1, 8, 6, 4\); it must return logits"),
-        (lambda windows: windows[:, None], r"answered \(1, 1, 1, 8, 6, 4\)"),
+        (lambda windows: windows[..., ::2], r"returned \(1, 1, 8, 6, 2\) for windows of \(1, 1, 8, 6, 4\)"),
+        (lambda windows: [windows], r"returned list for windows of \(1, 1, 8, 6, 4\); it must return logits"),
+        (lambda windows: windows[:, None], r"returned \(1, 1, 1, 8, 6, 4\)"),
     ],
 )
 def test_answer_of_another_shape_is_refused(answer, named):

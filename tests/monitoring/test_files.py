@@ -7,6 +7,7 @@ import os
 import pytest
 
 from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.warn_once import WarnOnce
 from voxelocity.monitoring.files import MonitorFiles, read_monitor
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
@@ -169,7 +170,7 @@ def test_a_description_that_cannot_be_written_is_told_and_leaves_the_old_one(tmp
 
     monkeypatch.setattr(os, "replace", full)
     files = MonitorFiles.__new__(MonitorFiles)
-    files.folder, files._tell, files._has_told = tmp_path, told.append, False
+    files.folder, files._warn = tmp_path, WarnOnce(told.append)
     files.describe(record, begin_s=0.0, gpus=(), is_over=True)
     assert "(No space left on device)" in told[0]
     assert json.loads((tmp_path / "monitor.json").read_text()) == before

@@ -175,7 +175,7 @@ def test_columns_that_a_person_set_are_kept_to(view):
 @pytest.mark.parametrize(
     ("is_terminal", "term", "words"),
     [
-        (False, "xterm", "--live shows nothing: stderr is no terminal"),
+        (False, "xterm", "--live shows nothing: stderr is not a terminal"),
         (True, "dumb", "--live shows nothing: this terminal (TERM=dumb) cannot move its cursor"),
         (True, None, "--live shows nothing: this terminal (TERM=dumb) cannot move its cursor"),
     ],

@@ -142,7 +142,7 @@ def test_torn_last_line_is_left_out_when_reading(path):
 
 def test_damage_before_the_last_line_is_named(path):
     path.write_text('{"event":"a","time_s":1}\nrubbish\n{"event":"b","time_s":2}\n')
-    with pytest.raises(InputError, match=r"line 2 is no event .*rubbish"):
+    with pytest.raises(InputError, match=r"line 2 is not an event .*rubbish"):
         read_events(path)
 
 
@@ -234,5 +234,5 @@ def test_a_folder_without_events_has_no_ranks_and_a_missing_one_is_named(tmp_pat
 def test_a_line_that_is_nested_too_deep_or_has_no_time_is_no_event(path, line):
     whole = b'{"event":"start","time_s":0.0}\n'
     path.write_bytes(whole + line + b"\n" + whole)
-    with pytest.raises(InputError, match=r"line 2 is no event"):
+    with pytest.raises(InputError, match=r"line 2 is not an event"):
         read_events(path)

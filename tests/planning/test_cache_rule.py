@@ -81,8 +81,8 @@ def test_entries_are_raw_up_to_half_of_the_free_disk(disk_gib, format):
 
 def test_the_reason_of_blosc2_on_a_small_disk_is_the_share_and_the_price():
     assert planned(10_000, memory_bytes=64 * GIB, disk_bytes=40 * GIB)["format"].reason == (
-        "as they are they would take 73% of the free disk; Blosc2 makes that at most 44%, and a patch takes 1.75 ms "
-        "instead of 1.22 (docs/measured.md)"
+        "uncompressed, they would take 73% of the free disk; Blosc2 reduces that to at most 44%, and reading a patch "
+        "takes 1.75 ms instead of 1.22 (docs/measured.md)"
     )
 
 
@@ -95,10 +95,10 @@ def test_entries_are_raw_as_long_as_the_page_cache_holds_nearly_all(memory_gib, 
 def test_the_reasons_of_both_formats_on_a_large_disk_name_what_was_measured():
     assert planned(10_000, memory_bytes=8 * GIB)["format"].reason == (
         "memory is too small for the system to keep them all there, so 78% of the patches come from the disk itself: "
-        "about 26 ms each by Blosc2, 40 ms as they are (docs/measured.md)"
+        "about 26 ms each with Blosc2, 40 ms uncompressed (docs/measured.md)"
     )
     assert planned(10_000, memory_bytes=64 * GIB, build_s=100.0)["format"].reason == (
-        "6% of the free disk, and the system keeps them in memory: 1.22 ms a patch, 1.75 by Blosc2 (docs/measured.md)"
+        "6% of the free disk, and the system keeps them in memory: 1.22 ms a patch, 1.75 with Blosc2 (docs/measured.md)"
     )
 
 
@@ -119,8 +119,8 @@ def test_very_many_small_cases_are_kept_in_one_file(num_cases, side, tier):
 
 def test_the_reason_of_one_file_is_the_number_of_files_it_saves():
     assert planned(40_000, SMALL, build_s=100.0)["tier"].reason.endswith(
-        "so they are kept for the next run; 40,000 cases of 0.75 MiB are one file instead of two for each, which "
-        "quotas and backups count"
+        "so they are kept for the next run; 40,000 cases of 0.75 MiB go into one file instead of two each, since "
+        "quotas and backups count files"
     )
 
 
@@ -128,8 +128,8 @@ def test_one_file_that_cannot_be_had_here_is_named_with_its_needs():
     choice = planned(40_000, SMALL, build_s=100.0, has_lmdb=False)["tier"]
     assert choice.value == "disk"
     assert choice.reason.endswith(
-        "40,000 cases of 0.75 MiB would better be one file (tier lmdb), but that needs the package lmdb and a cache "
-        "folder on a disk of this machine"
+        "40,000 cases of 0.75 MiB are better kept in one file (tier lmdb), but that needs the package lmdb and a cache "
+        "folder on a local disk"
     )
 
 
@@ -142,11 +142,11 @@ def test_where_neither_holds_all_a_window_rotates_and_it_is_said_that_this_chang
     assert choices["num_cases"].value == 992
     assert choices["num_cases"].changes_results
     assert choices["num_cases"].reason == (
-        "40% of the free memory holds 992 of the 8000 cases to learn from, and those that replace some of them"
+        "40% of the free memory holds 992 of the 8000 training cases, and those that replace some of them"
     )
     assert choices["replace_rate"].value == 0.1
     assert choices["replace_rate"].reason == (
-        "a tenth after each epoch, which is prepared while it trains; after about 71 epochs every case was in use"
+        "a tenth after each epoch, prepared during the epoch; after about 71 epochs every case has been used"
     )
     # The window and its replacements, within the budget.
     assert 992 * 1.1 * CASE_BYTES <= 0.4 * 8 * GIB <= choices["max_bytes"].value
@@ -167,7 +167,7 @@ def test_a_window_of_a_handful_of_cases_is_not_worth_it(memory_mib, tier):
 def test_memory_that_holds_the_cases_to_learn_from_needs_no_window():
     choice = planned(1000, num_training=500, memory_bytes=5 * GIB, disk_bytes=2**20)["tier"]
     assert choice.value == "memory"
-    assert choice.reason.endswith("but memory holds the 500 to learn from")
+    assert choice.reason.endswith("but memory holds the 500 training cases")
 
 
 def test_a_rotating_cache_of_your_own_gets_its_window_from_the_rule():
@@ -183,9 +183,9 @@ def test_a_rotating_cache_of_your_own_gets_its_window_from_the_rule():
 @pytest.mark.parametrize(
     ("shared_gib", "budget_gib", "said"),
     [
-        (16, 16, "half of the free memory at the most"),
-        (1, 1, "all that /dev/shm has free, less than half of the free memory: so processes share one copy"),
-        (0.25, 16, "/dev/shm has only 0.25 GiB free, so each training process keeps a copy of its own"),
+        (16, 16, "at most half of the free memory"),
+        (1, 1, "all that is free in /dev/shm, less than half of the free memory: processes share one copy"),
+        (0.25, 16, "/dev/shm has only 0.25 GiB free, so each training process keeps its own copy"),
     ],
 )
 def test_the_budget_is_what_processes_can_share_where_that_holds_all(shared_gib, budget_gib, said):
@@ -209,12 +209,11 @@ def test_the_device_keeps_cases_up_to_a_quarter_of_what_it_has_free(num_training
 
 def test_the_reasons_for_and_against_the_device_name_its_memory_and_what_the_network_needs():
     assert on_cuda(1000)["device_max_bytes"].reason == (
-        "the 800 cases to learn from take 2.58 GiB of the device's 80.0 GiB free: below 25%, so that they stay there "
-        "beside the tier and no batch waits for a copy; the network is planned with the rest"
+        "the 800 training cases take 2.58 GiB of the device's 80.0 GiB free: below 25%, so the device keeps them too "
+        "and no batch waits for a copy; the network is planned with the rest"
     )
     assert on_cuda(1000, free_gib=8)["device_max_bytes"].reason == (
-        "the 800 cases to learn from take 2.58 GiB of the device's 8.0 GiB free: above 25%, the rest of which the "
-        "network needs"
+        "the 800 training cases take 2.58 GiB of the device's 8.0 GiB free: above 25%, and the network needs the rest"
     )
 
 

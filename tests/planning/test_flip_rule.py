@@ -26,7 +26,7 @@ def test_classes_without_sides_are_flipped_and_nothing_is_said_of_pairs():
     choices = planned("anterior", "posterior")
     assert choices.keys() == {"flip_probability"}
     assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
-    assert "no class name tells a side, so no labels are swapped" in choices["flip_probability"].reason
+    assert "no class name states a side, so no labels are swapped" in choices["flip_probability"].reason
     assert "side" not in planned("tumour")["flip_probability"].reason
 
 
@@ -42,7 +42,7 @@ def test_a_pair_is_swapped_where_left_and_right_are_flipped():
 @pytest.mark.parametrize(
     ("names", "text"),
     [
-        (("LeftParotid", "Mandible"), "LeftParotid has one side alone: flipped, the other side would look like it"),
+        (("LeftParotid", "Mandible"), "LeftParotid is labeled on one side only, and a flip would make the other look"),
         (("left_ventricle", "right_ventricle"), "the mirror image of one of left_ventricle and right_ventricle"),
     ],
 )
@@ -54,7 +54,7 @@ def test_nothing_is_flipped_where_a_flip_would_show_a_false_side(names, text):
 
 def test_pairs_in_any_language_are_named_by_the_user():
     choices = planned("Niere links", "Niere rechts", swap_pairs=[["Niere links", "Niere rechts"]])
-    assert choices["swap_pairs"].reason == "set by you; the rule would have taken ()"
+    assert choices["swap_pairs"].reason == "set by you; the rule would have chosen ()"
     assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
     with pytest.raises(ConfigError, match=r"swap_pairs names 'Niere recht', which .* did you mean 'Niere rechts'"):
         planned("Niere links", "Niere rechts", swap_pairs=[["Niere links", "Niere recht"]])

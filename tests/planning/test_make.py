@@ -15,8 +15,8 @@ from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.quantities import value_text
 from voxelocity.planning import Plan, make, make_plan, read_overrides
-from voxelocity.planning import kept_times as kept_times_module
-from voxelocity.planning.in_turn import Times
+from voxelocity.planning import timing_cache as timing_cache_module
+from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.report import dataset_panel
@@ -62,7 +62,7 @@ def test_the_fingerprint_counts_and_the_panel_says_scans_without_a_place_or_with
     file = io.StringIO()
     PlainConsole(file=file, width=200).print(dataset_panel(record["dataset"], facts))
     assert "1 case with qform_code and sform_code 0" in file.getvalue()
-    assert "1 case with sform and qform apart; the sform is used" in file.getvalue()
+    assert "1 case where sform and qform differ; the sform is used" in file.getvalue()
 
 
 def test_auto_gives_a_key_back_to_its_rule():
@@ -164,7 +164,7 @@ def test_the_seed_of_the_configuration_holds_where_none_is_asked_for(tiny_msd):
 
 def test_a_plan_that_this_machine_cannot_compile_is_refused_before_anything_runs(tiny_msd, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match=r"step: precision.compile=default makes C\+\+ .* 'no-such-compiler' here"):
+    with pytest.raises(ConfigError, match=r"step: precision.compile=default generates C\+\+ .* 'no-such-compiler'"):
         make_plan(voxelocity.open(tiny_msd), device="cpu", overrides={"precision.compile": "default"})
     planned = make_plan(voxelocity.open(tiny_msd), device="cpu")
     assert planned.plan.precision.compile == "none", "without it nothing is asked of the machine"
@@ -179,7 +179,7 @@ def measured(monkeypatch):
         calls.append(task)
         return Times(seconds={name: ((0.1,) * 5 if "channels_last" in name else (0.2,) * 5) for name in ways})
 
-    monkeypatch.setattr(kept_times_module, "time_steps", time_steps)
+    monkeypatch.setattr(timing_cache_module, "time_steps", time_steps)
     monkeypatch.setattr("voxelocity.planning.make._MEASURE", "once")
     return calls
 
@@ -216,8 +216,8 @@ def test_a_plan_settled_in_full_measures_nothing(tiny_msd, tmp_path, tiny_plan, 
 def test_a_run_that_goes_on_keeps_what_it_has_measured(tiny_msd, tmp_path, measured):
     cases, one_format = voxelocity.open(tiny_msd), {"precision.compute": "float32", "network.name": "unet"}
     rule = make_plan(cases, device="cpu", overrides={**one_format, "planner.measure": "never"}, cache_folder=tmp_path)
-    again = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path, begun=rule.plan)
-    assert (again.plan.precision.channels_last, channels_last(again).reason) == (False, "as the run was begun")
+    again = make_plan(cases, device="cpu", overrides=one_format, cache_folder=tmp_path, saved_plan=rule.plan)
+    assert (again.plan.precision.channels_last, channels_last(again).reason) == (False, "as when the run began")
     assert measured == []
 
 
@@ -245,7 +245,7 @@ class SmallerThanItSays:
         gpu = {"device": "cuda", "device_name": "GPU", "device_memory_bytes": 2**33, "device_free_bytes": 2**33}
         monkeypatch.setattr(make, "survey", lambda *_, **__: replace(survey("cpu", cache_folder=Path()), **gpu))
         monkeypatch.setattr(make, "_MEASURE", "again")
-        monkeypatch.setattr("voxelocity.planning.kept_times.time_steps", self.time_steps)
+        monkeypatch.setattr("voxelocity.planning.timing_cache.time_steps", self.time_steps)
 
     def time_steps(self, task, ways, device, *, limit_s, clock):
         self.tried.append((task.batch_size, task.patch_voxel))
@@ -277,7 +277,7 @@ def test_a_trial_that_runs_out_of_memory_makes_the_plan_smaller_until_it_fits(ti
         cases,
         cache_folder=tmp_path,
         overrides={"data.prepare.spacing_mm": [0.1, 0.1, 0.1], "planner.measure": "never"},
-        begun=planned.plan,
+        saved_plan=planned.plan,
     )
     assert (again.plan.data.patch, again.plan.data.batch_size) == (
         planned.plan.data.patch,

@@ -6,10 +6,10 @@ import torch
 from voxelocity.core.records import Measured
 from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
-from voxelocity.planning.in_turn import Times
+from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.precision_rule import settle_precision
-from voxelocity.planning.step_trial import time_steps
+from voxelocity.planning.step_benchmark import time_steps
 
 SPREAD = Spread(low=(1, 1, 1), median=(1, 1, 1), high=(1, 1, 1))
 DATA = Fingerprint(
@@ -83,7 +83,7 @@ def test_without_measuring_the_rule_holds_and_says_how_to_measure():
     choice = settled(None)["precision.channels_last"]
     assert (choice.value, choice.measured) == (True, None)
     assert choice.reason == (
-        "faster with half precision convolutions; `voxelocity bench memory-format` measures whole trainings with their "
+        "faster with half-precision convolutions; `voxelocity bench memory-format` measures whole trainings and their "
         "accuracy"
     )
     assert settled(None, OLD_CPU)["precision.channels_last"].value is False
@@ -122,7 +122,7 @@ def test_the_rule_holds_where_there_is_no_clear_difference(machine):
     choice = settled(FakeTimer(channels_last=0.98), machine)["precision.channels_last"]
     assert choice.value is machine.fast_bfloat16
     assert choice.reason.startswith("no clear difference here: a step takes 0.98 times as long (0.96 to 1.00, n = 5;")
-    assert "; so by rule: " in choice.reason
+    assert "; so the rule holds: " in choice.reason
     assert choice.measured.decided is False
 
 
@@ -140,7 +140,7 @@ def test_the_number_format_stays_as_the_rule_has_it_whatever_it_takes():
         assert choice.measured.ratio == pytest.approx(1.0 / ratio)
         assert (choice.measured.what, choice.measured.decided) == ("bfloat16 against float32", False)
         assert f"measured here: a step takes {1 / ratio:.2f} times as long" in choice.reason
-        assert "as in float32 and the same memory format" in choice.reason
+        assert "as in float32 with the same memory format" in choice.reason
         assert choice.reason.endswith("--set precision.compute=float32 turns it off")
 
 
@@ -155,7 +155,7 @@ def test_a_value_of_the_persons_own_is_neither_measured_nor_replaced():
     timer = FakeTimer(channels_last=0.5)
     choice = settled(timer, overrides={"precision.channels_last": True, "precision.compute": "float32"})
     assert timer.asked == []
-    assert choice["precision.channels_last"].reason == "set by you; the rule would have taken False"
+    assert choice["precision.channels_last"].reason == "set by you; the rule would have chosen False"
     assert choice["precision.channels_last"].measured is None
 
 
@@ -172,7 +172,7 @@ def test_a_run_that_goes_on_keeps_what_it_has_measured():
     choice = settled(timer, kept={"precision.channels_last": True, "backend.cudnn_benchmark": False})
     assert (choice["precision.channels_last"].value, choice["precision.channels_last"].reason) == (
         True,
-        "as the run was begun",
+        "as when the run began",
     )
     assert timer.asked == []
 
@@ -243,7 +243,7 @@ def test_compiled_code_is_not_made_for_measuring():
     timer = FakeTimer()
     choices = settled(timer, overrides={"precision.compile": "default"})
     assert timer.asked == []
-    assert "not measured: compiled code would have to be made for each" in choices["precision.channels_last"].reason
+    assert "not measured: each variant would have to be compiled first" in choices["precision.channels_last"].reason
 
 
 @pytest.mark.parametrize(

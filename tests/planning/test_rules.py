@@ -193,7 +193,7 @@ def test_muon_trains_on_a_cpu_alone():
 def test_a_persons_value_wins_and_later_rules_see_it():
     facts = settled(overrides={"data.prepare.spacing_mm": [2.0, 2.0, 2.0], "data.batch_size": 7})
     assert chosen(facts, "data.batch_size").value == 7
-    assert chosen(facts, "data.batch_size").reason == "set by you; the rule would have taken 2"
+    assert chosen(facts, "data.batch_size").reason == "set by you; the rule would have chosen 2"
     assert max(chosen(facts, "data.patch.shape_voxel").value) <= 24, "half the voxels of 35 x 50 x 36 mm"
 
 

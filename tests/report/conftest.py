@@ -134,7 +134,7 @@ def make_events() -> list[dict[str, Any]]:
                 "num_images": 704,
                 "seconds": 1.0,
                 "wait_s": 0.019,
-                "parts": {"copy": 0.03, "augment": 0.12, "network": 0.80},
+                "parts": {"forward": 0.03, "augment": 0.12, "network": 0.80},
             }
         )
         if index % 26 == 25:

@@ -91,7 +91,7 @@ def test_structures_that_are_all_the_same_are_counted():
 def test_the_worth_of_an_interval_names_cases_the_seed_and_how_rough_few_cases_are():
     first, second = scores([0.0] * 5), scores([0.02, -0.01, 0.0, 0.03])
     text = worth_of_interval(paired_parity(first, second), "A", "B")
-    assert text.startswith("4 cases of both are paired; 1 case was judged in A alone and left out. ")
+    assert text.startswith("4 cases of both are paired; 1 case was judged only in A and left out. ")
     assert "B is better in 2 of them and worse in 1." in text
     assert "The largest difference is +0.030, in case_3." in text
     assert "not what another seed would, as there was one training each." in text
@@ -110,7 +110,7 @@ def test_several_trainings_are_told_as_such():
     text = worth_of_interval(parity, "A", "B")
     assert text.startswith("Each of the 3 pairs of trainings has one seed and is judged on 4 cases.")
     assert "B is better in 1 of them and worse in 1." in text
-    assert "they tell what other seeds would give on these cases." in text
+    assert "it says what other seeds would give on these cases." in text
     assert "An interval of 3 pairs of trainings is rough" in text
     table = accuracy_tables(parity, "A", "B")[0]
     assert table.caption == "Dice by structure, paired by training"

@@ -16,13 +16,13 @@ def test_choices_are_told_apart_by_what_another_value_would_change():
     other = replace(RESULTS, key="network.name")
     assert titles([SPEED, RESULTS, ROUNDINGS, other]) == [
         ("Changes the results", ["seed", "network.name"]),
-        ("Changes roundings alone", ["precision.channels_last"]),
-        ("Changes speed and memory alone", ["data.feed.num_threads"]),
+        ("Changes only rounding", ["precision.channels_last"]),
+        ("Changes only speed and memory", ["data.feed.num_threads"]),
     ]
 
 
 def test_there_is_no_empty_group():
-    assert titles([SPEED]) == [("Changes speed and memory alone", ["data.feed.num_threads"])]
+    assert titles([SPEED]) == [("Changes only speed and memory", ["data.feed.num_threads"])]
     assert titles([]) == []
 
 

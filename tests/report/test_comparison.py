@@ -7,6 +7,7 @@ from matplotlib.image import imread
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.report import (
     LabeledRun,
     comparison,
@@ -17,7 +18,6 @@ from voxelocity.report import (
     read_run,
     render_comparison,
 )
-from voxelocity.report.summary import TimeShare
 from voxelocity.report.views import Section, Table
 
 PLAIN = LabeledRun(

@@ -53,10 +53,9 @@ def test_other_machines_and_other_versions_are_told_each_for_what_it_spoils():
     assert machine_notices([run("A"), run("B")]) == []
     other = run("B", machine={"cpu": "Xeon", "torch": "2.12.1", "commit": f"{COMMIT}-dirty"})
     assert machine_notices([run("A"), other]) == [
-        "The runs were made on different machines (cpu: EPYC, Xeon); their times do not compare as if they were made "
-        "on one.",
+        "The runs were made on different machines (cpu: EPYC, Xeon); their times are not directly comparable.",
         "The runs were made with different versions (commit: 8f14e45fceea, 8f14e45fceea-dirty; torch: 2.13.0, 2.12.1); "
-        "what differs may be their doing and not that of the settings.",
+        "differences may come from them and not from the settings.",
     ]
 
 

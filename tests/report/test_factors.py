@@ -81,7 +81,7 @@ def test_one_run_is_no_comparison():
 
 
 def test_runs_need_labels_of_their_own():
-    with pytest.raises(InputError, match=r"two runs are called alike in \['Plain', 'Plain'\]; give each its own label"):
+    with pytest.raises(InputError, match=r"two runs have the same label in \['Plain', 'Plain'\]; give each its own"):
         compare([PLAIN, PLAIN])
 
 

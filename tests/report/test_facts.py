@@ -17,7 +17,7 @@ def test_a_finished_run_is_read_in_full(finished_run):
     assert run.environment["gpu"] == "NVIDIA H100 80GB HBM3"
     assert run.choices[0].key == "data.cache.tier"
     assert not run.choices[0].changes_results
-    assert run.steps[0].parts == {"copy": 0.03, "augment": 0.12, "network": 0.8}
+    assert run.steps[0].parts == {"forward": 0.03, "augment": 0.12, "network": 0.8}
     assert run.best_validation is run.validations[-1]
     assert (run.budget_s, run.target_dice) == (600.0, 0.85)
     assert run.slices[0].image.shape == (51, 36)
@@ -114,7 +114,7 @@ def test_a_record_that_is_no_text_or_no_yaml_is_named(tmp_path, content):
         ({"seed": [1]}, r"int\(\) argument"),
         ({"choices": 3}, r"int"),
         ({"choices": [3]}, r"a choice is 3, not keys and values"),
-        ({"choices": [{"key": 3, "value": 1, "reason": "r"}]}, r"a choice has the key 3, which is no text"),
+        ({"choices": [{"key": 3, "value": 1, "reason": "r"}]}, r"a choice has the key 3, which is not text"),
         ({"dataset": {"num_cases": "x"}}, r"'x'"),
         ({"dataset": {"classes": 3}}, r"int"),
     ],

@@ -21,9 +21,7 @@ def test_a_run_folder_becomes_a_labeled_run(finished_run):
 
 def test_a_run_that_was_not_held_out_says_so(write, record):
     record["dataset"]["held_out"] = False
-    assert label_run(read_run(write(record=record)), "x").notes == (
-        "The Dice was measured on cases that were trained on.",
-    )
+    assert label_run(read_run(write(record=record)), "x").notes == ("The Dice was measured on training cases.",)
 
 
 def test_the_time_to_another_target_can_be_asked_for(finished_run):

@@ -130,8 +130,8 @@ def test_the_figures_of_the_run_stand_on_the_page(page, finished_run):
         "Total time 5 min 2 s of a budget of 10 min",
         "The other 32 cases",
         "data.cache.tier memory all 260 prepared cases take 61 MiB of 102 GiB of free memory",
-        "Changes the results another value trains or predicts otherwise data.patch.shape_voxel",
-        "Changes speed and memory alone results stay as they are data.cache.tier",
+        "Changes the results another value trains or predicts differently data.patch.shape_voxel",
+        "Changes only speed and memory results stay the same data.cache.tier",
         "precision.channels_last yes measured measured here: a step takes 0.71 times as long (0.69 to 0.74, n = 5; 223",
         "--set KEY=VALUE",
         "NVIDIA H100 80GB HBM3",
@@ -200,7 +200,7 @@ def test_factors_appear_only_beside_a_baseline(page, finished_run, tmp_path):
 
 
 def test_a_baseline_called_like_the_run_is_refused(finished_run, tmp_path):
-    with pytest.raises(InputError, match="two runs are called alike"):
+    with pytest.raises(InputError, match="two runs have the same label"):
         draw(finished_run, tmp_path / "r.html", baseline=LabeledRun(label="This run"))
 
 

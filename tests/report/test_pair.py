@@ -54,7 +54,7 @@ def test_runs_that_never_validated_have_no_target(two, write, record, events):
 
 
 def test_one_run_twice_is_refused(two):
-    with pytest.raises(InputError, match=r"report: .*before and .*before are one run; name two to compare them"):
+    with pytest.raises(InputError, match=r"report: .*before and .*before are the same run; name two to compare them"):
         pair([two[0], two[0].parent / "." / "before"])
 
 
@@ -64,8 +64,8 @@ def test_runs_on_different_data_sets_are_refused_with_what_differs(two):
         pair(two)
     assert str(error.value) == (
         f"report: {two[0]} was trained on Task04_Hippocampus and {two[1]} on Spleen: different data sets (classes "
-        "background, anterior, posterior and background, spleen), whose figures do not compare; name two runs on one "
-        "data set"
+        "background, anterior, posterior and background, spleen), whose figures cannot be compared; name two runs on "
+        "one data set"
     )
 
 
@@ -73,9 +73,9 @@ def test_a_data_set_of_the_same_classes_in_another_place_is_told(two):
     change(two[1], path="/other", num_cases=200)
     (notice,) = pair(two).notices
     assert notice == (
-        "The data sets have the same classes but are not one and the same (before: Task04_Hippocampus, 260 cases, "
-        "/data/Task04_Hippocampus; after: Task04_Hippocampus, 200 cases, /other); only if their scans are equal do the "
-        "runs compare."
+        "The data sets have the same classes but are not the same (before: Task04_Hippocampus, 260 cases, "
+        "/data/Task04_Hippocampus; after: Task04_Hippocampus, 200 cases, /other); the runs compare only if their scans "
+        "are equal."
     )
 
 
@@ -100,7 +100,7 @@ def test_an_unfinished_run_without_scores_is_compared_in_speed_alone(two, write,
     found = pair([two[0], write(record=record, events=events[:200])])
     assert found.parity is None
     assert found.notices == (
-        "run has not finished: its figures are of what it did until now, not of a whole training.",
+        "run has not finished: its figures cover what it has done so far, not a whole training.",
         "Accuracy is not compared: run has no scores of a final validation.",
     )
     interrupted = [*events[:200], {"event": "interrupted", "time_s": 99.0, "signal": 2}]
@@ -124,9 +124,9 @@ def test_scores_of_cases_that_were_trained_on_are_not_held_against_held_out_ones
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"target_dice": 1.5}, "report: the target 1.5 is no Dice; give a number above 0 and up to 1"),
-        ({"margin_dice": 0.0}, "report: the margin 0 is no difference of Dice; give a number above 0 and up to 1"),
-        ({"margin_mm": -1.0}, "report: the margin -1 mm is no distance; give a number above 0"),
+        ({"target_dice": 1.5}, "report: the target 1.5 is not a Dice; give a number above 0 and up to 1"),
+        ({"margin_dice": 0.0}, "report: the margin 0 is not a difference of Dice; give a number above 0 and up to 1"),
+        ({"margin_mm": -1.0}, "report: the margin -1 mm is not a distance; give a number above 0"),
     ],
 )
 def test_numbers_out_of_range_are_refused(two, options, text):

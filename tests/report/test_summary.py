@@ -135,7 +135,7 @@ def test_stages_that_overlap_still_make_shares_of_one(write, events):
 
 def test_parts_of_the_steps_add_up_and_waiting_comes_first(finished_run):
     parts = part_shares(read_run(finished_run))
-    assert [part.name for part in parts] == ["waiting for data", "copy", "augment", "network", "other"]
+    assert [part.name for part in parts] == ["waiting for data", "forward", "augment", "network", "other"]
     assert parts[0].share == pytest.approx(0.019)
     assert sum(part.seconds for part in parts) == pytest.approx(260.0)
 
@@ -171,7 +171,7 @@ def test_parts_of_the_steps_have_plain_names_and_the_waiting_is_the_devices(writ
     parts = {part.name: part.share for part in part_shares(read_run(write(events=events)))}
     assert parts == {
         "waiting for data": pytest.approx(0.1),
-        "copy": pytest.approx(0.05),
+        "copy to the device": pytest.approx(0.05),
         "forward": pytest.approx(0.3),
         "backward": pytest.approx(0.5),
         "optimizer": pytest.approx(0.05),

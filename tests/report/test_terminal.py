@@ -98,9 +98,9 @@ def test_the_plan_keeps_apart_what_would_change_the_results(width):
     order = [
         "CHANGES THE RESULTS",
         "data.patch.shape_voxel",
-        "CHANGES ROUNDINGS ALONE",
+        "CHANGES ONLY ROUNDING",
         "precision.channels_last",
-        "CHANGES SPEED AND MEMORY ALONE",
+        "CHANGES ONLY SPEED AND MEMORY",
         "data.cache.tier",
     ]
     places = [text.index(words) for words in order]

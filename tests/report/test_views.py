@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from voxelocity.report.summary import TimeShare
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.report.views import bar_parts, breakable, in_words, joined, key_value_table, side_by_side, unbroken
 
 

@@ -28,7 +28,7 @@ def test_a_missing_compiler_is_named_before_anything_is_compiled(monkeypatch):
     with pytest.raises(ConfigError) as error:
         check_compiler("default", CPU, environ={"CXX": "clang++-99"})
     assert str(error.value) == (
-        "step: precision.compile=default makes C++ for the CPU, but there is no compiler 'clang++-99' here; install "
+        "step: precision.compile=default generates C++ code, but there is no compiler 'clang++-99' here; install "
         "g++, name another in the variable CXX, or leave precision.compile=none"
     )
     with pytest.raises(ConfigError, match=r"no compiler 'g\+\+' here"):

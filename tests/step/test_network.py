@@ -221,12 +221,12 @@ def test_a_network_that_cannot_be_is_refused_in_words(values, text):
     [
         (
             "no_such_module:build",
-            "'no_such_module:build' cannot be had .No module named 'no_such_module'.; write package",
+            "'no_such_module:build' cannot be imported .No module named 'no_such_module'.; write package",
         ),
-        ("tests_of_networks:Other", "cannot be had .module 'tests_of_networks' has no attribute 'Other'"),
-        ("tests_of_networks", "cannot be had"),
-        (":build", "cannot be had"),
-        ("tests_of_networks:number", "gave a int, not a torch.nn.Module"),
+        ("tests_of_networks:Other", "cannot be imported .module 'tests_of_networks' has no attribute 'Other'"),
+        ("tests_of_networks", "cannot be imported"),
+        (":build", "cannot be imported"),
+        ("tests_of_networks:number", "returned a int, not a torch.nn.Module"),
     ],
 )
 def test_a_network_of_ones_own_that_cannot_be_made_is_refused_in_words(own_module, factory, text):

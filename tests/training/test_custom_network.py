@@ -41,7 +41,7 @@ def test_it_is_trained_validated_kept_and_predicted_with(tiny_msd, tiny_plan, tm
     assert done.path.exists()
     (tmp_path / "networks_of_mine.py").unlink()
     sys.modules.pop("networks_of_mine")
-    with pytest.raises(ConfigError, match="'networks_of_mine:build' cannot be had"):
+    with pytest.raises(ConfigError, match="'networks_of_mine:build' cannot be imported"):
         voxelocity.predict(tmp_path / "run", [scan], tmp_path / "again", factory=own_module, **options)
 
 

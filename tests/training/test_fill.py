@@ -117,7 +117,7 @@ def test_broken_cases_are_left_out_where_that_was_asked_for_and_in_a_run_that_go
 
 def test_broken_cases_are_not_left_out_where_none_would_be_left(run_on, tiny_msd, tmp_path):
     data = with_broken(tiny_msd, tmp_path / "data", "case_0", "case_3")
-    with pytest.raises(DatasetError, match=r"no case is left to judge by, as 2 cannot be used"):
+    with pytest.raises(DatasetError, match=r"no case is left to judge by, because 2 cannot be used"):
         run_on({}, data, skip_broken=True)
 
 

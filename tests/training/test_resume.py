@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import voxelocity
 from voxelocity.core.errors import InputError, InterruptedRunError, NonFiniteLossError
 from voxelocity.infer import Predictor
-from voxelocity.planning.in_turn import Times
+from voxelocity.planning.interleaved_timing import Times
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
 from voxelocity.training import final as final_module
@@ -312,7 +312,7 @@ def test_a_damaged_run_is_refused_before_it_is_planned(run_in, stop_after, tmp_p
     whole = run / "events.jsonl"
     monkeypatch.setattr("voxelocity.training.entry.make_plan", None)
     for content, text in (
-        (b"garbage\n" + whole.read_bytes(), r"line 1 is no event.*delete that line"),
+        (b"garbage\n" + whole.read_bytes(), r"line 1 is not an event.*delete that line"),
         (whole.read_bytes() + b'{"event":"steps","time_s":9}\n', r"event 'steps' at 9 s cannot be used"),
     ):
         whole.write_bytes(content)
@@ -614,7 +614,7 @@ def test_a_run_goes_on_with_what_it_measured_whatever_a_new_measurement_says(run
     def time_steps(task, ways, device, *, limit_s, clock):
         return Times(seconds={name: (others[0] if "channels_last" in name else 0.2,) * 5 for name in ways})
 
-    monkeypatch.setattr("voxelocity.planning.kept_times.time_steps", time_steps)
+    monkeypatch.setattr("voxelocity.planning.timing_cache.time_steps", time_steps)
     by_rule = {"precision.channels_last": "auto"}
     stop_after(tmp_path / "run", 3, by_rule)
     shutil.rmtree(tmp_path / "cache")

@@ -70,7 +70,7 @@ def test_damaged_events_are_named(tmp_path):
     folder = RunFolder(tmp_path)
     folder.record.write_text("plan: {}")
     folder.events.write_text("garbage\n" + events_of("run_started", "steps"))
-    with pytest.raises(InputError, match=r"events\.jsonl, line 1 is no event .*delete that line"):
+    with pytest.raises(InputError, match=r"events\.jsonl, line 1 is not an event .*delete that line"):
         folder.state()
 
 
@@ -89,14 +89,14 @@ def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
     folder = RunFolder(tmp_path)
     folder.record.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start again with --overwrite"):
-        folder.read_begun()
+        folder.read_saved_run()
 
 
 def test_cases_that_are_no_names_are_named_as_damage(tmp_path):
     folder = RunFolder(tmp_path)
     folder.record.write_text("dataset: {fold: 0}\ncases: {training: [case_1, [2]]}")
     with pytest.raises(ConfigError, match=r"run\.yaml: 'cases' is damaged; start again with --overwrite"):
-        folder.read_begun()
+        folder.read_saved_run()
 
 
 def test_a_record_keeps_any_name(tmp_path):
@@ -111,7 +111,7 @@ def test_a_record_that_is_nested_or_stands_for_too_much_is_refused_in_one_short_
     for content in ("plan: " + "[" * 3_000, "\n".join(["a0: &a0 [1]", *levels]), "dataset: " + str(list(range(9999)))):
         folder.record.write_text(content)
         with pytest.raises(ConfigError, match=r"start again with --overwrite") as caught:
-            folder.read_begun()
+            folder.read_saved_run()
         assert len(str(caught.value)) < 1000
 
 

@@ -1,6 +1,6 @@
 """What changes intensities and no places: scaling, ranges, contrast, filters, spectra, shuffled voxels.
 
-Images alone are changed; labels go along and are compared too.
+Only images are changed; labels go along and are compared too.
 """
 
 from __future__ import annotations

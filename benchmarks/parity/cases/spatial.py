@@ -1,4 +1,4 @@
-"""Whatever resamples: warps, zooms, resizing, elastic deformation, and low resolution simulated."""
+"""Everything that resamples: warps, zooms, resizing, elastic deformation, and low resolution simulated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from parity.case import Item, ParityCase, cases_of, item_of, scaled
 
 TOLERANCE = 3e-5
-"""A place is a float32 number: off by up to 2e-5 voxels where a side has 320, and neighbors in these images, which are
+"""A place is a float32 number: off by up to 2e-5 voxels where a side has 320. Neighbors in these images, which are
 white noise, differ by as much as the whole range. MONAI also sums neighbors in another order, or in float64."""
 Make = Callable[[int], Item]
 _MODE = ("bilinear", "nearest")

@@ -1,8 +1,8 @@
-"""Brain tumours in four MR contrasts: cached preparation, random crops and flips, SegResNet, Dice of three regions.
+"""Brain tumors in four MR contrasts: cached preparation, random crops and flips, SegResNet, Dice of three regions.
 
     python SCRIPT --data Task01_BrainTumour --out runs/brats
 
-DATA is a folder in the form of the Medical Segmentation Decathlon: `dataset.json`, images and labels. An image is one
+DATA is a folder in the format of the Medical Segmentation Decathlon: `dataset.json`, images and labels. An image is one
 file of four channels or a list of four files. The last fifth of the cases is held out. OUT gets `losses.csv`,
 `metrics.csv` and `summary.json`.
 """
@@ -48,7 +48,7 @@ IMAGES_PER_BATCH = 2
 
 
 class TumourRegionsd(MapTransform):
-    """A label (1, x, y, z) of classes becomes (3, x, y, z) of 0 and 1: regions that lie within each other."""
+    """A label (1, x, y, z) of classes becomes (3, x, y, z) of 0 and 1: nested regions."""
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
         changed = dict(data)
@@ -64,21 +64,21 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with dataset.json")
     parser.add_argument("--out", type=Path, required=True, help="folder for losses, metrics and summary")
     parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=0, help="stop after so many batches in all; 0: never")
+    parser.add_argument("--steps", type=int, default=0, help="stop after this many batches in total; 0: never")
     parser.add_argument(
-        "--patch", type=int, default=0, help="side in voxels, a multiple of 8; 128 if not given, --small: 32"
+        "--patch", type=int, default=0, help="side in voxels, a multiple of 8; default 128, with --small 32"
     )
-    parser.add_argument("--cache-rate", type=float, default=1.0, help="share of the cases that is cached")
+    parser.add_argument("--cache-rate", type=float, default=1.0, help="share of the cases to cache")
     parser.add_argument("--validate-every", type=int, default=10, help="epochs; the last one is always validated")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="a tiny network: to see that it runs")
+    parser.add_argument("--small", action="store_true", help="use a tiny network, to see that the script runs")
     options = parser.parse_args(words)
     options.patch = options.patch or (32 if options.small else 128)
     return options
 
 
 def preparing() -> list[Any]:
-    """What is the same for a case every time, and is cached."""
+    """Transforms that give the same result for a case every time, and are cached."""
     return [
         LoadImaged(keys=KEYS),
         EnsureChannelFirstd(keys=KEYS),
@@ -90,7 +90,7 @@ def preparing() -> list[Any]:
 
 
 def augmenting(patch: int) -> list[Any]:
-    """What is drawn anew for each patch, and what follows it."""
+    """Transforms that are drawn again for each patch, and those that follow them."""
     return [
         RandSpatialCropd(keys=KEYS, roi_size=(patch, patch, patch), random_size=False),
         *(RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)),
@@ -144,7 +144,7 @@ class Training:
         return bool(self.options.steps) and len(self.losses) >= self.options.steps
 
     def epoch(self, number: int) -> float:
-        """One pass over the training cases, or what is left of the steps; returns its seconds."""
+        """One pass over the training cases, or over the remaining steps; returns its seconds."""
         self.model.train()
         start = time.perf_counter()
         for batch in self.train_loader:

@@ -2,8 +2,8 @@
 
     python SCRIPT --data Task09_Spleen --out runs/spleen
 
-DATA is a folder in the form of the Medical Segmentation Decathlon: `dataset.json`, images and labels. The last fifth of
-its cases is held out. OUT gets `losses.csv`, `metrics.csv` and `summary.json`.
+DATA is a folder in the format of the Medical Segmentation Decathlon: `dataset.json`, images and labels. The last fifth
+of its cases is held out. OUT gets `losses.csv`, `metrics.csv` and `summary.json`.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder with dataset.json")
     parser.add_argument("--out", type=Path, required=True, help="folder for losses, metrics and summary")
     parser.add_argument("--epochs", type=int, default=300)
-    parser.add_argument("--steps", type=int, default=0, help="stop after so many batches in all; 0: never")
-    parser.add_argument("--patch", type=int, default=0, help="side in voxels; 96 if not given, --small: 32")
-    parser.add_argument("--cache-rate", type=float, default=1.0, help="share of the cases that is cached")
+    parser.add_argument("--steps", type=int, default=0, help="stop after this many batches in total; 0: never")
+    parser.add_argument("--patch", type=int, default=0, help="side in voxels; default 96, with --small 32")
+    parser.add_argument("--cache-rate", type=float, default=1.0, help="share of the cases to cache")
     parser.add_argument("--validate-every", type=int, default=10, help="epochs; the last one is always validated")
     parser.add_argument("--optimizer", choices=("sgd", "novograd"), default="sgd")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--small", action="store_true", help="a tiny network: to see that it runs")
+    parser.add_argument("--small", action="store_true", help="use a tiny network, to see that the script runs")
     options = parser.parse_args(words)
     options.patch = options.patch or (32 if options.small else 96)
     return options
 
 
 def preparing(device: torch.device) -> list[Any]:
-    """What is the same for a case every time, and is cached."""
+    """Transforms that give the same result for a case every time, and are cached."""
     return [
         LoadImaged(keys=KEYS),
         EnsureChannelFirstd(keys=KEYS),
@@ -73,14 +73,14 @@ def preparing(device: torch.device) -> list[Any]:
         Spacingd(keys=KEYS, pixdim=(1.5, 1.5, 2.0), mode=("bilinear", "nearest")),
         ScaleIntensityRanged(keys="image", a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True),
         CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True),
-        # Found once, so that choosing a patch need not look through the label.
+        # Found once, so choosing a patch does not have to search the label.
         FgBgToIndicesd(keys="label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
         EnsureTyped(keys=KEYS, device=device, track_meta=False),
     ]
 
 
 def augmenting(patch: int) -> list[Any]:
-    """What is drawn anew for each patch."""
+    """Transforms that are drawn again for each patch."""
     return [
         RandCropByPosNegLabeld(
             keys=KEYS,
@@ -145,7 +145,7 @@ class Training:
         )
         self.val_data = CacheDataset(cases[-held_out:], Compose(prepare), cache_rate=options.cache_rate, progress=False)
         self.cache_s = time.perf_counter() - start
-        # Augmentation stays in one thread beside the training: no process has to be fed.
+        # Augmentation stays in one thread next to the training, so no data goes to another process.
         self.train_loader = ThreadDataLoader(self.train_data, num_workers=0, batch_size=IMAGES_PER_BATCH, shuffle=True)
         self.val_loader = ThreadDataLoader(self.val_data, num_workers=0, batch_size=1)
         self.model = network(len(labels), small=options.small).to(self.device)
@@ -163,7 +163,7 @@ class Training:
         return bool(self.options.steps) and len(self.losses) >= self.options.steps
 
     def epoch(self, number: int) -> float:
-        """One pass over the training cases, or what is left of the steps; returns its seconds."""
+        """One pass over the training cases, or over the remaining steps; returns its seconds."""
         self.model.train()
         start = time.perf_counter()
         for batch in self.train_loader:

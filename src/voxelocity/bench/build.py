@@ -129,7 +129,7 @@ def _timed(decode: Callable[[Path], Array], path: Path) -> Callable[[], float]:
         start_s = time.process_time()
         voxels = decode(path)
         took_s = time.process_time() - start_s
-        # Looked at: an array whose memory is gone would not bear it.
+        # Every voxel is read: an array whose memory is gone would fail here.
         assert np.isfinite(voxels.max())
         return 1000.0 * took_s
 

@@ -41,7 +41,7 @@ MONAI_FORMS: dict[str, bool | str] = {
     "runtime_cache=True": True,
     'runtime_cache="processes"': "processes",
 }
-"""Ways in which a CacheDataset keeps items, by name: what its `runtime_cache` is."""
+"""Ways a CacheDataset keeps items, by name: its `runtime_cache`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
 
 
 def disk_tiers(model: type[Config], folder: Path) -> dict[str, dict[str, Any]]:
-    """Every way in which this cache configuration keeps voxels on a disk, by name: tiers, and choices within them."""
+    """Every way this cache configuration keeps voxels on a disk, by name: tiers, and choices within them."""
     offered = typing.get_args(model.model_fields["tier"].annotation)
     choices = {
         name: [choice for choice in typing.get_args(field.annotation) if choice != AUTO]

@@ -140,7 +140,7 @@ def whole(chain: ChainName, patch: Index3) -> Compose:
 
 
 def cached(module: Names, refs: Sequence[VolumeRef], chain: Compose) -> Any:
-    """A CacheDataset of every case, filled, with the settings that it has unless told otherwise."""
+    """A CacheDataset of every case, filled, with its default settings."""
     return names(module).CacheDataset(items(refs), chain, progress=False)
 
 
@@ -197,7 +197,7 @@ class Parity:
 
 
 def checked(ours: OpenStream, theirs: OpenStream, what: str) -> Parity:
-    """How the first batches differ, which were drawn from one seed.
+    """How the first batches drawn from one seed differ.
 
     Raises:
         RuntimeError: they differ by more than `LARGEST_DIFFERENCE` or `LARGEST_SHARE`, so that a comparison of their
@@ -211,7 +211,7 @@ def checked(ours: OpenStream, theirs: OpenStream, what: str) -> Parity:
 
 
 def parity(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> Parity:
-    """How two batches differ. As `checked`, of batches that are at hand."""
+    """How two batches differ. Like `checked`, for batches already at hand."""
     for key in KEYS:
         if ours[key].shape != theirs[key].shape:
             raise RuntimeError(
@@ -236,7 +236,7 @@ def open_cached(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[
     """For `sharing.hold`: yields when all is imported, and when a CacheDataset holds every case of the spleen chain."""
     with tempfile.TemporaryDirectory() as place:
         small = PhantomSet(kind="ct", shape=(24, 24, 24), num_cases=1, spacing_mm=(1.4, 1.4, 2.4))
-        # What a package loads or compiles when it first runs is no part of a cache.
+        # What a package loads or compiles when it first runs is not part of a cache.
         cached(task["module"], make_phantoms(small, Path(place)), Compose(preparing("spleen")))
     yield
     dataset = cached(task["module"], refs, Compose(preparing("spleen")))

@@ -34,7 +34,7 @@ class Feeds:
     patch: Index3 = (128, 128, 128)
     batch_size: int = 7
     num_batches: int = 12
-    # Two workers end two batches at about the same time: an even number, and enough that a first one counts for little.
+    # Two workers finish two batches at about the same time: an even number, and enough that the first matters little.
     num_peer_batches: int = 6
     training: Training = field(default_factory=Training)
     repeats: int = 5
@@ -54,7 +54,7 @@ def _chains(scenario: Feeds, refs: Sequence[VolumeRef], cases: PreparedCases, pl
     nnunet = functools.partial(_nnunet_streams, scenario, volumes, place)
     monai = functools.partial(_monai_streams, scenario, refs)
     by_hand = _batchgenerators_streams(scenario, volumes)
-    # Made chain by chain, so that what a peer keeps is let go before the next.
+    # Made chain by chain, so that what a peer keeps is released before the next.
     yield _rates(scenario, cases, "crop only", ours.NONE, {**monai(augmented=False), **nnunet(augmented=False)})
     yield _rates(scenario, cases, "affine, flips, scale, shift, noise", ours.AS_MONAI, monai(augmented=True))
     yield _rates(

@@ -14,7 +14,7 @@ _NUM_LINES_SHOWN = 10
 
 
 def python_says(*words: object, environ: Mapping[str, str] | None = None) -> str:
-    """What a fresh Python, which finds this package, says on stdout.
+    """What a fresh Python that finds this package prints to stdout.
 
     Args:
         words: its arguments.

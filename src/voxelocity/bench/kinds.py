@@ -32,7 +32,7 @@ class Kinds:
 
     cases: PhantomSet = _FOUR_CTS
     patch: Index3 = (96, 96, 96)
-    # Ours has more patches in a round, or it would last some milliseconds.
+    # Ours has more patches in a round, or it would last only milliseconds.
     num_patches: int = 200
     # Of SmartCacheDataset and of our rotating tier: what is in memory at a time, and how much of it an epoch replaces.
     cache_num: int = 3
@@ -72,7 +72,7 @@ def patches_by_kind(kinds: Kinds, disk_tiers: Mapping[str, Mapping[str, Any]], w
 
 def _ours(kinds: Kinds, refs: Sequence[VolumeRef], name: str, cache: Mapping[str, Any]) -> Side:
     with warnings.catch_warnings():
-        # That memory cannot be shared is what the second of our sides is there to show.
+        # The second of our sides is there to show memory that cannot be shared.
         warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
         cases = ours.filled(ours.phantom_cases(refs, kinds.cases, cache))
     feed = functools.partial(ours.feed_of, cases, patch=kinds.patch, batch_size=1, augment=ours.NONE, num_threads=0)
@@ -131,7 +131,7 @@ def _epoch_of(dataset: Any) -> Callable[[], float]:
 
 
 def _smart_epoch(dataset: Any) -> float:
-    # Replacements are prepared beside the epoch; the epoch ends when they are in place.
+    # Replacements are prepared during the epoch, which ends when they are in place.
     dataset.start()
     rate = _patches_per_s(dataset, dataset.update_cache)
     # Not in the background of the next side.

@@ -59,7 +59,7 @@ class _Pair:
     Attributes:
         title: what it does.
         ours: its batches under ours.
-        theirs: its batches under MONAI's, by the words that tell its settings; empty where MONAI is not installed.
+        theirs: its batches under MONAI's, by the words for its settings; empty where MONAI is not installed.
         patches: in a batch.
         variants: further forms of ours, by words.
         note: for the reader.
@@ -88,7 +88,7 @@ def run(scenario: MonaiChains, places: Places) -> Iterator[Comparison]:
 def _pairs(
     scenario: MonaiChains, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
 ) -> Iterator[_Pair]:
-    # One after the other, so that what a pair caches is let go before the next.
+    # One after the other, so that what a pair caches is released before the next.
     yield from _cached_spleen(scenario, refs)
     yield _persistent_spleen(scenario, refs, place)
     yield from _other_chains(scenario, refs, brains)
@@ -238,7 +238,7 @@ def _filling(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> C
             Side(name="MONAI", once=None if why else lambda: once("monai.data"), note=why),
         ],
         repeats=scenario.repeats,
-        note=".nii.gz in the page cache, num_workers=1 as it is by default",
+        note=".nii.gz in the page cache, num_workers=1, the default",
     )
 
 

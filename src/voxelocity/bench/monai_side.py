@@ -86,7 +86,7 @@ def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bo
 
 
 def preparing_small(kind: Kind, dtype: str) -> list[Any]:
-    """The same, or for "int16" with images as they are stored."""
+    """The same, or for "int16" with images as stored."""
     if dtype == "int16":
         return [
             LoadImaged(keys=KEYS, dtype=np.int16),
@@ -139,7 +139,7 @@ def cropping(patch: Index3) -> list[Any]:
 
 
 def augmenting(patch: Index3) -> list[Any]:
-    """The chain that `ours.AS_MONAI` equals: each step made to every patch, flips to half of them."""
+    """The chain that `ours.AS_MONAI` equals: each step applied to every patch, flips to half of them."""
     angle = math.radians(15.0)
     return [
         *cropping(patch),
@@ -170,7 +170,7 @@ def cached(
     runtime_cache: bool | str = False,
     **options: Any,
 ) -> Any:
-    """A CacheDataset of every case, prepared now or when it is first used, that makes `random` of it."""
+    """A CacheDataset of every case, prepared now or when it is first used, that applies `random` to it."""
     chain = [*preparing(kind, **options), *random]
     settings: dict[str, Any] = {"cache_rate": 1.0, "progress": False, "copy_cache": False}
     return CacheDataset(items(refs), chain, num_workers=num_workers, runtime_cache=runtime_cache, **settings)
@@ -198,7 +198,7 @@ def process_loader(dataset: Any, batch_size: int, num_workers: int) -> OpenStrea
 
 
 def thread_loader(dataset: Any, batch_size: int) -> OpenStream:
-    """Batches made in one thread beside the consumer's."""
+    """Batches made in one thread besides the consumer's."""
     options = {"batch_size": batch_size, "num_workers": 0, "buffer_size": 2}
     return functools.partial(_open, ThreadDataLoader, dataset, options)
 

@@ -101,7 +101,7 @@ def _no_word_of_closed_connections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_blosc_threads() -> Iterator[None]:
-    """nnU-Net's data set sets the number of Blosc2's threads for the whole process; afterwards it is what it was."""
+    """nnU-Net's data set sets the number of Blosc2's threads for the whole process; it is restored afterwards."""
     before = blosc2.nthreads
     try:
         yield

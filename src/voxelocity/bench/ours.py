@@ -85,7 +85,7 @@ def feed_of(
     num_threads: int | None = None,
     cache: Mapping[str, Any] | None = None,
 ) -> Iterator[Iterator[Batch]]:
-    """Batches of a feed with a thread for each core. It must know of a cache that rotates; others it need not."""
+    """Batches of a feed with a thread for each core. Pass it a cache that rotates; it does not need others."""
     config = DataConfig.parse(
         {
             "prepare": PrepareConfig(),

@@ -1,4 +1,4 @@
-"""Ours and the peers in turn: the one way in which two things are compared here."""
+"""Ours and the peers, alternating: the one way two things are compared here."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Comparison:
 def compare(
     title: str, unit: str, better: Better, sides: Sequence[Side], *, repeats: int, warmup: int = 1, note: str = ""
 ) -> Comparison:
-    """Runs every side once a round, so that what else the machine does meets all of them alike.
+    """Runs every side once a round, so that other work on the machine affects all of them alike.
 
     Each round begins with another side, so that no side always comes after the same one.
 

@@ -1,4 +1,4 @@
-"""Volumes of honest size for benchmarks: smooth tissue in noise, which packs like a real scan. Shows no patient.
+"""Volumes of realistic size for benchmarks: smooth tissue in noise, which packs like a real scan. Shows no patient.
 
 The demo's phantoms have anatomy to learn and take a second each; these have only what costs time in a pipeline: sizes,
 classes, and bytes that are neither zeros nor pure noise.
@@ -74,7 +74,7 @@ def default_folder() -> Path:
 
 
 def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
-    """The cases as NIfTI files below `folder`; files that are there already are used as they are.
+    """The cases as NIfTI files below `folder`; existing files are reused.
 
     Case i depends on the set and on i alone. Costs about 2 s for 512x512x128 voxels, done in threads.
 
@@ -83,7 +83,7 @@ def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
     """
     side = "x".join(map(str, phantoms.shape))
     spacing = "x".join(f"{step:g}" for step in phantoms.spacing_mm)
-    # Apart: asked for x.nii.gz, the NIfTI library of SimpleITK reads an x.nii that lies beside it.
+    # In separate folders: asked for x.nii.gz, the NIfTI library of SimpleITK reads an x.nii next to it.
     place = folder / f"v{_VERSION}-{phantoms.kind}-{side}-{spacing}{'-packed' if phantoms.packed else ''}"
     place.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:

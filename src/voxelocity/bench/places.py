@@ -60,7 +60,7 @@ def real_data(given: Path | None) -> Path | None:
 
 
 def made(folder: Path) -> Path:
-    """The folder, which is there now.
+    """The folder, which now exists.
 
     Raises:
         OutputError: it cannot be made.

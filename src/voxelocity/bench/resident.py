@@ -13,7 +13,7 @@ import torch
 from voxelocity.infer import load_model
 from voxelocity.observe import Stopwatch
 from voxelocity.planning import Plan
-from voxelocity.planning.step_trial import random_batch
+from voxelocity.planning.step_benchmark import random_batch
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, build_loss, build_network
 
@@ -56,5 +56,5 @@ def resident_step_ms(run: Path, *, seconds: float) -> float:
 
 
 def main() -> None:
-    """The process's own beginning; see the module."""
+    """The entry point of the process; see the module."""
     print(resident_step_ms(Path(sys.argv[1]), seconds=float(sys.argv[2])))

@@ -137,12 +137,12 @@ def run_scenario(
     work: Path | None = None,
     data: Path | None = None,
 ) -> Record:
-    """Runs one scenario, ours and the peers in turn.
+    """Runs one scenario, alternating ours and the peers.
 
     Args:
         name: one of `NAMES`.
         quick: in seconds on tiny volumes; its figures mean nothing.
-        on_comparison: told each comparison when it is done.
+        on_comparison: called with each comparison when it is done.
         work: where phantoms are kept for the next time; below the system's temporary folder if not given.
         data: folder of real scans; $VOXELOCITY_DATA or the checkout's neighbor `shared/data` if not given, and none
             where that does not exist.

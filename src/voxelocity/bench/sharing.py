@@ -61,7 +61,7 @@ def grown_bytes(side: str, refs: Sequence[VolumeRef], *, num_processes: int, opt
 
 
 def _say(holders: Sequence[subprocess.Popen[str]], text: str) -> None:
-    """Tells all of them to go on, and waits until all have."""
+    """Tells all of them to continue, and waits until all have."""
     for holder in holders:
         assert holder.stdin is not None
         holder.stdin.write(text)
@@ -78,7 +78,7 @@ def _pss_bytes(holder: subprocess.Popen[str]) -> int:
 
 
 def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
-    """The holder's side of `grown_bytes`: opens the cases it is told of and waits to be ended."""
+    """The holder's side of `grown_bytes`: opens the cases it is given and waits to be ended."""
     task = json.loads(commands.readline())
     refs = [
         VolumeRef(case_id=case_id, images=tuple(map(Path, images)), label=Path(label))

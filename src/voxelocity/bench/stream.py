@@ -1,4 +1,4 @@
-"""How fast a stream of batches flows, whoever makes it."""
+"""How fast a stream of batches flows, whatever makes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def batches_per_s(open_stream: OpenStream, num_batches: int, *, clock: Clock = s
 
 @contextlib.contextmanager
 def passes_of(loader: Any) -> Iterator[Iterator[Any]]:
-    """The batches of a torch-like loader. What it runs beside us is ended with the block, not some time after."""
+    """The batches of a torch-like loader. Its processes and threads end with the block, not some time later."""
     iterator = iter(loader)
     try:
         yield iterator

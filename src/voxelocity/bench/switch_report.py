@@ -133,7 +133,7 @@ class SwitchReport:
             command=self.command,
         )
         content = json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n"
-        # A record is shown to others: the plan in it says where the cache lies, and the folder whose home that is.
+        # A record is shown to others: the plan in it names the cache folder, and that the user's home.
         home = json.dumps(str(Path.home()))[1:-1]
         return page, write_whole(folder / f"bench_{name}.json", content.replace(f'"{home}', '"~').encode())
 
@@ -224,7 +224,7 @@ def _spread(values: Sequence[float], text: Callable[[float | None], str]) -> tup
 
 def _ratio(comparison: Comparison, off: Figure) -> tuple[str, str]:
     ratios = [ratio for ratio in comparison.ratios(off) if ratio not in (0.0, float("inf"))]
-    # What takes no time on one side is better by no factor.
+    # There is no factor where one side takes no time.
     return _spread(ratios, _two_digits) if len(ratios) == len(off.values) else ("", "")
 
 

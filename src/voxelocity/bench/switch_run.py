@@ -39,7 +39,7 @@ def run_switch(
     train: TrainOnce = train_afresh,
     on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
 ) -> SwitchReport:
-    """Trains with the setting off and on, in turn.
+    """Trains with the setting off and on, alternating.
 
     Args:
         name: one of `SWITCHES`.
@@ -47,7 +47,7 @@ def run_switch(
         work: where phantoms are kept for the next time; below the system's temporary folder if not given.
         device: what `this_device` says, if not given.
         train: trains once.
-        on_run: told the label of the side and each run when it is done.
+        on_run: called with the label of the side and each run when it is done.
 
     Raises:
         InputError: the setting means nothing on this device.

@@ -34,7 +34,7 @@ class Trainings:
     num_held_out: int = 12
     # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log.md).
     steps: int = 320
-    # Few and on few cases: they are for the curve and for the time to a target, and take training's time.
+    # Few and on few cases: they are for the curve and for the time to a target, and cost training time.
     num_validations: int = 4
     num_cases_on_the_way: int = 4
     rounds: int = 3
@@ -46,7 +46,7 @@ class Trainings:
         """Keys of the plan that hold in all trainings."""
         return {
             "train.steps": self.steps,
-            # Else what is measured would differ from side to side, and the first run would take longer for it.
+            # Otherwise the measurements would differ from side to side, and make the first run longer.
             "planner.measure": "never",
             "train.validate_every_steps": max(1, self.steps // self.num_validations),
             "train.validation_cases": self.num_cases_on_the_way,
@@ -73,7 +73,7 @@ class Switched:
 
 
 def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
-    """Trains in a process of its own, as a person does.
+    """Trains in a process of its own, as a user does.
 
     Raises:
         VoxelocityError: the training failed.
@@ -92,14 +92,14 @@ def run_switched(
     train: TrainOnce = train_afresh,
     on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
 ) -> Switched:
-    """Trains with the setting off and on, in turn, each round with a seed of its own and begun by another side.
+    """Trains with the setting off and on, alternating; each round has its own seed and begins with another side.
 
     Args:
         switch: the setting.
         trainings: what is trained.
         work: folder that keeps the phantoms; runs are made below it and removed.
         train: trains once.
-        on_run: told each run when it is done.
+        on_run: called with each run when it is done.
 
     Raises:
         VoxelocityError: a training failed.

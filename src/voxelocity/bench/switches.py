@@ -19,7 +19,7 @@ class Switch:
         off_label: of the training without it. `on_label` likewise.
         off: keys of the plan without it. `on` likewise.
         on_environ: variables of the process that trains with it.
-        published: what others have published of it, and where; empty where nothing is known to us.
+        published: what others have published about it, and where; empty where we know of nothing.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Device:
 NEED_CUDA = {
     "tf32": "TF32 is a format of its matrix units",
     "cudnn-benchmark": "cuDNN is its library",
-    "allocator": "the setting is of its memory",
+    "allocator": "the setting is about its memory",
 }
-"""Switches that only a GPU gives a meaning to, and why."""
+"""Switches that only make sense on a GPU, and why."""
 
 _SWITCHES = (
     Switch(
@@ -65,8 +65,8 @@ _SWITCHES = (
         on={"precision.compute": "bfloat16", "precision.channels_last": True},
         published=(
             "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
-            "1.58 times less. That was another network on other hardware: the figures here stand beside it, not "
-            "against it."
+            "1.58 times less. That was another network on other hardware: the figures here are not to be compared "
+            "with it."
         ),
     ),
     Switch(

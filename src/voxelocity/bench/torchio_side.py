@@ -45,7 +45,7 @@ class AugmentedPatches(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"image": made["image"].data, "label": made["label"].data}
 
     def cut(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A box anywhere in this case, as it is: views of image and label."""
+        """A box anywhere in this case, unchanged: views of image and label."""
         shape = self._images[index].shape[1:]
         starts = [int(torch.randint(max(n - s, 0) + 1, ())) for n, s in zip(shape, self._patch, strict=True)]
         box = tuple(slice(start, start + side) for start, side in zip(starts, self._patch, strict=True))
@@ -64,7 +64,7 @@ def batched(patches: AugmentedPatches, batch_size: int) -> Iterator[Iterator[dic
 
 
 def _batches(patches: AugmentedPatches, batch_size: int) -> Iterator[dict[str, torch.Tensor]]:
-    # The batch is made by `stack` and nobody else's, so it need not be copied again.
+    # The batch is made by `stack` and shared with nothing, so it need not be copied again.
     chain = _chain(copy=False)
     affines = [torchio.AffineMatrix() for _ in range(batch_size)]
     numbers = itertools.count()

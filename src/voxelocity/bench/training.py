@@ -1,4 +1,4 @@
-"""`voxelocity bench training`: what data costs a real `voxelocity train`, beside its own step on a batch at hand."""
+"""`voxelocity bench training`: what data costs a real `voxelocity train`, against its own step on a batch at hand."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TRAIN, _RESIDENT = "Voxelocity train", "the same step on one synthetic batch"
 
 @dataclass(frozen=True, kw_only=True)
 class RealTrainings:
-    """Whole runs, each in a fresh process as a person starts it: a small MR set, or CT phantoms."""
+    """Whole runs, each in a fresh process as a user starts it: a small MR set, or CT phantoms."""
 
-    # Long enough that the start of the feed counts for little; the figure that `docs/measured.md` has is of 5 minutes.
+    # Long enough that the start of the feed counts for little; the figure in `docs/measured.md` is from 5 minutes.
     time_budget: str = "60s"
     # Phantoms to train on as well.
     cases: PhantomSet | None = None
@@ -108,7 +108,7 @@ def waiting_percent(facts: RunFacts) -> float:
 
 
 def _training(dataset: Path, place: Path, options: Sequence[str]) -> Callable[[], Path]:
-    """Trains on this data set, each time anew; what is cached stays from one time to the next."""
+    """Trains on this data set from scratch each time; the cache is kept from one time to the next."""
 
     def train() -> Path:
         shutil.rmtree(place / "run", ignore_errors=True)

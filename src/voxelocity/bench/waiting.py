@@ -1,4 +1,4 @@
-"""The share of a training step that is spent waiting for data, beside the same step on batches that are at hand."""
+"""The share of a training step spent waiting for data, against the same step on batches at hand."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
 
         peer = monai.inferers.sliding_window_inference
     image = torch.zeros(1, 1, *scenario.shape)
-    # Zeros, for the peer multiplies answers in place, and these are answered again.
+    # Zeros, because the peer multiplies answers in place and these are returned again.
     answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
     once = functools.partial(_once, scenario, image, answers, overlap, mode)
     return compare(

@@ -19,20 +19,20 @@ def bench(
     scenario: Annotated[
         str,
         typer.Argument(
-            help="Ours and the peers: cache, patches, transforms, feed, windows, build, training or monai; all of "
-            "these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; on "
-            "a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
+            help="Voxelocity and its peers: cache, patches, transforms, feed, windows, build, training or monai; all "
+            "of these if not given. One setting, off and on: amp, compile, memory-format, muon, stem, ramp or average; "
+            "on a GPU also tf32, cudnn-benchmark or allocator. Whole trainings: time-to-target."
         ),
     ] = "",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, compares nothing.")
+        bool, typer.Option("--quick", help="Tiny volumes, in seconds: shows that it runs here, not how fast.")
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--out",
-            help="Folder for bench_SCENARIO.json, and a page for a setting; nothing is written without it.",
+            help="Folder for bench_SCENARIO.json, and a page for a setting; without it nothing is written.",
         ),
     ] = None,
     data: Annotated[
@@ -42,21 +42,21 @@ def bench(
         Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
     ] = None,
     task: Annotated[
-        str, typer.Option("--task", help="time-to-target: on phantoms, hippocampus, organs or bodies.")
+        str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs or bodies.")
     ] = "phantoms",
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings of each side.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings per side.")] = 5,
     time_budget: Annotated[
-        str, typer.Option("--time-budget", help="time-to-target: Dice after this time in place of time to a Dice.")
+        str, typer.Option("--time-budget", help="time-to-target: compare Dice after this time, not time to a Dice.")
     ] = "",
     sides: Annotated[
         str,
         typer.Option(
             "--sides",
-            help="time-to-target: some of fast,plain,switched,nnunet,ours; all that are installed if not given.",
+            help="time-to-target: some of fast,plain,switched,nnunet,ours; all installed ones if not given.",
         ),
     ] = "",
     equal: Annotated[
-        bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network, with their optimizer.")
+        bool, typer.Option("--equal", help="time-to-target: our side trains the peers' network with their optimizer.")
     ] = False,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from voxelocity.data.cache.contents import CacheContents, KeptEntry
 
 app = typer.Typer(
-    help="Look into, check and clear a folder of prepared cases.",
+    help="List, check and clear a folder of prepared cases.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 Folder = Annotated[
-    Path | None, typer.Argument(help="The cache (data.cache.folder); if not given, the one plans use by default.")
+    Path | None, typer.Argument(help="The cache (data.cache.folder); if not given, the default of plans.")
 ]
 InMemory = Annotated[
-    bool, typer.Option("--memory", help="The cases that runs keep in main memory, in the place of a folder.")
+    bool, typer.Option("--memory", help="The cases that runs keep in main memory, instead of a folder.")
 ]
 
 
@@ -50,11 +50,11 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
 def verify(
     folder: Folder = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Read every voxel too, not only lengths, headers and foreground.")
+        bool, typer.Option("--full", help="Also read every voxel, not only lengths, headers and foreground.")
     ] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the damaged ones; runs make them again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove damaged entries; runs make them again.")] = False,
 ) -> None:
-    """Check the entries; status 1 where one is damaged."""
+    """Check the entries; status 1 if one is damaged."""
     contents = _opened(folder)
     entries = []
     for entry in contents.entries(full=full):
@@ -92,7 +92,7 @@ def clear(
         return
     min_age_s = 0.0 if older_than is None else parse_duration_s(older_than)
     contents = _opened(folder)
-    # An entry whose age cannot be told is one that nobody can use.
+    # An entry of unknown age is unusable.
     entries = [entry for entry in contents.entries() if entry.age_s is None or entry.age_s >= min_age_s]
     if not entries:
         _say(f"nothing to remove in {contents.folder}")
@@ -130,7 +130,7 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
     found = memory_folders()
     for one in found:
         if one.is_used:
-            _say(f"{one.path} is in use and stays: its memory comes free with the last run that uses it")
+            _say(f"{one.path} is in use and stays: its memory is freed when the last run that uses it ends")
     left = [one for one in found if not one.is_used]
     if not left:
         _say("nothing to remove in memory")
@@ -145,12 +145,12 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
         except OSError as error:
             raise OutputError(f"cache clear: {one.path} cannot be removed ({error})") from error
         size = bytes_text(one.num_bytes)
-        _say(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is in use by now and stays")
+        _say(f"removed {one.path}, freed {size}" if is_gone else f"{one.path} is now in use and stays")
 
 
 def _check_alone(given: object) -> None:
     if given is not None:
-        raise ConfigError("cache: --memory stands alone; leave out FOLDER and --older-than")
+        raise ConfigError("cache: --memory cannot be combined with FOLDER or --older-than; leave them out")
 
 
 _HEAD = ("case", "shape (c, x, y, z)", "dtype", "kept as", "bytes", "bytes/voxel", "age")
@@ -181,7 +181,7 @@ def _opened(folder: Path | None) -> CacheContents:
 
 def _agreed(question: str) -> bool:
     if not sys.stdin.isatty():
-        raise ConfigError("cache clear: there is nobody to ask whether to remove entries; add --yes")
+        raise ConfigError("cache clear: cannot ask whether to remove entries without a terminal; add --yes")
     return typer.confirm(question)
 
 
@@ -199,5 +199,5 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _say(text: str) -> None:
-    """Folders and cases are shown letter by letter; no name gives orders to the terminal."""
+    """Prints the text; names of folders and cases cannot contain control codes for the terminal."""
     typer.echo(printable_lines(text))

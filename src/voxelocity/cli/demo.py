@@ -13,7 +13,7 @@ from voxelocity.cli import interrupt
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for phantoms, runs and report.")] = Path("demo"),
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the phantoms and of the first training.")] = 0,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings of each side, each with its own seed.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Trainings per side, each with its own seed.")] = 1,
 ) -> None:
     """Make phantoms and train on them to the same Dice with MONAI's fast recipe, a plain script and Voxelocity."""
     from voxelocity.core.console import PlainConsole

@@ -19,7 +19,7 @@ from voxelocity.core.terminal_text import printable
 if TYPE_CHECKING:
     from voxelocity.diagnosis.watching.command import Limits
 
-# What stands behind the first word is the watched program's, its options above all.
+# Everything after the first word belongs to the watched program, above all its options.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 _OF_COMMANDS = {
     "seconds": "--seconds",
@@ -41,21 +41,21 @@ def diagnose(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Folder to write; the first free 'diagnosis'.")
+        Path | None, typer.Option("-o", "--out", help="Folder to write; the first free 'diagnosis' if not given.")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Watch so many seconds of steps at most.")] = 120,
+    seconds: Annotated[float, typer.Option("--seconds", min=1.0, help="Most seconds of steps to watch.")] = 120,
     whole: Annotated[bool, typer.Option("--whole", help="Let the program run to its own end, unchanged.")] = False,
     no_experiments: Annotated[
-        bool, typer.Option("--no-experiments", help="Do not try single stages alone after the counted steps.")
+        bool, typer.Option("--no-experiments", help="Do not time single stages on their own after the counted steps.")
     ] = False,
     keep_saves: Annotated[
-        bool, typer.Option("--keep-saves", help="Let the program write its files while it is ended.")
+        bool, typer.Option("--keep-saves", help="Let the program write its files while it is being stopped.")
     ] = False,
-    nsys: Annotated[bool, typer.Option("--nsys", help="Record with Nsight Systems too, where installed.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
-    evidence: Annotated[bool, typer.Option("--evidence", help="Print what the diagnosis rests on, too.")] = False,
+    nsys: Annotated[bool, typer.Option("--nsys", help="Record with Nsight Systems too, if installed.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only the diagnosis, as JSON.")] = False,
+    evidence: Annotated[bool, typer.Option("--evidence", help="Also print the evidence for the diagnosis.")] = False,
 ) -> None:
-    """Watch a training program, say what holds it back, and what to change. The program's files stay as they are."""
+    """Watch a training program, say what holds it back, and what to change. The program's files stay unchanged."""
     given = words or []
     folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
     _refuse(context, given, folder)
@@ -87,7 +87,7 @@ def diagnose(
         typer.echo(json_text(session.diagnosis))
     else:
         from voxelocity.core.console import PlainConsole
-        from voxelocity.diagnosis.shown.screen import print_screen
+        from voxelocity.diagnosis.render.screen import print_screen
 
         print_screen(session.diagnosis, PlainConsole(), places=session.places, has_evidence=evidence)
     for note in session.notes:
@@ -97,10 +97,10 @@ def diagnose(
 
 
 def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> None:
-    """Returns where the words make sense together.
+    """Returns if the words make sense together.
 
     Raises:
-        InputError: nothing to diagnose was given, or options where they mean nothing.
+        InputError: nothing to diagnose was given, or options that do not apply.
     """
     if not given:
         raise InputError("diagnose: nothing to diagnose; give a command: voxelocity diagnose -- python train.py")
@@ -109,13 +109,13 @@ def _refuse(context: typer.Context, given: list[str], folder: Path | None) -> No
     if len(given) > 1:
         after = " ".join(given[1:])
         raise InputError(
-            f"diagnose: {after!r} behind the folder {folder}; options stand before it: "
+            f"diagnose: {after!r} follows the folder {folder}; put options before it: "
             f"voxelocity diagnose [OPTIONS] {folder}"
         )
     meant = [option for name, option in _OF_COMMANDS.items() if options.is_given(context, name)]
     if meant:
         raise InputError(
-            f"diagnose: {', '.join(meant)} given with the folder {folder}, which has been watched already; leave it "
+            f"diagnose: {', '.join(meant)} given with the folder {folder}, which is already recorded; leave it "
             "out, or give a command"
         )
 
@@ -125,17 +125,17 @@ def _tell(text: str) -> None:
 
 
 def _announced(command: list[str], limits: Limits) -> str:
-    """What the user must know before the program runs: that it is ended, and what becomes of its files."""
+    """What the user must know before the program runs: that we stop it, and what happens to its files."""
     until = " to its own end"
     if not limits.is_whole:
-        until = f"; it is ended when enough was seen, after {limits.seconds:g} s of steps at the most, and "
-        until += "saves as it is ended" if limits.keeps_saves else "what it would write as it is ended is not written"
-    return f"watching {shlex.join(command)}{until}; Ctrl-C diagnoses what was seen by then"
+        until = f"; it is stopped once enough is recorded, after at most {limits.seconds:g} s of steps, and "
+        until += "may write files while it stops" if limits.keeps_saves else "cannot write files while it stops"
+    return f"watching {shlex.join(command)}{until}; Ctrl-C diagnoses what is recorded by then"
 
 
 @contextlib.contextmanager
 def _stdout_is_stderr() -> Iterator[None]:
-    """Within the block whatever this process and its children print goes to standard error."""
+    """Within the block, everything that this process and its children print goes to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

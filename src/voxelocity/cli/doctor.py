@@ -13,13 +13,13 @@ from voxelocity.core.errors import ConfigError
 
 def doctor(
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Look at the disk of this folder; the cache's if not given.")
+        Path | None, typer.Option("--folder", help="Check the disk of this folder; the cache's if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Show what this machine has, what is missing, and what each costs; status 1 where nothing can be trained."""
+    """Show what this machine has, what is missing, and what each costs; status 1 if it cannot train."""
     if folder is not None and not folder.expanduser().is_dir():
-        raise ConfigError(f"doctor: --folder {folder} is no folder; name one that exists")
+        raise ConfigError(f"doctor: --folder {folder} is not a folder; name one that exists")
     from voxelocity.core.console import PlainConsole
     from voxelocity.diagnosis.doctor import examine, show
 
@@ -28,7 +28,7 @@ def doctor(
         print(json.dumps(check_up.to_plain(), indent=1), flush=True)
     else:
         console = PlainConsole()
-        # Written by Python, not by rich, which makes status 1 of a reader that went away.
+        # Written by Python, not by rich, which exits with status 1 if the reader closed the pipe.
         with console.capture() as shown:
             show(check_up, console)
         print(shown.get(), end="", flush=True)
@@ -37,8 +37,8 @@ def doctor(
 
 
 def _cache_folder() -> Path:
-    # The cache needs numpy and more. Where one of these is broken, that is what the doctor is asked for, and must not
-    # be what ends it: one built for another numpy raises ValueError or AttributeError.
+    # The cache needs numpy and other packages. If one of them is broken, the doctor must report it rather than fail: a
+    # package built for another numpy raises ValueError or AttributeError.
     try:
         from voxelocity.data.cache import default_cache_folder
     except (ImportError, ValueError, AttributeError):

@@ -13,7 +13,7 @@ def explain(
         bool, typer.Option("--index", help="Print the list as Markdown, with links to the pages.")
     ] = False,
 ) -> None:
-    """Tell what a finding of `voxelocity diagnose` means, why it costs, and what to change. Works offline."""
+    """Explain what a finding of `voxelocity diagnose` means, why it costs time, and what to change. Works offline."""
     from rich.markdown import Markdown
 
     from voxelocity.core.console import PlainConsole
@@ -29,5 +29,5 @@ def explain(
         if console.is_terminal:
             console.print(Markdown(text))
         else:
-            # As it is written, for pipes and files.
+            # Unchanged, for pipes and files.
             typer.echo(text, nl=False)

@@ -16,10 +16,10 @@ MESSAGE = "stopped by Ctrl-C"
 
 @contextlib.contextmanager
 def ends_at_once() -> Iterator[None]:
-    """Within the block Ctrl-C ends the program there and then, which is right while nothing is being written.
+    """Within the block, Ctrl-C ends the program immediately, which is right while nothing is being written.
 
-    An exception would not do: the imports of large libraries catch and drop whatever is raised in them. A program
-    that was told to ignore Ctrl-C goes on doing so.
+    An exception would not work: imports of large libraries catch and drop whatever is raised in them. A program that
+    ignores Ctrl-C continues to ignore it.
     """
     with _handled_by(_end, instead_of=signal.default_int_handler):
         yield
@@ -27,7 +27,7 @@ def ends_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def is_raised() -> Iterator[None]:
-    """Within the block Ctrl-C is a KeyboardInterrupt again, so that half-written files are cleaned up."""
+    """Within the block, Ctrl-C raises KeyboardInterrupt again, so that half-written files are cleaned up."""
     with _handled_by(signal.default_int_handler, instead_of=_end):
         yield
 

@@ -1,4 +1,4 @@
-"""`voxelocity`: the commands, and how their errors end."""
+"""`voxelocity`: the commands, and how errors end them."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ app.command("diagnose", context_settings=diagnose.CONTEXT_SETTINGS)(diagnose.dia
 app.command("explain")(explain.explain)
 app.add_typer(cache.app, name="cache")
 app.command("bench")(bench.bench)
-# What follows the command's name is the command's, options as well.
+# Everything after the watched command's name belongs to it, options included.
 app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
 app.command("doctor")(doctor.doctor)
 
-# They start a person's own program, or scripts as a person would, whose variables must be the person's own.
+# They start the user's own program, or scripts as the user would, with the user's own environment variables.
 _STARTS_A_PROGRAM = {"monitor", "diagnose", "bench", "demo"}
-# Of Python, where a thread gets no stack, and of the linker, where a library finds no room.
+# From Python, if a thread gets no stack, and from the linker, if a library finds no room.
 _NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
 # As if SIGPIPE had ended the program.
 _PIPE_STATUS = 141
@@ -70,21 +70,21 @@ def _options(
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
         if "OMP_WAIT_POLICY" not in os.environ:
             # Threads that wait for work must sleep soon: libgomp's spin for 300,000 rounds, and any other busy process
-            # then makes a training step 2.5 to 40 times slower. Waking them takes time too: those that sleep at once
-            # need 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
+            # then makes a training step 2.5 to 40 times slower. Waking them takes time too: if they sleep at once, a
+            # step takes 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-        # MONAI imports MLflow where it is installed, which then asks its makers whether to send them usage statistics.
+        # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def main() -> None:
-    """Runs the command line. Status 0: done. 2: something given was wrong. 1: the run failed. 130, 143: stopped.
+    """Runs the command line. Status 0: done. 2: an input was wrong. 1: the run failed. 130, 143: stopped.
 
-    `monitor` ends with the status of the command that it watched.
+    `monitor` exits with the status of the command that it watched.
     """
-    # Python's last collection goes through all objects of torch and MONAI to free what the system frees anyway: 1.4 to
-    # 2.2 s of waiting after the last line, 0.3 to 0.5 s without (docs/log.md). Finalizers run all the same.
+    # Python's last collection visits all objects of torch and MONAI to free what the system frees anyway: 1.4 to 2.2 s
+    # of waiting after the last line, 0.3 to 0.5 s without it (docs/log.md). Finalizers still run.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         never_fails(stream)
@@ -92,10 +92,10 @@ def main() -> None:
         with interrupt.ends_at_once():
             app()
     except SystemExit as ended:
-        # What typer makes of a KeyboardInterrupt, without a word. A watched command may have ended with that status.
+        # Typer turns a KeyboardInterrupt into this without a message. A watched command may also exit with that status.
         if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
             _end(interrupt.MESSAGE, interrupt.STATUS)
-        # What rich makes of a reader that went away.
+        # Rich turns a broken pipe into this.
         if isinstance(ended.__context__, BrokenPipeError):
             sys.exit(_PIPE_STATUS)
         raise
@@ -108,30 +108,30 @@ def main() -> None:
     except VoxelocityError as error:
         _end(error, 1)
     except BrokenPipeError:
-        # The reader of our output went away; what was asked for up to then is done.
+        # The reader of our output closed the pipe; the work up to then is done.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(_PIPE_STATUS)
     except (MemoryError, RuntimeError, ImportError, OSError) as error:
         if _is_out_of_memory(error):
             reason = str(error).partition("\n")[0]
             _end(
-                f"there is too little memory ({reason}); end other programs, use a machine or a GPU with more, or make "
-                "the work smaller: smaller scans, or a smaller data.batch_size",
+                f"there is too little memory ({reason}); end other programs, use a machine or GPU with more, or reduce "
+                "the work: smaller scans, or a smaller data.batch_size",
                 1,
             )
         if not isinstance(error, OSError) or not is_out_of_space(error):
             raise
-        # EFBIG is a limit that was set (ulimit -f), and no full disk.
+        # EFBIG is a limit that was set (ulimit -f), not a full disk.
         what = "no file may grow larger" if error.errno == errno.EFBIG else "no space left on the disk"
         _end(
-            f"{what} while writing {error.filename or 'a file'}; free some, then give the same "
-            "command again: a run resumes from its last checkpoint",
+            f"{what} while writing {error.filename or 'a file'}; free some space, then repeat the same "
+            "command: a run resumes from its last checkpoint",
             1,
         )
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # Who imports a library may say what failed in other words.
+    # Code that imports a library may wrap its error in another one.
     inner = error.__cause__ or error.__context__
     if isinstance(inner, Exception) and _is_out_of_memory(inner):
         return True

@@ -9,15 +9,15 @@ import typer
 
 
 def monitor(
-    command: Annotated[list[str], typer.Argument(help="What to run, with its arguments; '--' before it if in doubt.")],
+    command: Annotated[list[str], typer.Argument(help="What to run, with its arguments; put '--' first if in doubt.")],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Folder of the record; monitor/DATE_TIME if not given.")
     ] = None,
     period: Annotated[float, typer.Option("--period", help="Seconds between two samples, 0.1 to 60.")] = 0.5,
     live: Annotated[
-        bool, typer.Option("--live", help="Show the machine in the last lines of the terminal meanwhile.")
+        bool, typer.Option("--live", help="Show the machine's state in the last lines of the terminal meanwhile.")
     ] = False,
-    no_page: Annotated[bool, typer.Option("--no-page", help="Make no page and no picture at the end.")] = False,
+    no_page: Annotated[bool, typer.Option("--no-page", help="Write no page and no picture at the end.")] = False,
     openmetrics: Annotated[
         Path | None,
         typer.Option(
@@ -27,7 +27,7 @@ def monitor(
 ) -> None:
     """Run COMMAND and record what the machine does meanwhile: cores, memory, disks, network, GPUs.
 
-    Ends with the command's own exit status.
+    Exits with the command's own status.
     """
     from voxelocity.monitoring.watch import watch
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their texts become values."""
+"""Options that several commands share, and how their text becomes values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxelocity.core.errors import ConfigError
 from voxelocity.core.yaml_text import parse_yaml
 
 if TYPE_CHECKING:
-    # Brings numpy along, which neither --help nor the doctor may need.
+    # Imports numpy, which neither --help nor the doctor may need.
     from voxelocity.core.cases import Fold
 
 _LONGEST_SHOWN = 60
@@ -29,7 +29,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="Fix one key of th
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether a person gave this option; a default must not look like a wish."""
+    """Whether the user gave this option rather than relying on its default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
 
@@ -51,7 +51,7 @@ def read_device(text: str) -> Any:
     """One of the known devices.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: the text is not one of them.
     """
     if re.fullmatch(r"cuda:\d+", text):
         number = text.partition(":")[2]
@@ -68,7 +68,7 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
     """Keys of the plan to fix: those of the file first, then those of `--set`, which win.
 
     Raises:
-        ConfigError: the file cannot be read or is no mapping, or a `--set` has no `=`.
+        ConfigError: the file cannot be read or is not a mapping, or a `--set` has no `=`.
     """
     values: dict[str, Any] = {}
     if config is not None:
@@ -80,7 +80,7 @@ def read_overrides(config: Path | None, sets: list[str] | None) -> dict[str, Any
             raise ConfigError(f"config: {config} is not YAML: {error}") from None
         if not isinstance(loaded, dict):
             raise ConfigError(f"config: {config} must hold keys and values, such as 'seed: 1'")
-        # A run.yaml can be given as it is: its plan stands under one key.
+        # A run.yaml can be given unchanged: its plan is under one key.
         values |= loaded["plan"] if isinstance(loaded.get("plan"), dict) else loaded
     for text in sets or []:
         key, equals, value = text.partition("=")

@@ -1,10 +1,10 @@
-"""What a command did before its own work, on the time line of `voxelocity monitor`."""
+"""What a command did before its own work, for the timeline of `voxelocity monitor`."""
 
 from __future__ import annotations
 
 
 def start_up_is_over() -> None:
-    """Tells of the time since the process began, imports included, as a phase."""
+    """Records the time since the process began, imports included, as a phase."""
     from voxelocity.observe import ended_span, process_age_s, system_clock
 
     age_s = process_age_s()

@@ -9,7 +9,7 @@ import typer
 
 from voxelocity.cli import interrupt, options, phases
 
-# Beside each scan; the table at the end has all.
+# On the line of each scan; the table at the end shows all of them.
 _SHOWN_CLASSES = 5
 
 
@@ -18,9 +18,9 @@ def predict(
     inputs: Annotated[list[Path], typer.Argument(help="NIfTI files, or folders of them.", metavar="INPUT...")],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
     device: options.Device = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that are in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
     network: Annotated[
-        str, typer.Option("--network", help="What makes the run's network, if it is your own: package.module:name.")
+        str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
     ] = "",
 ) -> None:
     """Write a segmentation of each INPUT, on its own grid, as OUT/<same name>.nii.gz."""

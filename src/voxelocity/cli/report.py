@@ -18,7 +18,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="FOLDER [FOLDER]",
-            help="What train, monitor or diagnose wrote, finished or not; two of one kind are compared.",
+            help="What train, monitor or diagnose wrote, finished or not; two folders of one kind are compared.",
         ),
     ],
     out: Annotated[
@@ -27,18 +27,18 @@ def report(
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option("--target", help="Of runs: Dice whose time is compared; one that both reached if not given."),
+        typer.Option("--target", help="For runs: compare the time to this Dice; one that both reached if not given."),
     ] = None,
     margin: Annotated[
         float | None,
-        typer.Option("--margin", help="Of runs: largest difference of Dice that counts as none; 0.01 if not given."),
+        typer.Option("--margin", help="For runs: largest Dice difference that counts as none; 0.01 if not given."),
     ] = None,
     margin_mm: Annotated[
-        float | None, typer.Option("--margin-mm", help="Of runs: likewise of HD95, in mm; 1 if not given.")
+        float | None, typer.Option("--margin-mm", help="For runs: the same for HD95, in mm; 1 if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; a page only with -o.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; page only with -o.")] = False,
 ) -> None:
-    """Render the page of a run, a monitor or a diagnosis again from its folder, or compare two of one kind."""
+    """Render the page of a run, a monitor record or a diagnosis again from its folder, or compare two of one kind."""
     from voxelocity.core.errors import InputError
 
     if len(folders) > 2:
@@ -49,7 +49,7 @@ def report(
         needless = [*given, *(["--json"] if as_json else [])]
         if needless:
             raise InputError(
-                f"report: {', '.join(needless)} is for comparing two folders, but one was given; name another"
+                f"report: {', '.join(needless)} is for comparing two folders, but one was given; name a second one"
             )
         typer.echo(printable_lines(str(_render_again(folders[0], out))))
         return
@@ -70,10 +70,10 @@ def report(
 def _kind_of_both(folders: list[Path]) -> FolderKind:
     """The kind that both folders have.
 
-    Where none of them is a monitor's or a diagnosis's, the reader of runs says what they lack.
+    If neither is a monitor record or a diagnosis, the reader of runs reports what they lack.
 
     Raises:
-        InputError: they are of two kinds, or one of them is of none.
+        InputError: they are of two kinds, or one of them is of no known kind.
     """
     from voxelocity.core.errors import InputError
     from voxelocity.report import folder_kind
@@ -97,7 +97,7 @@ def _kind_of_both(folders: list[Path]) -> FolderKind:
 
 
 def _render_again(folder: Path, out: Path | None) -> Path:
-    """The page, drawn from the facts in the folder."""
+    """The path of the page, drawn from the facts in the folder."""
     from voxelocity.report import folder_kind, read_run, render_page
 
     kind = folder_kind(folder)
@@ -114,7 +114,7 @@ def _render_again(folder: Path, out: Path | None) -> Path:
 
 def _compare_diagnoses(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
     from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
-    from voxelocity.diagnosis.comparison.told import comparison_lines, comparison_to_plain
+    from voxelocity.diagnosis.comparison.text import comparison_lines, comparison_to_plain
     from voxelocity.diagnosis.result.stored import read_diagnosis
 
     before, after = read_diagnosis(first), read_diagnosis(second)
@@ -147,7 +147,7 @@ def _print_json(record: dict[str, Any]) -> None:
 
 
 def _print_lines(lines: list[str], page: Path | None) -> None:
-    """Prints them wrapped at words where they are longer than the terminal is wide; figures keep their units."""
+    """Prints the lines, wrapped at words if they are longer than the terminal is wide; numbers keep their units."""
     import textwrap
 
     from rich.text import Text
@@ -166,7 +166,7 @@ def _print_lines(lines: list[str], page: Path | None) -> None:
             console.print(Text(part.replace("\N{NO-BREAK SPACE}", " ")), highlight=False, soft_wrap=True)
     console.print()
     if page is not None:
-        # A place must be whole, to be copied.
+        # A path must stay on one line, so that the user can copy it.
         console.print(Text(f"see {page}"), highlight=False, soft_wrap=True)
 
 

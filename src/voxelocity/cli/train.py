@@ -29,7 +29,7 @@ def train(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with a run, with its own plan: --resume RUN, or with DATASET and --out as it began."
+            "--resume", help="Continue a run with its own plan: --resume RUN, or with DATASET and --out as it began."
         ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
@@ -37,15 +37,15 @@ def train(
         bool,
         typer.Option(
             "--full-validation",
-            help="Never make the final validation cheaper for a time budget; with --resume, also of a finished run.",
+            help="Never shorten the final validation to meet a time budget; with --resume, also for a finished run.",
         ),
     ] = False,
     skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and say which and why.")
+        bool, typer.Option("--skip-broken", help="Leave out cases that cannot be used, and report which and why.")
     ] = False,
     log: Annotated[
         list[str] | None,
-        typer.Option("--log", help="Follow the run elsewhere too: tensorboard, wandb, mlflow or openmetrics."),
+        typer.Option("--log", help="Also log the run to tensorboard, wandb, mlflow or openmetrics."),
     ] = None,
 ) -> None:
     """Train a network on DATASET: plan, cache, train, validate, report."""
@@ -92,7 +92,7 @@ def train(
 
 
 def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Path, Path]:
-    """The data set and the run's folder; a run that goes on knows its data set.
+    """The data set and the run's folder; a resumed run knows its data set.
 
     Raises:
         ConfigError: one of them is missing.
@@ -105,7 +105,7 @@ def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Pa
         folder = RunFolder(out or dataset or Path())
         folder.check_length()
         if folder.holds_run:
-            return folder.read_begun().dataset_path(where=str(folder.record)), folder.path
+            return folder.read_saved_run().dataset_path(where=str(folder.record)), folder.path
         if out is None and dataset is not None and dataset.exists():
             raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
     if dataset is None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One patch to be taken, as the key of its random numbers: which case, in which pass, which patch of that case."""
+    """One patch to be cut, as the key of its random numbers: the case, the pass, and the patch of that case."""
 
     case_id: str
     case: int

@@ -1,4 +1,4 @@
-"""A data set as a value: which cases exist, what their channels and classes are called, how they split."""
+"""A data set as a value: its cases, the names of their channels and classes, and how they split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LABEL_VALUE = 65_535
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The cases to learn from and the cases to judge by. `held_out` is False where both are the same cases."""
+    """The training cases and the validation cases. `held_out` is False if both are the same cases."""
 
     training: tuple[VolumeRef, ...]
     validation: tuple[VolumeRef, ...]
@@ -25,7 +25,7 @@ class Split:
 
     @property
     def num_shared_patients(self) -> int:
-        """Patients with scans on both sides, of which a score then says too much good."""
+        """Patients with scans on both sides; their scores are too optimistic."""
         return len({_patient(ref) for ref in self.training} & {_patient(ref) for ref in self.validation})
 
 
@@ -38,7 +38,7 @@ class Cases:
         root: the folder or file it was opened from.
         layout: the form it was found in ("msd", "nnunet", "csv").
         channels: one name per image channel.
-        labels: file value to class name, background (0) included; empty where the form does not declare classes
+        labels: file value to class name, background (0) included; empty if the form does not declare classes
             (`data.pipeline` then reads them from the label files).
         refs: every case, sorted by case id.
         num_folds: folds the data set declares, or the default number of folds.
@@ -56,7 +56,7 @@ class Cases:
         return len(self.refs)
 
     def __repr__(self) -> str:
-        """What the data set is, in one line."""
+        """One line that describes the data set."""
         num_labeled = sum(ref.label is not None for ref in self.refs)
         classes = ", ".join(name for name in self.class_names[1:]) or "not declared"
         return (
@@ -69,7 +69,7 @@ class Cases:
 
     @property
     def num_patients(self) -> int:
-        """Patients among the cases; a case of which nothing is known is a patient of its own."""
+        """Patients among the cases; a case of unknown patient counts as one patient."""
         return len({_patient(ref) for ref in self.refs})
 
     @property
@@ -88,11 +88,11 @@ class Cases:
 
     @property
     def num_classes(self) -> int:
-        """Classes with the background."""
+        """Classes, including the background."""
         return len(self.labels)
 
     def training(self, fold: Fold) -> Cases:
-        """Only the cases to learn from when `fold` is held out.
+        """Only the training cases when `fold` is held out.
 
         Raises:
             DatasetError: as `split`.
@@ -100,7 +100,7 @@ class Cases:
         return replace(self, refs=self.split(fold).training)
 
     def split(self, fold: Fold) -> Split:
-        """The labeled cases, divided by `fold`; "all" trains and validates on every case and says so.
+        """The labeled cases, divided by `fold`; "all" puts every case on both sides, with `held_out` False.
 
         Raises:
             DatasetError: there are no labeled cases, or the fold holds no case to validate or to train on.

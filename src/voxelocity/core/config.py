@@ -1,4 +1,4 @@
-"""The base of every configuration model: frozen, unknown keys refused, "auto" where a value is to be chosen for you."""
+"""The base of every configuration model: frozen, rejects unknown keys, "auto" leaves a value to the rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxelocity.core.printed import read_printed, sequence_length
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
 
-# How pydantic names the alternatives of a union in the place of an error.
+# How pydantic names the alternatives of a union in the location of an error.
 _UNION_BRANCH = r"(literal|tuple|list|dict|function-\w+)\[.*\]|constrained-\w+|float|int|str|bool"
 
 
@@ -37,12 +37,12 @@ class Config(BaseModel):
             raise ConfigError(_in_words(cls, error, where)) from None
 
     def to_plain(self) -> dict[str, Any]:
-        """The values as plain types that YAML and JSON know."""
+        """The values as plain types that YAML and JSON support."""
         return self.model_dump(mode="json")
 
 
 def set_value(values: dict[str, Any], dotted_key: str, value: Any) -> None:
-    """Puts `value` at `a.b.c` in nested dictionaries, making those on the way."""
+    """Sets `value` at `a.b.c` in nested dictionaries, creating missing ones."""
     *parents, last = dotted_key.split(".")
     for parent in parents:
         inner = values.setdefault(parent, {})
@@ -64,7 +64,7 @@ def valid_keys(model: type[Config], prefix: str = "") -> list[str]:
 
 
 def check_key(model: type[Config], key: str) -> None:
-    """Passes silently where `key` is one of the model's dotted keys.
+    """Returns if `key` is one of the model's dotted keys.
 
     Raises:
         ConfigError: it is not; the nearest valid key is named.
@@ -103,7 +103,7 @@ def check_value(model: type[Config], key: str, value: Any) -> Any:
 
 
 def flatten(model: type[Config], values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values as dotted keys, going as deep as the model has sections. Dotted keys are taken as they are."""
+    """Nested values as dotted keys, as deep as the model has sections. Keys that are already dotted stay unchanged."""
     flat: dict[str, Any] = {}
     sections = {key for key in valid_keys(model) if _section(model, key) is not None}
     for name, value in values.items():
@@ -134,7 +134,7 @@ def _in_words(model: type[Config], error: ValidationError, where: str) -> str:
 
 
 def _is_union_branch(part: str) -> bool:
-    # Matched whole: a field may well be called "intensity".
+    # Matches the whole name, because a field may be called "intensity".
     return re.fullmatch(_UNION_BRANCH, part) is not None
 
 

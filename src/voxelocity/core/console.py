@@ -1,4 +1,4 @@
-"""The one terminal that commands print to: names of files, cases and classes reach it as text and as nothing else."""
+"""The terminal that all commands print to: names of files, cases and classes reach it only as text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from voxelocity.core.terminal_text import printable_lines
 
 
 class PlainConsole(Console):
-    """A rich console in which no text is markup, an emoji code, or an order to the terminal.
+    """A rich console that treats no text as markup, an emoji code, or a control code for the terminal.
 
-    That holds for strings, cells of tables and rich's own texts alike. Styles are given as arguments, not in the text.
+    That applies to strings, cells of tables and rich's own texts. Styles are arguments, not part of the text.
 
     Args:
         options: of rich's `Console`.
@@ -25,12 +25,12 @@ class PlainConsole(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        # Here already, so that tables are measured with what is shown.
+        # Done here, so that rich measures tables with the text that is shown.
         return super().render_str(printable_lines(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            # Rich's own orders, such as those that move the cursor, are marked as such.
+            # Rich marks its own control codes, such as those that move the cursor.
             if segment.control or segment.text.isprintable():
                 yield segment
             else:

@@ -1,6 +1,6 @@
-"""What every stage promises. A Protocol says the calls; the words below say the obligations.
+"""What every stage guarantees. A Protocol defines the calls; its docstring and the text below define the obligations.
 
-Obligations of a deterministic stage: equal input and equal fingerprint give equal output, in any process on any day;
+Obligations of a deterministic stage: equal input and equal fingerprint always give equal output, in any process;
 `describe` never reads voxels; `__call__` neither changes its argument nor keeps it. It takes no generator, so that
 randomness cannot be cached by accident.
 """
@@ -33,7 +33,7 @@ class DeterministicStage(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """A text that changes whenever the output for some input could change."""
+        """A string that changes whenever the output for some input could change."""
         ...
 
     def __call__(self, volume: Volume) -> Volume:
@@ -43,10 +43,10 @@ class DeterministicStage(Protocol):
 
 @runtime_checkable
 class StoredVolume(Protocol):
-    """A prepared volume in the place where its tier keeps it. A `Volume` is one; others decode what is read of them.
+    """A prepared volume where its tier keeps it. A `Volume` is one; others decode what is read from them.
 
-    Obligations: immutable; `read` may be called from several threads at once; what it returns may be read-only and is
-    valid for as long as it is held, even when the entry is dropped.
+    Obligations: immutable; `read` may be called from several threads at once; what it returns may be read-only and
+    stays valid as long as it is referenced, even if the entry is dropped.
     """
 
     @property
@@ -62,7 +62,7 @@ class StoredVolume(Protocol):
 
     @property
     def scaling(self) -> tuple[Scaling, ...]:
-        """Stored number to intensity, one for each channel; empty where they are the same."""
+        """Stored number to intensity, one for each channel; empty if they are the same."""
         ...
 
     @property
@@ -72,11 +72,11 @@ class StoredVolume(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """What the entry takes where it is kept."""
+        """Bytes that the entry takes in its tier."""
         ...
 
     def renamed(self, case_id: str) -> StoredVolume:
-        """The same voxels under another case id: the same files may stand under another name in another data set."""
+        """The same voxels under another case id: the same files may have another name in another data set."""
         ...
 
     def read(self, region: Region) -> tuple[Array, Array | None]:
@@ -93,11 +93,11 @@ class Tier(Protocol):
     """A place where prepared volumes are kept. Entries are immutable.
 
     Obligations: `get` returns what was `put` under the key, voxel for voxel, or None; a reader never sees part of an
-    entry, whatever kills the writer; two processes may use one tier at once.
+    entry, even if its writer is killed; two processes may use one tier at once.
     """
 
     def get(self, key: str) -> StoredVolume | None:
-        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped)."""
+        """The volume under this key, or None if there is none or it is damaged (a damaged one is dropped)."""
         ...
 
     def put(self, key: str, volume: Volume) -> None:
@@ -105,7 +105,7 @@ class Tier(Protocol):
 
         Raises:
             EntryTooLargeError: this volume can never be kept; others may.
-            CacheFullError: there is no space for it; nothing is left behind.
+            CacheFullError: no space is left for it; nothing is left behind.
             CacheError: it cannot be written; nothing is left behind.
         """
         ...
@@ -115,7 +115,7 @@ class Tier(Protocol):
         ...
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Holds the right to make this entry, among all who share the tier, so that the work is done once."""
+        """Holds the right to make this entry, among all processes that share the tier, so that it is made once."""
         ...
 
     def bytes_used(self) -> int:

@@ -1,4 +1,4 @@
-"""Commands as they may be written down: without the passwords and tokens in them."""
+"""Commands in a form that is safe to record: without passwords and tokens."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _BEARER = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
 
 
 def without_credentials(words: Sequence[str]) -> list[str]:
-    """The words of a command, with "***" in place of what an outsider must not read.
+    """The words of a command, with "***" in place of what others must not read.
 
-    That is the user in an address (`https://user:pass@host`), the value of an option or variable whose name says
-    password, token, secret, key of an API and the like (`--token=x`, `--password x`, `WANDB_API_KEY=x`,
+    It hides the user in an address (`https://user:pass@host`), the value of an option or variable whose name contains
+    password, token, secret, API key and the like (`--token=x`, `--password x`, `WANDB_API_KEY=x`,
     `https://host?sig=x`), and what follows "Bearer".
     """
     cleaned: list[str] = []

@@ -1,4 +1,4 @@
-"""Which CUDA device "cuda" means. Each thread has a current device of its own, which is 0 until the thread sets it."""
+"""Which CUDA device "cuda" means. Each thread has its own current device, which is 0 until the thread sets it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from voxelocity.core.errors import ConfigError
 def numbered(device: torch.device | str) -> torch.device:
     """The device with its number: "cuda" becomes the current device of the calling thread. Others stay unchanged.
 
-    Call it once, in the user's thread: "cuda" means another device in a thread of ours.
+    Call it once, in the user's thread: in one of our threads, "cuda" may mean another device.
 
     Raises:
-        ConfigError: "cuda" is meant, and torch sees no CUDA device.
+        ConfigError: the device is "cuda", and torch sees no CUDA device.
     """
     device = torch.device(device)
     if str(device) != "cuda":
@@ -29,9 +29,9 @@ def numbered(device: torch.device | str) -> torch.device:
 
 
 def as_current(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a CUDA device the calling thread's current one for a while; does nothing for other devices.
+    """Makes a CUDA device the calling thread's current one within the block; does nothing for other devices.
 
     Page-locked memory, streams and kernels need it: they belong to the current device, and the first of them on a
-    device takes some hundred megabytes of it.
+    device takes a few hundred megabytes of its memory.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

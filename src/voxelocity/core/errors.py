@@ -1,18 +1,18 @@
-"""The exception tree. Every error a person can cause says what failed, the value, where, and what to do.
+"""The exception tree. Every error that a user can cause says what failed, the value, where, and what to do.
 
 VoxelocityError
-├── InputError (also ValueError)      something a person gave us is wrong; the command line exits with status 2
+├── InputError (also ValueError)      an input from the user is wrong; the command line exits with status 2
 │   ├── DatasetError                  the description of a data set, or what it lists
 │   ├── ScanError                     one file or one case
 │   ├── ConfigError                   an unknown key or a value out of range
 │   └── OutputError                   a folder or file we cannot write
 ├── ItemError (also RuntimeError)     an item of a data set cannot be made; raised from the transform's own error
-├── CacheError                        a cache entry that cannot be written or read; the run goes on without it
+├── CacheError                        a cache entry that cannot be written or read; the run continues without it
 │   └── CacheFullError                no space left for the entry
 │       └── EntryTooLargeError        this entry alone is larger than the budget; others may fit
 ├── CheckpointError                   no usable checkpoint where one is needed
 ├── DeviceMemoryError                 a training step that does not fit into memory, however it is cut
-├── CommandError                  a person's own command cannot be started; carries the exit status of shells
+├── CommandError                      the user's own command cannot be started; carries a shell's exit status
 ├── NonFiniteLossError                the loss became NaN or infinite; carries the case ids of the batch
 ├── UnpredictedError                  some scans could not be predicted, all others were; carries the reasons
 └── InterruptedRunError               Ctrl-C or SIGTERM arrived and the state was saved
@@ -28,11 +28,11 @@ class VoxelocityError(Exception):
 
 
 class InputError(VoxelocityError, ValueError):
-    """Something a person gave us is wrong. The text names the value, the place and the cure."""
+    """An input from the user is wrong. The message names the value, the place and the cure."""
 
 
 class DatasetError(InputError):
-    """The description of a data set is wrong, or it lists what is not there."""
+    """The description of a data set is wrong, or it lists something that does not exist."""
 
 
 class ScanError(InputError):
@@ -56,7 +56,7 @@ class CacheError(VoxelocityError):
 
 
 class CacheFullError(CacheError):
-    """There is no space left for a cache entry."""
+    """No space is left for a cache entry."""
 
 
 class EntryTooLargeError(CacheFullError):
@@ -64,7 +64,7 @@ class EntryTooLargeError(CacheFullError):
 
 
 class CheckpointError(VoxelocityError):
-    """No usable checkpoint stands where one is needed."""
+    """No usable checkpoint exists where one is needed."""
 
 
 class DeviceMemoryError(VoxelocityError):
@@ -72,10 +72,10 @@ class DeviceMemoryError(VoxelocityError):
 
 
 class CommandError(VoxelocityError):
-    """A command that a person gave cannot be started.
+    """The user's command cannot be started.
 
     Attributes:
-        status: as shells have it: 127 where there is no such command, 126 where it cannot be executed.
+        status: as in shells: 127 if the command does not exist, 126 if it cannot be executed.
     """
 
     def __init__(self, message: str, *, status: int) -> None:

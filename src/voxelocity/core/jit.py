@@ -1,4 +1,4 @@
-"""Loops compiled by Numba: the one module that knows it. Modules that use this are imported only where Numba is."""
+"""Loops compiled by Numba: the only module that knows it. Modules that use this are imported only if Numba exists."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from voxelocity.core.waiting import refuse_to_wait
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FAST_MATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
-"""Without "nnan" and "ninf", so that a NaN in a volume stays one."""
+"""Without "nnan" and "ninf", so that a NaN in a volume stays a NaN."""
 
 kernel_imports = threading.RLock()
-"""Held while a module of kernels is imported in the middle of the work. Without it, a thread that waits for another
-one's import gets what that left behind where it failed, and ends in a NameError in the place of the true one."""
+"""Held while a module of kernels is imported during work. Without it, if an import fails, a thread waiting for it gets
+the half-imported module, and its NameError hides the real error."""
 
 
 @functools.cache
 def has_numba() -> bool:
-    """Whether compiled loops can be had here."""
+    """Whether compiled loops are available here."""
     return importlib.util.find_spec("numba") is not None
 
 
 def kernel(function: _Function) -> _Function:
-    """The function, compiled for each kind of argument when it is first called, and then kept on disk.
+    """The function, compiled for each kind of argument at its first call and then kept on disk.
 
-    It holds no GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once a machine;
-    in each process where Numba has no place to keep it, which is said once.
+    It releases the GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once per
+    machine, or once per process if Numba has no place to keep the code; a warning then says so once.
 
-    What is kept on disk is told stale by the file of the function alone: a kernel calls kernels of its own module only.
+    Numba recompiles only if the file of the function itself changes, so a kernel calls only kernels of its own module.
     """
     return _kept(function, fastmath=_FAST_MATH)
 
 
 def exact_kernel(function: _Function) -> _Function:
-    """As `kernel`, but each operation rounds by itself and in the order in which it is written."""
+    """As `kernel`, but each operation rounds separately, in the order in which it is written."""
     return _kept(function, fastmath=False)
 
 
@@ -66,13 +66,13 @@ def _warn_of_no_place() -> None:
     warnings.warn(
         "voxelocity: Numba can write neither into the folder of the package nor into the user's cache folder, so each "
         "process compiles its loops again, which takes seconds to a minute; set the variable NUMBA_CACHE_DIR to a "
-        "folder that may be written",
+        "writable folder",
         stacklevel=2,
     )
 
 
 def inlined(function: _Function) -> _Function:
-    """The function as a part of each kernel that calls it."""
+    """The function, inlined into each kernel that calls it."""
     import numba
 
     compiled: _Function = numba.njit(nogil=True, error_model="numpy", inline="always")(function)

@@ -1,7 +1,7 @@
-"""Left and right in the names of classes: which two are a pair, and what a mirror image makes of their indices.
+"""Left and right in the names of classes: which two are a pair, and how a mirror image changes their indices.
 
-Sides are found in English names and in the letters that contours are named by (L, R, lh, rh, lt, rt). Pairs that are
-named otherwise are given by hand.
+Sides are found in English names and in the letters that name contours (L, R, lh, rh, lt, rt). The user lists pairs with
+other names.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from voxelocity.core.errors import ConfigError
 
 Pair = tuple[str, str]
 
-# Whole words alone are sides without a partner: a lone L may be a lumbar level, a lobe or a length.
+# Only whole words count as a side without a partner: a lone L may be a lumbar level, a lobe or a length.
 _WORDS = {"left": "right", "right": "left"}
 _SHORT = {"l": "r", "r": "l", "lh": "rh", "rh": "lh", "lt": "rt", "rt": "lt"}
 _PARTNERS = _WORDS | _SHORT
-# "LeftParotid", "kidney_left", "Left Lung", "Eye_L", "ctx-lh-cuneus"; L1 stays one word, as it is a vertebra.
+# "LeftParotid", "kidney_left", "Left Lung", "Eye_L", "ctx-lh-cuneus"; L1 stays one word: it is a vertebra.
 _WORD = re.compile(r"[A-Z]+[0-9]+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 # The two sides of these have different shapes, so the mirror image of one is not the other.
 _UNLIKE = frozenset(
@@ -34,7 +34,7 @@ _LIKE = frozenset(("lateral", "lat", "brain", "cerebral", "horn"))
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
-    """What the names of classes say of left and right.
+    """What the names of classes say about left and right.
 
     Attributes:
         pairs: mirror images of each other, each in the order of the classes.
@@ -78,7 +78,7 @@ def swapped_classes(class_names: Sequence[str], pairs: Sequence[Pair]) -> tuple[
 
     Args:
         class_names: in order of class index.
-        pairs: names of classes that trade places.
+        pairs: names of classes that swap places.
 
     Raises:
         ConfigError: a pair names an unknown class, a class twice, or the background.
@@ -106,7 +106,7 @@ def _words(name: str) -> list[str]:
 
 
 def _key(words: Sequence[str], place: int) -> tuple[str, ...]:
-    """The name without its side, but with the way in which the side is written."""
+    """The name without its side, but with the way the side is written."""
     return (*words[:place], "/".join(sorted((words[place], _PARTNERS[words[place]]))), *words[place + 1 :])
 
 
@@ -115,7 +115,7 @@ def _side(name: str) -> str:
 
 
 def _joined_pairs(names: Sequence[str]) -> list[Pair]:
-    """Pairs whose side is part of a word, as in "leftkidney": taken only where the other side is there too."""
+    """Pairs whose side is part of a word, as in "leftkidney": taken only if the other side exists too."""
     known = {name.lower(): name for name in names}
     pairs = []
     for low, name in known.items():

@@ -1,4 +1,4 @@
-"""Values as JSON has them."""
+"""Values that JSON can store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT.maxlevel = 2
 
 
 def shortened(value: Any) -> str:
-    """The value as Python writes it, cut where it is long or nested, for a message."""
+    """The value as Python writes it, shortened for a message if it is long or nested."""
     return _SHORT.repr(value)
 
 
@@ -25,11 +25,11 @@ def plain_data(value: Any, *, where: str) -> Any:
     A number that does not exist (NaN, infinite) is None, which every JSON reader takes.
 
     Args:
-        value: anything that is to be written as JSON.
+        value: anything to be written as JSON.
         where: names the value in errors.
 
     Raises:
-        TypeError: something in it is no plain data, a tensor for example.
+        TypeError: something in it is not plain data, for example a tensor.
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -46,4 +46,4 @@ def plain_data(value: Any, *, where: str) -> Any:
         return {str(key): plain_data(inner, where=where) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray, memoryview)):
         return [plain_data(inner, where=where) for inner in value]
-    raise TypeError(f"{where} holds a {type(value).__name__}, which is no plain data; write numbers")
+    raise TypeError(f"{where} holds a {type(value).__name__}, which is not plain data; write numbers")

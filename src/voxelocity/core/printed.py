@@ -1,4 +1,4 @@
-"""Values as a plan prints them, read back: "40 × 40 × 48", "33.0 %", "4,000", "10.6 GiB", "5 min 2 s"."""
+"""Reads values back from the form in which a plan prints them: "40 × 40 × 48", "33.0 %", "10.6 GiB", "5 min 2 s"."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _AMOUNT = re.compile(r"([\d.]+)\s*(%|[KMGT]?i?B)")
 
 
 def read_printed(value: Any, annotation: Any, key: str) -> Any:
-    """The value that a field of this annotation was printed with; whatever was not printed so is returned unchanged.
+    """The value that a field of this annotation was printed from; anything not in that form is returned unchanged.
 
     Args:
-        value: of the field, as YAML reads it.
+        value: of the field, as read from YAML.
         annotation: the field's type.
         key: dotted name of the field; one that ends in `_s` holds seconds.
     """
@@ -32,7 +32,7 @@ def read_printed(value: Any, annotation: Any, key: str) -> Any:
 
 
 def sequence_length(annotation: Any) -> int:
-    """How many values a field of a fixed number of them takes; 0 for every other field."""
+    """How many values a field takes if their number is fixed; 0 for every other field."""
     for option in _options(annotation):
         items = typing.get_args(option)
         if typing.get_origin(option) is tuple and Ellipsis not in items:
@@ -57,7 +57,7 @@ def _sequence(text: str, items: tuple[Any, ...]) -> Any:
         return [_plain(one) for part in parts for one in re.split(r"\s*[x×]\s*", part)] if parts else []
     rows = [re.split(r"\s*[x×]\s*", part) for part in parts]
     if all(len(row) == 1 for row in rows):
-        # Pairs of names are printed one after the other.
+        # Pairs of names are printed one after another.
         count = len(typing.get_args(inner))
         return [parts[start : start + count] for start in range(0, len(parts), count)]
     return [[_plain(one) for one in row] for row in rows]

@@ -1,4 +1,4 @@
-"""Numbers as people read them: times, bytes, shares, scores. Every page and every terminal table takes its text here.
+"""Numbers as people read them: times, bytes, shares, scores. All pages and terminal tables format numbers with these.
 
 A number that does not exist (None, NaN, infinite) reads "n/a".
 """
@@ -54,14 +54,14 @@ def bytes_text(num_bytes: float | None) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """A part of one as per cent: 0.019 is "1.9 %"."""
+    """A fraction as a percentage: 0.019 is "1.9 %"."""
     if share is None or not math.isfinite(share):
         return NOT_AVAILABLE
     return f"{share * 100:.1f} %"
 
 
 def dice_text(dice: float | None) -> str:
-    """A Dice score to three digits after the point."""
+    """A Dice score to three decimal places."""
     return NOT_AVAILABLE if dice is None or not math.isfinite(dice) else f"{dice:.3f}"
 
 
@@ -74,7 +74,7 @@ def signed_text(difference: float | None, *, digits: int = 3) -> str:
 
 
 def mm_text(length_mm: float | None) -> str:
-    """A length to two digits after the point, without its unit (column heads carry it)."""
+    """A length to two decimal places, without its unit (column headings show it)."""
     return NOT_AVAILABLE if length_mm is None or not math.isfinite(length_mm) else f"{length_mm:.2f}"
 
 
@@ -105,7 +105,7 @@ def count_text(count: int, singular: str, plural: str | None = None) -> str:
 
 
 def value_text(value: Any, key: str = "") -> str:
-    """Any plain value in one line. The end of its key (`_bytes`, `_s`, `_share`, `_mm`) decides how it reads."""
+    """Any plain value in one line. The end of its key (`_bytes`, `_s`, `_share`, `_mm`) decides its format."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -141,7 +141,7 @@ def _three_digits(value: float) -> str:
 
 
 def _number_text(value: float, key: str) -> str:
-    # The unit may stand on the last part (file_bytes) or on the one above it (class_shares.liver).
+    # The unit may be in the last part (file_bytes) or in the one above it (class_shares.liver).
     for name in reversed(key.split(".")[-2:]):
         if name.endswith("bytes"):
             return bytes_text(value)
@@ -150,7 +150,7 @@ def _number_text(value: float, key: str) -> str:
         if name.endswith(("share", "shares")):
             return share_text(value)
     if isinstance(value, int):
-        # A seed is a name, not an amount, and reads worse with separators.
+        # A seed is a name, not an amount, so it has no separators.
         return str(value) if "seed" in key else f"{value:,}"
     return f"{value:.4g}" if math.isfinite(value) else NOT_AVAILABLE
 

@@ -1,4 +1,4 @@
-"""Plain records that say what was chosen, what happened and how well it went. `report` draws them, nobody else does."""
+"""Plain records of what was chosen, what happened and how well it went. Only `report` draws them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What was measured for a choice on this machine: how long one way takes of another's time.
+    """What was measured for a choice on this machine: the time of one way relative to another.
 
     Attributes:
         what: the two ways, "A against B".
         ratio: time with A over time with B, the median of all rounds; below 1 A is quicker.
-        low: the least of them. `high` is the most.
+        low: the smallest ratio of all rounds. `high` is the largest.
         rounds: how many there were.
-        decided: whether the choice follows from it; otherwise it stands beside a choice made by rule.
+        decided: whether the choice follows from it; otherwise it accompanies a choice made by rule.
     """
 
     what: str
@@ -36,9 +36,9 @@ class Choice:
         value: what was chosen, as plain data.
         reason: why, in words, with the measurement behind it.
         changes_results: whether another choice would change the trained weights or the predictions.
-        changes_roundings: whether another choice would change them by roundings alone, as another machine does: the
+        changes_roundings: whether another choice would change them only by roundings, as another machine does: the
             same sums in another order.
-        measured: the measurement behind or beside it.
+        measured: the measurement behind the choice or accompanying it.
     """
 
     key: str
@@ -54,9 +54,9 @@ class CaseScore:
     """How well one case was segmented, on its own grid.
 
     Attributes:
-        dice: class name to Dice; None where the class is in neither truth nor prediction, so that it counts in no mean.
-        hd95_mm: class name to the 95th percentile surface distance; None where truth or prediction is empty.
-        hd95_estimated: classes whose distance was taken from a part of a surface that is many times the other's.
+        dice: class name to Dice; None if the class is in neither truth nor prediction and so is left out of all means.
+        hd95_mm: class name to the 95th percentile surface distance; None if truth or prediction is empty.
+        hd95_estimated: classes whose distance used only part of a surface that is many times as large as the other.
     """
 
     case_id: str
@@ -66,6 +66,6 @@ class CaseScore:
 
     @property
     def mean_dice(self) -> float | None:
-        """Over the classes that are in truth or prediction; None where none is."""
+        """Mean over the classes that are in truth or prediction; None if there are none."""
         present = [dice for dice in self.dice.values() if dice is not None]
         return sum(present) / len(present) if present else None

@@ -1,4 +1,4 @@
-"""Half-open boxes of voxels, the address in which every stage of the path names what it reads or writes."""
+"""Half-open boxes of voxels, which every stage of the path uses to address what it reads or writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Region:
         return (x, y, z)
 
     def clip(self, shape: Index3) -> Region:
-        """The part of this region inside a volume of this shape (empty where they do not meet)."""
+        """The part of this region inside a volume of this shape (empty if they do not overlap)."""
         start = tuple(min(max(a, 0), n) for a, n in zip(self.start, shape, strict=True))
         stop = tuple(min(max(b, 0), n) for b, n in zip(self.stop, shape, strict=True))
         return Region(_index3(start), _index3(stop))
@@ -60,7 +60,7 @@ class Region:
         return _index3(before), _index3(after)
 
     def grown(self, margin: Index3) -> Region:
-        """This region with `margin` voxels more on both sides of each axis."""
+        """This region with `margin` more voxels on both sides of each axis."""
         start = tuple(a - m for a, m in zip(self.start, margin, strict=True))
         stop = tuple(b + m for b, m in zip(self.stop, margin, strict=True))
         return Region(_index3(start), _index3(stop))

@@ -1,4 +1,4 @@
-"""Voxels that stay in a device's memory, named by where they lie there."""
+"""Voxels that stay in a device's memory, and where they are in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentBox:
-    """The stored voxels of a box of a volume, as a part of one flat piece of a device's memory.
+    """The stored voxels of a box of a volume, as part of one flat block of device memory.
 
     Offsets and steps count elements: those of the image in `dtype`, those of the label in bytes.
 
     Attributes:
-        memory: (n,) uint8 on the device, n a multiple of 16. It is not written while anybody holds this.
-        dtype: of the image, NumPy's name.
+        memory: (n,) uint8 on the device, n a multiple of 16. It is not written while a reference to this box exists.
+        dtype: NumPy's name for the dtype of the image.
         shape: of the box.
         image_offset: of voxel (0, 0, 0) of channel 0.
         image_steps: between neighbors along (c, x, y, z).
@@ -38,8 +38,8 @@ class ResidentBox:
 
 @runtime_checkable
 class ResidentVolume(Protocol):
-    """A stored volume that lies in a device's memory."""
+    """A stored volume in a device's memory."""
 
     def locate(self, region: Region) -> ResidentBox:
-        """Where the stored voxels of a box inside the volume lie."""
+        """Where the stored voxels of a box inside the volume are."""
         ...

@@ -1,6 +1,6 @@
-"""The one source of randomness: a counter-based generator (Philox) keyed by (seed, epoch, case, draw, stage).
+"""The only source of randomness: a counter-based generator (Philox) keyed by (seed, epoch, case, draw, stage).
 
-The numbers depend on the key alone: not on workers, cache tier, ranks or the point at which a run was resumed.
+The numbers depend only on the key: not on workers, cache tier, ranks or the point at which a run was resumed.
 Source: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -23,7 +23,7 @@ def generator(seed: int, *, stage: str, epoch: int = 0, case: int = 0, draw: int
         draw: patch of that case within the epoch, from 0.
     """
     # The counter's lowest word is the generator's own block number and stays 0, so no two keys overlap.
-    # As uint64: in a list of plain integers NumPy would round those from 2**63 on to the nearest float64.
+    # As uint64: in a list of plain integers NumPy would round those of 2**63 and above to the nearest float64.
     key, counter = (np.array(words, dtype=np.uint64) for words in ([seed, _stage_word(stage)], [0, draw, case, epoch]))
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 

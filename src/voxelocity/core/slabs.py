@@ -1,4 +1,4 @@
-"""Walking a large array in pieces, so that temporary arrays stay small."""
+"""Walks a large array in pieces, so that temporary arrays stay small."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from voxelocity.core.volume import Array
 
 
 def slabs(*arrays: Array, max_values: int) -> Iterator[tuple[Array, ...]]:
-    """The same pieces of arrays of one shape, cut along the axes that are slowest in the memory of the first.
+    """Matching pieces of arrays of one shape, cut along the axes that are slowest in the first array's memory.
 
     Args:
         arrays: of one shape.
-        max_values: in a piece; the pieces may have fewer axes than the arrays.
+        max_values: per piece; the pieces may have fewer axes than the arrays.
     """
     first = arrays[0]
     if first.size <= max_values:

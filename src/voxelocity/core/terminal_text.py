@@ -1,6 +1,6 @@
-"""Text for a terminal, as plain lines: nothing in it is an order, and nothing that is meant to be copied is broken.
+"""Text for a terminal, as plain lines: it contains no control codes and never breaks text that users may copy.
 
-Terminals of LANG=C, batch systems and old log files show ASCII alone.
+Terminals with LANG=C, batch systems and old log files show only ASCII.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HANDLER = "voxelocity.plain"
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would take for an order: a blank for each space, "?" for what has no shape."""
+    """The text without control codes: a blank for each white space, "?" for other unprintable characters."""
     return "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else " " if c.isspace() else "?" for c in text)
 
 
@@ -27,13 +27,13 @@ def printable_lines(text: str) -> str:
 
 
 def wrapped(text: str, columns: int, *, first: str = "", rest: str = "") -> list[str]:
-    """The text in lines of `columns` at the most. A word that is longer, such as a path, has a line of its own.
+    """The text in lines of at most `columns` characters. A longer word, such as a path, gets its own line.
 
     Args:
-        text: without orders, see `printable`.
-        columns: of a line, with what stands before it.
-        first: stands before the first line.
-        rest: stands before each further one.
+        text: without control codes, see `printable`.
+        columns: of a line, including its indent.
+        first: the indent of the first line.
+        rest: the indent of each further line.
     """
     return textwrap.wrap(
         text, columns, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
@@ -41,12 +41,12 @@ def wrapped(text: str, columns: int, *, first: str = "", rest: str = "") -> list
 
 
 def as_ascii(text: str) -> str:
-    """The text in ASCII: signs in the way they are typed, a question mark for any other letter."""
+    """The text in ASCII: symbols as they are typed, a question mark for any other letter."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def never_fails(stream: TextIO) -> None:
-    """From now on the stream writes what its encoding lacks as `as_ascii` does, where it raised an error."""
+    """Makes the stream write characters that its encoding lacks as `as_ascii` does, instead of raising an error."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         codecs.register_error(_HANDLER, _replaced)

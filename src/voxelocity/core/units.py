@@ -1,4 +1,4 @@
-"""Quantities as people write them on a command line."""
+"""Quantities as users write them on a command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_duration_s(text: str) -> float:
     """Seconds in a duration such as "5m", "1h30m" or "90s".
 
     Raises:
-        ConfigError: the text is no duration, it has a number without a unit, or it is zero.
+        ConfigError: the text is not a duration, has a number without a unit, or is zero.
     """
     position, seconds = 0, 0.0
     stripped = text.strip().lower()
@@ -25,5 +25,5 @@ def parse_duration_s(text: str) -> float:
         seconds += float(match[1]) * _UNITS_S[match[2]]
         position = match.end()
     if position < len(stripped) or seconds <= 0.0:
-        raise ConfigError(f"config: '{text}' is no duration; write it like 90s, 5m or 1h30m")
+        raise ConfigError(f"config: '{text}' is not a duration; write it like 90s, 5m or 1h30m")
     return seconds

@@ -28,8 +28,8 @@ class VolumeRef:
         case_id: unique within the data set.
         images: one file per channel, or one file that holds all of them on its fourth axis.
         label: the label file, absent for cases to predict.
-        fold: the fold in which this case is held out, where the data set says so.
-        patient: whose scan it is, as the data set says or as its names tell; cases of one patient stay in one fold.
+        fold: the fold in which this case is held out, if the data set says so.
+        patient: whose scan it is, from the data set or from its names; cases of one patient stay in one fold.
     """
 
     case_id: str
@@ -70,19 +70,19 @@ class Grid:
         return x * y * z
 
     def is_close(self, other: Grid, *, atol_mm: float = 1e-3) -> bool:
-        """Whether both grids have the same shape and put each voxel at the same place, to `atol_mm`."""
+        """Whether both grids have the same shape and put each voxel at the same place, within `atol_mm`."""
         return self.shape == other.shape and self.largest_difference_mm(other) <= atol_mm
 
     def largest_difference_mm(self, other: Grid) -> float:
         """Largest distance between the places that both affines give to one of this grid's eight corner voxels."""
-        # All eight: the first and the last corner alone cannot tell a cube from itself with two axes exchanged.
+        # All eight: the first and the last corner cannot distinguish a cube from itself with two axes exchanged.
         corners = np.array([(*index, 1) for index in np.ndindex(2, 2, 2)]) * [*(n - 1 for n in self.shape), 1]
         return float(np.linalg.norm(corners @ (self.matrix - other.matrix).T, axis=1).max())
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeSpec:
-    """What a stage may know of a volume before its voxels exist: channels, grid, dtype of the image."""
+    """What a stage may know about a volume before its voxels exist: channels, grid, dtype of the image."""
 
     num_channels: int
     grid: Grid
@@ -108,12 +108,12 @@ class Volume:
     Attributes:
         case_id: the case these voxels belong to.
         image: (c, x, y, z), as stored: intensities once `scaling` is applied.
-        label: (x, y, z) uint8 class indices (not file values), or None where the case has no label.
-        grid: where the voxels lie now.
+        label: (x, y, z) uint8 class indices (not file values), or None if the case has no label.
+        grid: where the voxels are now.
         trace: the spatial steps that led here from the scan's own grid, oldest first, as plain records;
-            `data.prepare` walks it backwards to put a prediction on the scan's own grid.
+            `data.prepare` reverses them to put a prediction on the scan's own grid.
         foreground: per class index, int32 flat (C-order) indices into (x, y, z) of some of its voxels.
-        scaling: one for each channel; empty where the stored numbers are the intensities themselves.
+        scaling: one for each channel; empty if the stored numbers are the intensities themselves.
     """
 
     case_id: str

@@ -1,4 +1,4 @@
-"""Work that does not wait for Numba: plain code does it while a thread compiles."""
+"""Lets work proceed without waiting for Numba: plain code does it while a thread compiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _SWITCH_S = 2e-4
 
 
 def without_waiting(by_kernels: Callable[[], _Made], meanwhile: Callable[[], _Made]) -> _Made:
-    """What `by_kernels` returns, or `meanwhile` where a kernel would have to be compiled for it.
+    """What `by_kernels` returns, or `meanwhile` if a kernel would have to be compiled first.
 
-    A thread compiles the kernel then, once a machine, and later calls find it. Both run in the thread of the caller;
-    what `by_kernels` has written when a kernel is missing, `meanwhile` writes again.
+    A thread then compiles the kernel, once per machine, and later calls find it. Both functions run in the caller's
+    thread; `meanwhile` writes again whatever `by_kernels` had written before it met the missing kernel.
     """
     if not _MAY_REFUSE:
         return by_kernels()
@@ -58,19 +58,19 @@ class _Behind:
         return bool(self._asked)
 
     def ask(self, dispatcher: Any, types: Any) -> bool:
-        """Begins to compile; False where that failed before, so that the caller does it and gets the error."""
+        """Begins to compile; False if that failed before, so that the caller compiles and gets the error."""
         with self._changes:
             if (dispatcher, types) in self._failed:
                 return False
             self._asked[dispatcher, types] = None
             if self._thread is None:
-                # Not a daemon: the process must not end in the middle of LLVM's work.
+                # Not a daemon: the process must not exit while LLVM is working.
                 self._thread = threading.Thread(target=self._work, name="voxelocity-compile")
                 self._thread.start()
         return True
 
     def hold(self) -> None:
-        """Waits for the kernel that is being compiled, and begins no other before `release`."""
+        """Waits for the kernel that is being compiled, and starts no other before `release`."""
         self._compiles.acquire()
         self._changes.acquire()
 
@@ -86,7 +86,7 @@ class _Behind:
                 sys.setswitchinterval(min(before_s, _SWITCH_S))
                 try:
                     dispatcher.compile(types)
-                except Exception:  # whatever it is: the next caller compiles by itself, and gets it
+                except Exception:  # whatever it is: the next caller compiles itself and gets the error
                     self._failed.add(asked)
                 finally:
                     sys.setswitchinterval(before_s)
@@ -105,22 +105,22 @@ _behind = _Behind()
 
 
 def _in_child() -> None:
-    # The thread is not here, and what it had to do is asked for again.
+    # The child has no such thread; callers ask for its work again.
     global _behind
     _behind = _Behind()
 
 
 if hasattr(os, "register_at_fork"):
-    # Else the child would have Numba's lock, held by a thread that it does not have.
+    # Otherwise the child would inherit Numba's lock, held by a thread that it does not have.
     os.register_at_fork(
         before=lambda: _behind.hold(), after_in_parent=lambda: _behind.release(), after_in_child=_in_child
     )
 
 
 def refuse_to_wait(dispatcher: Any) -> None:
-    """Lets callers in `without_waiting` not wait for Numba: neither for this kernel, nor for another one's lock.
+    """Makes callers in `without_waiting` not wait for Numba: neither for this kernel nor for another kernel's lock.
 
-    Takes the place of two methods that are private by name, the way from a call without a match to the compiler.
+    Replaces two private methods on the path from a call without a match to the compiler.
     """
     find, compile_now = dispatcher._compile_for_args, dispatcher._compiler.compile
 
@@ -130,7 +130,7 @@ def refuse_to_wait(dispatcher: Any) -> None:
         return find(*arguments)
 
     def compiled(types: Any, return_type: Any) -> Any:
-        # Reached only where the disk has none.
+        # Reached only if the disk has none.
         if _own.refuses and _behind.ask(dispatcher, types):
             raise _NotCompiledError
         return compile_now(types, return_type)

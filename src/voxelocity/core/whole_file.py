@@ -1,4 +1,4 @@
-"""The one way to write a file that others read: beside its place, then moved there, so that nobody opens half of it."""
+"""Writes files that others read: under another name, then moved to their place, so that no reader sees half a file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @contextlib.contextmanager
 def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
-    """An open file whose content `target` holds once the block ends; after an error it holds what it held before.
+    """An open file whose content `target` has once the block ends; after an error `target` is unchanged.
 
-    It is written under a hidden name that cannot be guessed and ends in ".part", and never through a link. Who may
-    read it is what the umask says. Safe beside other writers of the same path: the last one wins.
+    It is written under a hidden name that cannot be guessed and ends in ".part", and never through a link. The umask
+    sets its permissions. Several writers may write the same path at once: the last one wins.
 
     Args:
         target: the file; its folder exists.
-        is_durable: whether the content is on the disk before it takes its place, so that a power cut leaves the old
-            file or the new one. Costs a wait for the disk.
+        is_durable: whether the content is on the disk before it takes its place, so that a power cut leaves either the
+            old file or the new one. Waits for the disk.
 
     Raises:
         OSError: the file cannot be written. It names `target`.
@@ -45,7 +45,7 @@ def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         os.replace(temporary, target)
     except OSError as error:
-        # What fails in the middle of a write names no file, and the hidden name means nothing to the user.
+        # An error in the middle of a write names no file, and the hidden name means nothing to the user.
         if error.filename in (None, os.fspath(temporary)):
             error.filename, error.filename2 = os.fspath(target), None
         raise
@@ -55,10 +55,10 @@ def whole_file(target: Path, *, is_durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def put_in_place(target: Path, content: bytes, *, is_durable: bool = True) -> None:
-    """`target` now holds exactly `content`. See `whole_file`.
+    """Makes `target` hold exactly `content`. See `whole_file`.
 
     Raises:
-        OSError: the folder is not there, or the file cannot be written.
+        OSError: the folder does not exist, or the file cannot be written.
     """
     with whole_file(target, is_durable=is_durable) as file:
         file.write(content)
@@ -85,9 +85,9 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
     """Removes what killed writers of these files left in a folder.
 
     Args:
-        folder: that may be missing.
+        folder: may be missing.
         names: beginnings of the files' names.
-        older_than_s: age below which a file may be another writer's that is at work; 0 where there is none.
+        older_than_s: a younger file may belong to a writer still at work; 0 if there is none.
 
     Returns:
         How many files were removed.
@@ -99,7 +99,7 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
         return 0
     num_removed = 0
     for path in left:
-        # It may be moved to its place at this moment.
+        # Its writer may move it to its place at this moment.
         with contextlib.suppress(FileNotFoundError):
             if older_than_s == 0.0 or time.time() - path.stat().st_mtime > older_than_s:
                 path.unlink()
@@ -108,10 +108,10 @@ def remove_abandoned(folder: Path, *, names: tuple[str, ...], older_than_s: floa
 
 
 def check_is_file(path: Path) -> Path:
-    """The path, if opening it ends: a reader of a pipe waits for a writer that may never come.
+    """The path, if opening it cannot block: a reader of a pipe waits for a writer that may never come.
 
     Raises:
-        OSError: it is not there, or is a pipe, a socket or a device.
+        OSError: it does not exist, or is a pipe, a socket or a device.
     """
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
@@ -120,5 +120,5 @@ def check_is_file(path: Path) -> Path:
 
 
 def is_out_of_space(error: OSError) -> bool:
-    """Whether the disk, the user's share of it, or the size that a file may have was used up."""
+    """Whether the disk, the user's quota, or the maximum size of a file was used up."""
     return error.errno in _FULL

@@ -1,1 +1,1 @@
-"""The path of a voxel, one folder an arrow. Only `data.pipeline` knows the order."""
+"""The path of a voxel, one folder per step. Only `data.pipeline` knows the order."""

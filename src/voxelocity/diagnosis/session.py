@@ -14,16 +14,16 @@ from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
 from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.render.page import render_diagnosis_page
+from voxelocity.diagnosis.render.screen import Places
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.result.stored import FILE_NAME, read_diagnosis, write_diagnosis
-from voxelocity.diagnosis.shown.page import render_diagnosis_page
-from voxelocity.diagnosis.shown.screen import Places
 from voxelocity.diagnosis.tracing.kernel_groups import write_kernels
 from voxelocity.diagnosis.tracing.timeline import write_timeline
 from voxelocity.diagnosis.tracing.trace import profile_facts
 from voxelocity.diagnosis.watching.command import Limits, Watched, watch_command
-from voxelocity.diagnosis.watching.left_running import left_running, left_running_text
-from voxelocity.diagnosis.watching.watchable import nothing_recorded_text, refuse_unwatchable
+from voxelocity.diagnosis.watching.orphan_processes import orphan_processes, orphan_processes_text
+from voxelocity.diagnosis.watching.preflight import nothing_recorded_text, refuse_unwatchable
 from voxelocity.observe import environment
 
 PAGE_NAME = "diagnosis.html"
@@ -36,12 +36,12 @@ _VERSIONS = ("python", "torch", "monai", "numpy")
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What came of diagnosing.
+    """The outcome of diagnosing.
 
     Attributes:
         diagnosis: None where nothing was seen at all; `problem` then says why, and what to do.
-        status: to end with: 0 where the program was ended because enough was seen, else the program's own.
-        notes: sentences for a person.
+        status: exit status: 0 if the program was ended because enough was seen, else the program's own.
+        notes: sentences for the user.
     """
 
     diagnosis: Diagnosis | None
@@ -61,18 +61,18 @@ def diagnose_command(
 ) -> Session:
     """Runs the command in this terminal, watches it, and writes and returns what holds it back.
 
-    The command's arguments, input and output are its own. Ctrl-C reaches it as it would without us; what was seen up to
-    then is diagnosed. It blocks until the command has ended.
+    The command keeps its arguments, input and output. Ctrl-C reaches it as it would without us; what was seen until
+    then is diagnosed. Blocks until the command has ended.
 
     Args:
         command: program and arguments.
         folder: for everything that is written; "diagnosis" in the current one, or the first free "diagnosis-2", ...
         limits: how long and how closely; two minutes of steps with experiments if not given.
-        on_start: called when nothing stands against running the command, right before it.
-        tell: called with what a person must know while the command runs.
+        on_start: called right before the command runs, after all checks.
+        tell: called with what the user must know while the command runs.
 
     Raises:
-        InputError: a Python that shuts recorders out.
+        InputError: a Python that cannot be recorded.
         CommandError: the command cannot be started; nothing is left in the folder.
         OutputError: the folder is in use or cannot be written.
     """
@@ -87,10 +87,10 @@ def diagnose_command(
         _remove_empty(recording, place)
         raise
     status, notes = watched.status, watched.notes
-    left = left_running(recording)
-    # Of a command that was killed, its workers are about to find out.
+    left = orphan_processes(recording)
+    # The workers of a command that was killed are about to notice and end.
     if left and status == 0:
-        notes = (*notes, left_running_text(left, place))
+        notes = (*notes, orphan_processes_text(left, place))
     # The program itself may have removed the folder.
     if not recording.is_dir() or not any(recording.iterdir()):
         _remove_empty(recording, place)
@@ -110,11 +110,11 @@ def diagnose_command(
 
 
 def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
-    """The diagnosis of a run of `voxelocity train`, or the one that a folder holds, with its page drawn again.
+    """The diagnosis of a run of `voxelocity train`, or the one in a folder, with its page drawn again.
 
     Args:
-        folder: of a run (its diagnosis is written into "diagnosis" below it), of a diagnosis, or of one that was cut
-            off and left its recording alone.
+        folder: of a run (its diagnosis is written into "diagnosis" below it), of a diagnosis, or of an
+            interrupted one that left only its recording.
         out: another folder to write to.
 
     Raises:
@@ -137,7 +137,7 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
 
 
 def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[Places, str]:
-    """Where it now lies; on a full disk nowhere, and why: minutes of watching must not be lost for a file."""
+    """Where it was written; on a full disk nowhere, and why: minutes of watching are not lost over a file."""
     profile = diagnosis.facts.profile
     groups = groups or (profile.groups if profile is not None else {})
     try:
@@ -147,11 +147,11 @@ def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelG
             write_kernels(groups, folder / KERNELS_NAME)
         return write_all(diagnosis, folder), ""
     except (OutputError, OSError) as error:
-        return Places(), f"{error}; what stands on standard output is all there is of this diagnosis"
+        return Places(), f"{error}; standard output holds all there is of this diagnosis"
 
 
 def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> Places:
-    """Where page and JSON now lie in the folder, beside what the recording left there or in `source`.
+    """Where page and JSON now are in the folder, next to what the recording left there or in `source`.
 
     Raises:
         OutputError: one cannot be written.
@@ -167,7 +167,7 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
 
 
 def draw_again(folder: Path, page: Path | None = None) -> Path:
-    """The page of the diagnosis in a folder, drawn again; in the folder where no other place is given.
+    """The page of the diagnosis in a folder, drawn again; in the folder if no other place is given.
 
     Raises:
         InputError: the folder holds no diagnosis.
@@ -178,7 +178,7 @@ def draw_again(folder: Path, page: Path | None = None) -> Path:
 
 
 def _trace(diagnosis: Diagnosis, places: Sequence[Path]) -> Path | None:
-    """Where the trace of the profiler lies, or the time line in its place; None where there is neither."""
+    """Path of the profiler's trace, or of the timeline instead; None if there is neither."""
     trace = diagnosis.facts.profile.trace if diagnosis.facts.profile else ""
     names = [Path(trace).name] if trace else []
     return _first([place / name for name in [*names, _TIMELINE_NAME] for place in places])
@@ -189,7 +189,7 @@ def _drawn(diagnosis: Diagnosis, page: Path, trace: Path | None) -> Path:
 
 
 def _completed(facts: Facts, *, command: Sequence[str], watched: Watched, folder: Path) -> Facts:
-    """The facts with what only this side knows: command, status, machine and profile."""
+    """The facts with what only the command line knows: command, status, machine and profile."""
     facts = _profiled(facts, folder)
     files = facts.files.largest if facts.files is not None else ()
     within_s = watched_stretch_s(facts, sampled_from_s=watched.sampled_from_s)
@@ -203,14 +203,14 @@ def _completed(facts: Facts, *, command: Sequence[str], watched: Watched, folder
 
 
 def _profiled(facts: Facts, folder: Path) -> Facts:
-    """The facts with what the profiler's trace beside them tells."""
+    """The facts with what the profiler's trace next to them shows."""
     profile, problem = _profile(folder / RECORDING_NAME)
     not_measured = (*facts.not_measured, *([problem] if problem else []))
     return replace(facts, profile=profile or facts.profile, not_measured=not_measured)
 
 
 def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:
-    """What the profiler's trace says, or why it says nothing; a trace that cannot be read loses nothing else."""
+    """What the profiler's trace shows, or why not; the rest survives a trace that cannot be read."""
     trace = _first(sorted(path for pattern in _TRACES for path in recording.glob(pattern)))
     if trace is None:
         return None, ""
@@ -221,7 +221,7 @@ def _profile(recording: Path) -> tuple[ProfileFacts | None, str]:
 
 
 def _environment(facts: Facts) -> dict[str, object]:
-    """This machine with the program's own versions, as the program's Python may be another one."""
+    """This machine with the program's own versions, because the program's Python may be another one."""
     versions = {name: facts.main.versions.get(name) for name in _VERSIONS} if facts.main.versions else {}
     ours = environment()
     known = {name: version for name, version in versions.items() if version is not None or name != "python"}

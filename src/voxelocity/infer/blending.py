@@ -1,6 +1,6 @@
-"""How windows are put together: what their voxels weigh, and what the weights of all of them sum up to.
+"""How windows are combined: the weights of their voxels, and the sum of the weights of all windows.
 
-Any number of spatial axes; what predicts, and in which order windows are predicted, is not known here.
+For any number of spatial axes; independent of the network and of the order in which windows are predicted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Blend = Literal["gaussian", "uniform"]
 def importance(
     shape: tuple[int, ...], blend: Blend, sigma_scale: float | tuple[float, ...], device: torch.device
 ) -> torch.Tensor:
-    """Weights of a window's voxels, of `shape`, float32, positive; made once and kept, so not to be changed.
+    """Weights of a window's voxels, of `shape`, float32, positive; made once and kept, so do not change them.
 
     Args:
         shape: voxels of a window on each axis.
         blend: falling from the center to the edges, or 1 everywhere.
-        sigma_scale: standard deviation of the Gaussian as a share of the window's edge, of every axis or of each.
+        sigma_scale: standard deviation of the Gaussian as a share of the window's edge, for all axes or for each.
         device: where the weights will be.
     """
-    # The kept tensor must not become an inference tensor only because the first caller was in inference mode.
+    # The kept tensor must not become an inference tensor just because the first caller was in inference mode.
     with torch.inference_mode(False), torch.no_grad():
         if blend == "uniform":
             return torch.ones(shape, device=device)
@@ -34,16 +34,16 @@ def importance(
         weights = torch.ones((), device=device)
         for length, scale in zip(shape, scales, strict=True):
             weights = weights[..., None] * _bell(length, length * scale, device)
-        # A corner's weight would otherwise vanish against rounding; the floor is MONAI's.
+        # A corner's weight would otherwise be lost to rounding; the minimum is MONAI's.
         return weights.clamp_(min=1e-3)
 
 
 def weight_sums(weights: torch.Tensor, starts: Sequence[Sequence[int]], shape: Sequence[int]) -> torch.Tensor:
     """What the weights of all windows add up to at each voxel of a volume, in the weights' dtype, on their device.
 
-    Windows stand at every combination of the `starts` of the axes, so the sum is taken one axis after the other: a
-    window's weights are laid along the last axis first, that strip along the axis before, and so on. With n starts on
-    each of three axes, that adds 3n arrays and not n**3; the weights need not be a product.
+    Windows are at every combination of the `starts` of the axes, so the sum is computed one axis at a time: a window's
+    weights are added up along the last axis first, then that strip along the axis before, and so on. With n starts on
+    each of three axes, that adds 3n arrays, not n**3; the weights need not be a product.
 
     Args:
         weights: of one window, one axis for each of `shape`.

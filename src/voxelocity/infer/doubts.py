@@ -1,6 +1,6 @@
-"""What makes a prediction doubtful though nothing forbids it: a scan unlike the training scans, a run without scores.
+"""What makes a prediction doubtful without preventing it: a scan unlike the training scans, a run without scores.
 
-Each doubt is a part of a sentence with its figures. Nothing is judged by the prediction itself.
+Each doubt is part of a sentence, with its numbers. The prediction itself is not judged.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from voxelocity.data.prepare import IntensityConfig, Preparation, PrepareConfig
 from voxelocity.infer.model import ModelSpec
 from voxelocity.step import precision_on
 
-# What a run writes besides its model; a model that was copied elsewhere stands alone.
+# What a run writes besides its model; a model copied elsewhere lacks these files.
 _RUN_RECORD, _SCORES = "run.yaml", "scores.json"
-# Training varies the scale by some tens of per cent; half and double lie beyond that.
+# Training varies the scale by tens of percent; half and double are beyond that.
 _MOST_RATIO = 2.0
 # Share of the range of the training intensities that a scan may leave on either side.
 _MARGIN = 0.1
@@ -28,12 +28,12 @@ _GRID_ONLY = PrepareConfig(orientation="RAS", intensity=IntensityConfig(mode="no
 
 
 def model_doubts(run: Path, spec: ModelSpec, device: torch.device) -> list[str]:
-    """Whole sentences about the model and where it runs."""
+    """Doubts about the model and the device it runs on, as whole sentences."""
     doubts = []
     if (run / _RUN_RECORD).exists() and not (run / _SCORES).exists():
         steps = "" if spec.num_steps is None else f" It was trained for {spec.num_steps:,} steps."
         doubts.append(
-            f"the run in {run} did not finish: its network was never validated, so nobody knows how good it is.{steps} "
+            f"the run in {run} did not finish: its network was never validated, so its quality is unknown.{steps} "
             f"To finish it: voxelocity train ... -o {run} --resume"
         )
     used = precision_on(spec.precision, device).compute
@@ -46,13 +46,13 @@ def model_doubts(run: Path, spec: ModelSpec, device: torch.device) -> list[str]:
 
 
 def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
-    """About where the voxels of a scan lie. No voxel is needed."""
+    """Doubts about the position of a scan's voxels. Reads only headers."""
     first = headers[0]
     placement, grid = first.placement, first.grid
     doubts = []
     if placement.form == "none":
         doubts.append(
-            "its header does not say how it is placed (qform_code and sform_code are 0), so left and right are a guess"
+            "its header gives no position in space (qform_code and sform_code are 0), so left and right are a guess"
         )
     elif first.is_placed_twice:
         doubts.append(
@@ -77,7 +77,7 @@ def grid_doubts(headers: Sequence[ScanHeader], spec: ModelSpec) -> list[str]:
 
 
 def intensity_doubts(scan: Volume, spec: ModelSpec) -> list[str]:
-    """About the values of the voxels, a few ten thousand of each channel, for a scan as it was decoded."""
+    """Doubts about the voxel values of a decoded scan, from a few ten thousand voxels of each channel."""
     doubts = []
     for index, name in enumerate(spec.channels):
         channel = scan.image[index]
@@ -97,7 +97,7 @@ def _varies(channel: Array) -> bool:
 
 
 def _is_unlike(values: Array, low: float, high: float, spec: ModelSpec, index: int) -> bool:
-    # Each scan is brought to its own mean and deviation, so that its scale says nothing.
+    # Each scan is normalized by its own mean and deviation, so its scale does not matter.
     if spec.prepare.intensity.mode == "zscore":
         return False
     assert spec.trained_on is not None

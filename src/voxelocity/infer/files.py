@@ -1,4 +1,4 @@
-"""Files in, files out: which scans a command names, and predictions written beside their names."""
+"""Files in, files out: finds the scans that a command names, and writes their predictions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)\Z", re.IGNORECASE | 
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)
 _MAX_NAME_BYTES = 255
 _LISTED = 5
-# Writing one prediction takes seconds: what is older was left by a process that was killed.
+# Writing one prediction takes seconds: an older file was left by a process that was killed.
 _ABANDONED_S = 3_600.0
 _COUNTED_VALUES = 1 << 20
 
@@ -40,7 +40,7 @@ class PredictedScan:
         case_id: of the scan.
         path: the file.
         seconds: since the prediction before it was written, or since the start.
-        num_voxels: of each class but the first, by name.
+        num_voxels: voxels of each class except the first, by name.
         voxel_ml: volume of one voxel.
     """
 
@@ -54,20 +54,20 @@ class PredictedScan:
 def find_scans(
     inputs: Sequence[Path], *, num_channels: int, warn: Callable[[str], None] = warnings.warn
 ) -> tuple[VolumeRef, ...]:
-    """The scans that files and folders name, sorted by case.
+    """The scans among these files and folders, sorted by case.
 
-    Files with nnU-Net's names (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) are the channels of one scan: those whose
-    number the network has a channel for, where `CASE_0000` is among them. Any other file is a scan with all channels in
-    it. A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
+    Files with nnU-Net's names (`CASE_0000.nii.gz`, `CASE_0001.nii.gz`, ...) are the channels of one scan if
+    `CASE_0000` is among them, as far as the network has channels of these numbers. Any other file is a scan that holds
+    all channels. A file that is named twice, or by itself and by its folder, is taken once. No file is opened.
 
     Args:
-        inputs: NIfTI files, or folders of them, whose folders are not searched.
+        inputs: NIfTI files, or folders of them; folders inside these are not searched.
         num_channels: of the network.
-        warn: told what was left out of a folder, and which channel was taken for a scan of its own.
+        warn: called with what was left out of a folder, and with a channel that was taken for a separate scan.
 
     Raises:
-        InputError: a path does not exist, is no NIfTI file, a channel is missing, two scans share a name, or a name is
-            too long for a prediction.
+        InputError: a path does not exist or is not a NIfTI file, a channel is missing, two scans share a name, or a
+            name is too long for a prediction.
     """
     stems = [(file, _stem(file)) for path in inputs for file in _files_of(path, warn)]
     numbered = [_CHANNEL.match(stem) for _, stem in stems]
@@ -80,8 +80,8 @@ def find_scans(
                 case, channel = match["case"], int(match["channel"])
             else:
                 warn(
-                    f"predict: {file} is taken for a scan of its own: by its name it is channel "
-                    f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0 on"
+                    f"predict: {file} is taken for a separate scan: by its name it is channel "
+                    f"{int(match['channel'])} of '{match['case']}', but the network takes {num_channels}, from 0"
                 )
         channels = by_case.setdefault(case, {})
         if channel in channels and channels[channel].samefile(file):
@@ -125,26 +125,26 @@ def predict_files(
 ) -> tuple[PredictedScan, ...]:
     """Writes `out/<case>.nii.gz` for each scan: class values as in the training labels, on the scan's own grid.
 
-    Qform, sform and units are the scan's. A scan that cannot be predicted does not keep the others from it.
+    Qform, sform and units are the scan's. If one scan cannot be predicted, the others still are.
 
     Args:
         run: the folder of a finished run.
         inputs: NIfTI files, or folders of them.
-        out: made if it does not exist. A scan is never replaced.
+        out: created if it does not exist. A scan is never replaced.
         device: where the network runs.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
-        overwrite: whether predictions of the same name are replaced, each file at once.
-        factory: what makes the network, where the run trained one of your own: its `network.factory`.
-        on_start: told how many scans there are.
-        on_case: told of each prediction that was written.
-        on_failure: told each case that cannot be predicted, and why, as soon as it is known.
-        warn: told once of each scan that is unlike the training scans, of a run that was never validated, of files that
-            are left out, and of a device with too little memory.
+        overwrite: whether to replace predictions of the same name, each file in one piece.
+        factory: if the run trained your own network, its `network.factory`.
+        on_start: called with the number of scans.
+        on_case: called with each prediction that was written.
+        on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
+        warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
+            that are left out, and for a device with too little memory.
 
     Raises:
         ConfigError: the factory cannot be imported.
-        InputError: there is no model, an input is missing, a prediction exists already, or `out` cannot be written; or
-            the only scan cannot be used. What names and headers can tell is told before the first scan is predicted.
+        InputError: there is no model, an input is missing, a prediction already exists, or `out` cannot be written; or
+            the only scan cannot be used. Errors visible in names and headers are raised before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
     network, spec = load_model(run, factory=factory)
@@ -178,7 +178,7 @@ def predict_files(
         for scan, prediction in predictor.stream(refs_left, num_threads=num_threads, on_failure=fail):
             doubts = [*grid_doubts(headers[scan.case_id], spec), *intensity_doubts(scan, spec)]
             if doubts:
-                warn(f"predict: case '{scan.case_id}' may be predicted badly: {'; '.join(doubts)}")
+                warn(f"predict: case '{scan.case_id}' may be predicted poorly: {'; '.join(doubts)}")
             note(writer.write(scan, prediction, headers[scan.case_id][0]))
         note(writer.finish())
     if reasons:
@@ -191,7 +191,7 @@ def predict_files(
 
 
 class _Writer:
-    """Writes predictions in a thread of its own, at most one behind the one that is predicted."""
+    """Writes predictions in a separate thread, at most one behind the current prediction."""
 
     def __init__(self, out: Path, spec: ModelSpec) -> None:
         values = np.array(spec.label_values)
@@ -209,13 +209,13 @@ class _Writer:
         self._thread.shutdown()
 
     def write(self, scan: Volume, prediction: ClassIndices, header: ScanHeader) -> PredictedScan | None:
-        """Begins to write this prediction; what was written before it."""
+        """Begins to write this prediction; returns the one that was written before it."""
         before = self.finish()
         self._writing = self._thread.submit(self._write, scan, prediction, header)
         return before
 
     def finish(self) -> PredictedScan | None:
-        """Waits for what is being written."""
+        """Waits for the prediction that is being written and returns it."""
         writing, self._writing = self._writing, None
         return None if writing is None else writing.result()
 
@@ -255,8 +255,8 @@ def _make_folder(out: Path, refs: Sequence[VolumeRef]) -> None:
         other = twins.setdefault(ref.case_id.casefold(), ref.case_id)
         if other != ref.case_id and _ignores_case(out):
             raise OutputError(
-                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, as {out} does not tell "
-                "small letters from capitals; rename one of the scans, or choose another folder with -o"
+                f"predict: the predictions of '{other}' and '{ref.case_id}' would be one file, because {out} ignores "
+                "upper and lower case; rename one of the scans, or choose another folder with -o"
             )
 
 
@@ -282,7 +282,7 @@ def _check_no_scan_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file a path leads to, links followed and whatever its spelling; None where there is none to be seen."""
+    """The file that a path leads to, following links and ignoring spelling; None if no file is found."""
     try:
         status = path.stat()
     except OSError:
@@ -294,7 +294,7 @@ def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
     there = [path for ref in refs if os.path.lexists(path := out / _name(ref.case_id))]
     if there:
         raise OutputError(
-            f"predict: {len(there)} of {len(refs)} predictions are there already, the first is {there[0]}; replace "
+            f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "
             "them with --overwrite, or choose another folder with -o"
         )
 

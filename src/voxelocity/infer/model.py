@@ -1,4 +1,4 @@
-"""A trained model on disk: `model.safetensors` holds the weights, `model.json` everything needed to use them."""
+"""A trained model on disk: `model.safetensors` holds the weights, `model.json` all that is needed to use them."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ SPEC_NAME = "model.json"
 _SAFE_DTYPES = {"F32": torch.float32, "I64": torch.int64}
 KNOWN_VERSIONS = (1, 2)
 """Every `format_version` that this release reads; it writes the last. Version 1 has no `window.swap_pairs`: networks of
-that time saw flipped patches with the labels unswapped, and are mirrored so."""
+that time were trained on flipped patches without swapped labels, and their windows are mirrored the same way."""
 _MAX_CLASSES = 256
 
 _Range = tuple[float, float]
 
 
 class TrainedOn(Config):
-    """What the training scans were like, so that a scan unlike them is noticed. Axes in RAS order.
+    """Properties of the training scans, used to notice a scan that differs from them. Axes in RAS order.
 
     Measured by the plan: spacing and extent on all cases, intensities on a few.
     """
 
     num_cases: int = Field(ge=1)
-    """How many there were."""
+    """Number of training scans."""
     spacing_mm: tuple[_Range, _Range, _Range]
     """Smallest and largest, along (x, y, z)."""
     extent_mm: tuple[_Range, _Range, _Range]
     """Smallest and largest field of view, along (x, y, z)."""
     intensity: tuple[_Range, ...]
-    """Of each channel: lowest and highest of all voxels."""
+    """For each channel: lowest and highest of all voxels."""
     foreground_median: tuple[float, ...]
-    """Of each channel: median inside the labeled structures."""
+    """For each channel: median inside the labeled structures."""
 
 
 class ModelSpec(Config):
-    """What a network expects and what it answers."""
+    """What a network expects and what it returns."""
 
     format_version: int = KNOWN_VERSIONS[-1]
-    """Of this description."""
+    """Version of this description."""
     network: NetworkConfig
     """Which network the weights belong to."""
     channels: tuple[str, ...] = Field(min_length=1)
@@ -68,17 +68,17 @@ class ModelSpec(Config):
     precision: PrecisionConfig
     """Number formats of the forward pass."""
     trained_on: TrainedOn | None = None
-    """What the training scans were like; None in models of earlier releases."""
+    """Properties of the training scans; None in models of earlier releases."""
     num_steps: int | None = Field(default=None, ge=0)
-    """Steps that it was trained for."""
+    """Steps that the network was trained for."""
     weights_sha256: str = ""
-    """Checksum of the file of weights; "" in models of earlier releases."""
+    """Checksum of the weights file; "" in models of earlier releases."""
 
     @model_validator(mode="after")
     def _window_fits_the_network(self) -> Self:
         shape, divisor = self.window.shape_voxel, self.network.divisor
         if any(length % part for length, part in zip(shape, divisor, strict=True)):
-            raise ValueError(f"window.shape_voxel {shape} is not a multiple of {divisor}, as network.strides demand")
+            raise ValueError(f"window.shape_voxel {shape} is not a multiple of {divisor}, which network.strides need")
         if shape == divisor and self.network.norm == "instance":
             raise ValueError(
                 f"window.shape_voxel {shape} leaves one voxel at the coarsest level of the network, which instance "
@@ -103,7 +103,7 @@ class ModelSpec(Config):
         return tuple(self.labels[value] for value in self.label_values)
 
     def check_channels(self, num_channels: int, *, where: str) -> None:
-        """Passes silently where a scan has as many channels as the network was trained on.
+        """Returns if a scan has as many channels as the network was trained on.
 
         Args:
             num_channels: of the scan.
@@ -128,7 +128,7 @@ class ModelSpec(Config):
 
 
 def save_model(folder: Path, network: torch.nn.Module, spec: ModelSpec) -> None:
-    """Writes both files, each beside its place first, so that a reader never sees half of one."""
+    """Writes both files, each under another name first, so that a reader never sees half of one."""
     weights = save({name: tensor.cpu().contiguous() for name, tensor in network.state_dict().items()})
     put_in_place(folder / WEIGHTS_NAME, weights)
     spec = spec.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
@@ -140,12 +140,12 @@ def load_model(folder: Path, *, factory: str = "") -> tuple[torch.nn.Module, Mod
 
     Args:
         folder: of a finished run.
-        factory: of a network of one's own, as `NetworkConfig.factory`. The model's file names it too, but what it names
-            is code, which is run only if you name it.
+        factory: of your own network, as in `NetworkConfig.factory`. The model's file names it too, but code runs only
+            if you name it.
 
     Raises:
-        InputError: the folder holds no finished model, one that is damaged, or one in a format of another release; or
-            the network is another one than `factory` names.
+        InputError: the folder holds no finished model, a damaged one, or one in a format of another release; or the
+            network is not the one that `factory` names.
         ConfigError: the factory cannot be imported.
     """
     for name in (SPEC_NAME, WEIGHTS_NAME):
@@ -192,7 +192,7 @@ def _read_spec(path: Path) -> ModelSpec:
         raise InputError(
             f"infer: {path} cannot be read ({error.strerror}); check that it is a file you may read"
         ) from None
-    # Bytes that are no UTF-8, text that is no JSON, and a number of too many digits are all a ValueError.
+    # Bytes that are not UTF-8, text that is not JSON, and a number with too many digits all raise ValueError.
     except (ValueError, RecursionError) as error:
         raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
     if not isinstance(values, dict):
@@ -201,10 +201,10 @@ def _read_spec(path: Path) -> ModelSpec:
             "train the model again"
         )
     version = values.get("format_version", KNOWN_VERSIONS[0])
-    # Before the keys are read, which may be others in another version.
+    # Before the keys are read, which may differ in another version.
     if version not in KNOWN_VERSIONS:
         raise InputError(
-            f"infer: {path} has the format_version {version!r}, but this release knows "
+            f"infer: {path} has the format_version {version!r}, but this release reads "
             f"{', '.join(map(str, KNOWN_VERSIONS))}; install the release of voxelocity that wrote it, "
             "or train the model again"
         )
@@ -215,7 +215,7 @@ def _read_spec(path: Path) -> ModelSpec:
 
 
 def _check_weights(spec: ModelSpec, path: Path) -> None:
-    """Compares names, shapes and dtypes, before memory is taken for a network that nobody trained."""
+    """Compares names, shapes and dtypes before memory is allocated for a network that the weights do not fit."""
     with torch.device("meta"):
         wanted = {name: (list(tensor.shape), tensor.dtype) for name, tensor in _network(spec).state_dict().items()}
     try:
@@ -225,18 +225,18 @@ def _check_weights(spec: ModelSpec, path: Path) -> None:
     except (SafetensorError, OSError) as error:
         raise InputError(f"infer: {path} is damaged ({error}); train the model again") from None
     if found != wanted:
-        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} beside it says; train the model again")
+        raise InputError(f"infer: {path} holds other weights than {SPEC_NAME} describes; train the model again")
 
 
 def _check_bytes(spec: ModelSpec, path: Path) -> None:
-    """A weight that changed to another finite number would predict something else without a word."""
+    """Compares the checksum: a weight changed to another finite number would silently change predictions."""
     if not spec.weights_sha256:
         return
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != spec.weights_sha256:
         raise InputError(
-            f"infer: {path} is not the file that was written with {SPEC_NAME} beside it (its SHA-256 is "
+            f"infer: {path} is not the file that was written with the {SPEC_NAME} next to it (its SHA-256 is "
             f"{found[:12]}..., not {spec.weights_sha256[:12]}...); take another copy of both, or train the model again"
         )
 

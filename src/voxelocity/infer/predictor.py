@@ -35,15 +35,15 @@ _Pair = tuple[Volume, Volume]
 
 
 class Predictor:
-    """A network with its preparation, on a device. Validation and prediction both go through here, so they agree.
+    """A network with its preparation, on a device. Validation and prediction both use it, so they agree.
 
-    A compute format that is slower than float32 on the device is replaced by it.
+    Uses float32 in place of a compute format that is slower than float32 on the device.
 
     Args:
         network: in evaluation mode; moved to `device`.
         spec: how scans are prepared and covered.
         device: where the network runs.
-        warn: called with one sentence where the device has too little memory.
+        warn: called with one sentence if the device has too little memory.
         on_windows: called before each forward pass; what it raises ends the prediction.
     """
 
@@ -62,7 +62,7 @@ class Predictor:
         self._warn = warn
         self._preparation = Preparation(spec.prepare)
         self._precision = precision_on(spec.precision, device)
-        # A CPU has nothing better to do meanwhile, and would hold the scores of two volumes.
+        # A CPU would gain nothing from it and would hold the scores of two volumes.
         self._restores_behind = device.type != "cpu"
         self._on_windows = on_windows
 
@@ -70,7 +70,7 @@ class Predictor:
         """Class indices (x, y, z) on the grid of `scan`, a case as it was decoded.
 
         Raises:
-            ScanError: it has other than the channels the network was trained on, or as `stream`.
+            ScanError: it does not have the channels the network was trained on, or as `stream`.
         """
         return next(self._restored(iter([self._prepared(scan)]), on_failure=None, num_threads=1))[1]
 
@@ -78,10 +78,10 @@ class Predictor:
         """Prepared volumes with their class indices (x, y, z) uint8, in order, on their own grids and on the device.
 
         Args:
-            volumes: taken as they are needed; windows of several share forward passes.
+            volumes: taken when they are needed; windows of several share forward passes.
 
         Raises:
-            ScanError: the network answered NaN or infinity.
+            ScanError: the network returned NaN or infinity.
         """
         waiting: deque[Volume] = deque()
 
@@ -101,25 +101,25 @@ class Predictor:
     def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
         """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
 
-        Takes two batches of windows at least, the first of which does not count, and more until `limit_s` is over.
+        Runs at least two batches of windows, the first of which does not count, and more until `limit_s` is over.
 
         Args:
-            volume: larger than a window where the windows of other cases are blended too.
-            limit_s: seconds for all of it.
-            clock: tells seconds.
+            volume: larger than a window if the windows of other cases are blended too.
+            limit_s: seconds for everything.
+            clock: returns seconds.
         """
         window = self._spec.window.model_copy(update={"mirror_axes": ()})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
         num_windows = len(grid_regions(_shape3(image), window.shape_voxel, window.overlap))
-        # Windows of several cases share a pass; torch convolves one alone in a slower way (docs/log.md).
+        # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)
         self._network.eval()
 
         def predict() -> None:
             for stitched in stitch_volumes(self._forward, images, window, device=self._device, warn=self._warn):
-                # The answer is read, as a device is done only then.
+                # Reads the result, because only then has the device finished.
                 stitched.classes().cpu()
 
         begin_s = clock()
@@ -142,9 +142,9 @@ class Predictor:
             on_failure: called with the id and the error of each case that cannot be predicted, which is then left out.
 
         Raises:
-            ScanError: without `on_failure`: a case cannot be used, has other than the channels the network was trained
-                on, needs more memory than there is, or the network answered NaN or infinity. Raised when all cases
-                before it are given.
+            ScanError: without `on_failure`: a case cannot be used, does not have the channels the network was trained
+                on, needs more memory than there is, or the network returned NaN or infinity. Raised after all cases
+                before it have been yielded.
         """
 
         def load(index: int) -> _Pair | _Failed:
@@ -161,7 +161,7 @@ class Predictor:
         """A case as decoded and prepared.
 
         Raises:
-            ScanError: it cannot be used, has other than the channels the network was trained on, or does not fit into
+            ScanError: it cannot be used, does not have the channels the network was trained on, or does not fit into
                 memory.
         """
         try:
@@ -180,9 +180,9 @@ class Predictor:
     def _restored(
         self, loaded: Iterator[_Pair | _Failed], *, on_failure: OnFailure | None, num_threads: int
     ) -> Iterator[tuple[Volume, ClassIndices]]:
-        """Pairs of (as decoded, prepared) to pairs of (as decoded, prediction).
+        """Turns pairs of (as decoded, prepared) into pairs of (as decoded, prediction).
 
-        An error of `loaded` is raised when the predictions of all pairs before it are given.
+        An error of `loaded` is raised after the predictions of all pairs before it have been yielded.
         """
         waiting: deque[_Pair] = deque()
         failures: list[Exception] = []
@@ -198,14 +198,14 @@ class Predictor:
                     else:
                         on_failure(pair.case_id, pair.error)
             except Exception as error:  # raised below, whatever it is
-                # Windows of the pairs before it may still wait for a full forward pass, and this end lets them go.
+                # Windows of earlier pairs may still wait for a full forward pass; ending here lets them run.
                 failures.append(error)
 
         with ThreadPoolExecutor(max_workers=1) as behind:
             restoring: tuple[Volume, Future[ClassIndices]] | None = None
             for stitched in self._stitched(images()):
                 scan, volume = waiting.popleft()
-                # Before the scores of the next volume come to main memory, those of the last one have left it.
+                # The scores of the last volume leave main memory before those of the next one arrive.
                 if restoring is not None:
                     yield restoring[0], restoring[1].result()
                     restoring = None
@@ -220,12 +220,12 @@ class Predictor:
                     restoring = scan, behind.submit(_put_back, scores, volume, num_threads)
                 else:
                     yield scan, _put_back(scores, volume, num_threads)
-                # Else this frame would keep the scores while the next volume is predicted.
+                # Otherwise this frame would keep the scores while the next volume is predicted.
                 del scores, scan, volume
             if restoring is not None:
                 yield restoring[0], restoring[1].result()
         if failures:
-            # Taken out, for the traceback holds this frame, and the frame would hold the error.
+            # Popped, because the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
 
     def _stitched(self, images: Iterable[torch.Tensor]) -> Iterator[Stitched]:
@@ -254,7 +254,7 @@ class _Failed:
 
 
 def _on_host(stitched: Stitched, volume: Volume) -> npt.NDArray[np.generic]:
-    """What the way back needs of a volume's scores: probabilities where it interpolates, else classes."""
+    """What restoring the scan's grid needs of a volume's scores: probabilities if it interpolates, else classes."""
     needed = stitched.probabilities() if is_resampled(volume.trace) else stitched.classes()
     return needed.cpu().numpy()
 
@@ -270,7 +270,7 @@ def _of_case(case_id: str, error: ScanError) -> ScanError:
 
 
 def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
-    """A corner of a volume that takes about as many windows as one forward pass does."""
+    """A corner of a volume with about as many windows as one forward pass."""
     stop = [min(n, w) for n, w in zip(shape, window.shape_voxel, strict=True)]
     num_windows = 1
     for axis in range(3):
@@ -290,5 +290,5 @@ def _shape3(image_cxyz: torch.Tensor) -> Index3:
 
 
 def _image_of(volume: Volume) -> torch.Tensor:
-    """(c, x, y, z) float32; a copy, as volumes of the cache are read-only and torch tensors are not."""
+    """(c, x, y, z) float32; a copy, because volumes of the cache are read-only and torch tensors are not."""
     return torch.from_numpy(volume.intensities())

@@ -1,7 +1,7 @@
 """One volume while its windows come in, and the probabilities or classes that they add up to.
 
-The weighted sum of the logits, k float32 volumes, is the one large array. It is divided and made into probabilities
-where it lies, piece by piece. Where the device has no room for it, it lies in main memory.
+The weighted sum of the logits, k float32 volumes, is the only large array. It is divided and turned into probabilities
+in place, piece by piece. If the device has no room for it, it is in main memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PIECE_VALUES = 1 << 24
 
 
 class Stitched:
-    """What the network says of one volume: first while its windows come in, then as a whole."""
+    """The network's output for one volume: first while its windows come in, then as a whole."""
 
     def __init__(
         self, image_cxyz: torch.Tensor, config: WindowConfig, device: torch.device, on_full: Callable[[], None]
@@ -59,11 +59,11 @@ class Stitched:
         return self._error is not None
 
     def window(self, box: Region) -> torch.Tensor:
-        """(c, x, y, z) on the device, a view where the image is there."""
+        """(c, x, y, z) on the device; a view if the image is there."""
         return self._image[:, *box.slices].to(self._device)
 
     def add(self, logits_kxyz: torch.Tensor, box: Region) -> None:
-        """Takes what the network said of one window, a tensor that may be overwritten afterwards."""
+        """Adds the network's output for one window, a tensor that may be overwritten afterwards."""
         if self.has_failed:
             return
         self._num_left -= 1
@@ -77,7 +77,7 @@ class Stitched:
             self._sum[:, *box.slices].addcmul_(logits_kxyz, self._importance(self._sum.device))
 
     def fail(self, error: ScanError) -> None:
-        """Gives the volume up: what is known of it is let go, and `probabilities` and `classes` raise this error."""
+        """Gives up the volume: frees its data, and makes `probabilities` and `classes` raise this error."""
         self._error, self._sum, self._num_left = error, None, 0
         self._image = self._image.new_empty(0)
 
@@ -90,10 +90,10 @@ class Stitched:
         return True
 
     def probabilities(self) -> torch.Tensor:
-        """(k, x, y, z) float32 that sum to 1 over k. For one call; nothing is kept.
+        """(k, x, y, z) float32 that sum to 1 over k. Can be called once; nothing is kept.
 
         Raises:
-            ScanError: the network answered NaN or infinity somewhere, or there was too little memory.
+            ScanError: the network returned NaN or infinity somewhere, or there was too little memory.
         """
         logits = self._logits()
         for piece in _pieces(logits):
@@ -101,7 +101,7 @@ class Stitched:
         return logits
 
     def classes(self) -> torch.Tensor:
-        """(x, y, z) uint8, the class of the largest probability. For one call; nothing is kept.
+        """(x, y, z) uint8, the class of the largest probability. Can be called once; nothing is kept.
 
         Raises:
             ScanError: as `probabilities`.
@@ -109,7 +109,7 @@ class Stitched:
         logits = self._logits()
         classes = torch.empty(spatial_shape(logits), dtype=torch.uint8, device=logits.device)
         for piece, target in zip(_pieces(logits), _pieces(classes, num_layers=len(logits)), strict=True):
-            # On a CPU, argmax takes 3 to 17 times as long (docs/log.md).
+            # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
             target.copy_(piece.max(dim=0).indices)
         return classes
 
@@ -124,12 +124,12 @@ class Stitched:
         logits = self._sum[:, *self._inside.slices]
         self._sum = None
         self._image = self._image.new_empty(0)
-        # A NaN is no larger than any other number: unnoticed, it would become the first class, as a rule background.
+        # A NaN is not larger than any number: unnoticed, it would become the first class, usually the background.
         extremes = torch.stack([value for channel in logits for value in torch.aminmax(channel)])
         if not bool(torch.isfinite(extremes).all()):
             raise ScanError(
-                "the network answered NaN or infinity for some voxels, so there is no prediction; look at the "
-                "intensities of the scan, and where the model computes in float16, which may overflow, set "
+                "the network returned NaN or infinity for some voxels, so there is no prediction; check the "
+                "intensities of the scan, and if the model computes in float16, which may overflow, set "
                 'precision.compute to "float32" in its model.json'
             )
         return logits
@@ -150,9 +150,9 @@ class Stitched:
         return self._host_room(shape)
 
     def _host_room(self, shape: tuple[int, ...]) -> torch.Tensor | None:
-        """Zeros in main memory; None, and the volume is given up, where there is too little."""
+        """Zeros in main memory; None, and the volume is given up, if there is too little."""
         needed_bytes, free_bytes = 4 * math.prod(shape), available_memory_bytes()
-        # Asked first: the system grants memory that it does not have, and ends the program when it is written to.
+        # Checked first: the system grants memory that it does not have, and kills the program when it writes there.
         if needed_bytes <= free_bytes:
             try:
                 return torch.zeros(shape)
@@ -174,7 +174,7 @@ class Stitched:
 
 
 def _pad(image_cxyz: torch.Tensor, shape: Index3) -> tuple[torch.Tensor, Region]:
-    """The image padded with zeros to at least `shape`, as much after as before or one more; and where it lies in it."""
+    """The image zero-padded to at least `shape`, as many zeros after as before or one more; and its place in it."""
     inside = spatial_shape(image_cxyz)
     missing = [max(0, w - n) for n, w in zip(inside, shape, strict=True)]
     x, y, z = (n // 2 for n in missing)

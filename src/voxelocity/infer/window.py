@@ -1,8 +1,8 @@
 """The window engine: a network that sees a small box of voxels, applied to volumes of any size.
 
-Windows overlap; their logits are blended, weighted by a Gaussian, and the softmax is taken of the blend, as MONAI and
-nnU-Net do. Where windows stand and how they weigh is MONAI's `sliding_window_inference` exactly; what differs is that
-windows of several volumes share a forward pass, and that a volume of one window is not blended at all.
+Windows overlap; their logits are blended, weighted by a Gaussian, and the softmax is taken of the blend, as in MONAI
+and nnU-Net. Positions and weights of windows are exactly those of MONAI's `sliding_window_inference`; the differences
+are that windows of several volumes share a forward pass, and that a volume of one window is not blended at all.
 Not here: precision, compilation, and how the scan became the volume.
 """
 
@@ -20,13 +20,14 @@ from pydantic import Field
 from voxelocity.core.config import Config
 from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Region
+from voxelocity.core.warn_once import WarnOnce
 from voxelocity.infer.blending import Blend
 from voxelocity.infer.stitched import Stitched, spatial_shape
 from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
-# Volumes of more passes than this share none with the next volume: two such sums at once would double the peak, and
-# passes that are not full cost little among so many.
+# A volume of more passes than this shares none with the next volume: two such sums at once would double peak memory,
+# and a few partly filled passes cost little among this many.
 _MOST_PASSES_SHARED = 4
 
 _Edge = Annotated[int, Field(ge=1, le=2048)]
@@ -40,17 +41,17 @@ class WindowConfig(Config):
     shape_voxel: tuple[_Edge, _Edge, _Edge]
     """Voxels of a window along (x, y, z); smaller volumes are padded to it with zeros on both sides."""
     overlap: float = Field(default=0.5, ge=0.0, lt=1.0)
-    """Share of a window that the next one covers again, on each axis."""
+    """Share of a window that the next one covers too, on each axis."""
     blend: Blend = "gaussian"
     """Weight of a window's voxels: falling from the center to the edges, or the same everywhere."""
     sigma_scale: float = Field(default=0.125, gt=0.0)
     """Standard deviation of the Gaussian as a share of the window's edge (nnU-Net's and MONAI's 1/8)."""
     batch_size: int = Field(default=1, ge=1, le=4096)
-    """Windows in one forward pass, of one volume or several."""
+    """Windows in one forward pass, from one volume or several."""
     mirror_axes: tuple[Annotated[int, Field(ge=0, le=2)], ...] = ()
     """Axes (0 for x) that predictions are averaged over: n axes cost 2**n forward passes."""
     swap_pairs: tuple[tuple[str, str], ...] = ()
-    """Names of classes whose channels trade places in windows mirrored along x, as `data.augment.swap_pairs`."""
+    """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
 
 
 def predict_volume(
@@ -73,7 +74,7 @@ def predict_volumes(
     device: torch.device,
     swapped_classes: Sequence[int] = (),
 ) -> Iterator[torch.Tensor]:
-    """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` gives.
+    """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` yields.
 
     Yields:
         (k, x, y, z) float32 that sum to 1 over k.
@@ -97,25 +98,26 @@ def stitch_volumes(
 ) -> Iterator[Stitched]:
     """The blended logits of each volume, in order; windows of neighboring small volumes share forward passes.
 
-    The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken as they are
-    needed, so they may be loaded lazily. Nothing waits for the device. Of a volume of many windows, the device holds
-    the image and the sum of its logits, 4 * (c + k) bytes a voxel; where that is too much, main memory holds the sum.
+    The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
+    are needed, so they may be loaded lazily. Nothing waits for the device. For a volume of many windows, the device
+    holds the image and the sum of its logits, 4 * (c + k) bytes per voxel; if that is too much, main memory holds the
+    sum.
 
     Args:
         forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
             with at most `batch_size` windows each time.
-        images: (c, x, y, z) each, floating point, on any device; left as they are.
+        images: (c, x, y, z) each, floating point, on any device; they are not changed.
         config: how volumes are covered.
-        device: where the network is, and the results will be if there is room.
+        device: where the network is, and where the results will be if there is room.
         swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
             (`core.laterality.swapped_classes` of the configuration's `swap_pairs`); empty for none.
         warn: called once, if the device has too little memory.
 
     Yields:
-        One for each image. Logits of mirrored windows are averaged before the softmax too, as in nnU-Net v2.
+        One for each image. Logits of mirrored windows are also averaged before the softmax, as in nnU-Net v2.
 
     Raises:
-        InputError: an image has other than four axes, or the network's answer has another shape than its windows.
+        InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
     """
     pending: deque[Stitched] = deque()
     passes = _Passes(forward, config, device, swapped_classes, warn)
@@ -131,7 +133,7 @@ _Window = tuple[Stitched, Region]
 
 
 class _Passes:
-    """Runs the network, in smaller passes and with sums in main memory where the device is full."""
+    """Runs the network, in smaller passes and with sums in main memory if the device is full."""
 
     def __init__(
         self,
@@ -145,11 +147,10 @@ class _Passes:
         self._config = config
         self._device = device
         self._swapped = torch.tensor(swapped_classes, device=device) if len(swapped_classes) > 0 else None
-        self._warn = warn
-        self._has_warned = False
+        self._warn = WarnOnce(warn)
 
     def run(self, batch: Sequence[_Window], pending: Iterable[Stitched]) -> None:
-        """One forward pass (times mirrorings); each answer goes to the volume its window is from."""
+        """Runs one forward pass (times mirrorings) and adds each output to the volume its window is from."""
         batch = [window for window in batch if not window[0].has_failed]
         if not batch:
             return
@@ -161,7 +162,7 @@ class _Passes:
             stitched.add(answer, box)
 
     def _answers(self, batch: Sequence[_Window]) -> torch.Tensor | None:
-        """Logits (b, k, x, y, z) float32; None where memory is full."""
+        """Logits (b, k, x, y, z) float32; None if memory is full."""
         try:
             with torch.no_grad():
                 windows = torch.stack([stitched.window(box) for stitched, box in batch])
@@ -192,13 +193,12 @@ class _Passes:
             )
 
     def tell(self) -> None:
-        """Warns, once, that the device is full."""
-        if not self._has_warned:
-            self._warn(
-                f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
-                "classes; they are kept in main memory, which takes longer"
-            )
-        self._has_warned = True
+        """Warns once that the device is full."""
+        self._warn(
+            "full",
+            f"infer: the memory of the device ({self._device}) is too small for a scan and the scores of its "
+            "classes; they are kept in main memory, which takes longer",
+        )
 
 
 def _windows(
@@ -217,12 +217,12 @@ def _windows(
                 yield stitched, box
         if len(stitched.boxes) > _MOST_PASSES_SHARED * config.batch_size:
             yield None
-        # The next volume is loaded now, and this frame must not be what keeps this one.
+        # The next volume is loaded now, and this frame must not keep this one alive.
         del image, stitched
 
 
 def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:
-    """Up to `num` windows; none only where there are no more."""
+    """Up to `num` windows; none only if there are no more."""
     batch: list[_Window] = []
     for window in windows:
         if window is not None:
@@ -241,11 +241,11 @@ def _mirrored(
     mirrorings = [m for n in range(1, len(axes) + 1) for m in itertools.combinations(axes, n)]
     if not mirrorings:
         return logits
-    # A copy: the answer may lie in a buffer that the next forward pass writes to.
+    # A copy: the output may be in a buffer that the next forward pass overwrites.
     total = logits.clone()
     for mirrored in mirrorings:
         answer = _checked(forward(windows.flip(mirrored)), windows).flip(mirrored)
-        # What the network calls left in a mirror image is right.
+        # In a mirror image, what the network calls left is right.
         total += answer if swapped is None or _X not in mirrored else answer.index_select(1, swapped)
     return total.div_(len(mirrorings) + 1)
 
@@ -258,7 +258,7 @@ def _checked(logits: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
         or (shape[0], *shape[2:]) != (len(windows), *spatial_shape(windows))
     ):
         raise InputError(
-            f"infer.window: the network answered {shape} to windows of {tuple(windows.shape)}; it must return logits "
+            f"infer.window: the network returned {shape} for windows of {tuple(windows.shape)}; it must return logits "
             "(b, k, x, y, z) of the same size, so pass a function that picks them, or choose another window.shape_voxel"
         )
     return logits.float()

@@ -1,1 +1,1 @@
-"""Other toolkits' names and formats over the engine of this one."""
+"""Other toolkits' names and formats on top of this package's engine."""

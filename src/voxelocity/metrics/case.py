@@ -18,13 +18,13 @@ class ScoreSummary:
     """Means over cases.
 
     Attributes:
-        num_cases: that were scored.
-        mean_dice: mean of `dice` over the foreground classes that have one; None where none has.
-        dice: class name to mean Dice over the cases where the class is in truth or prediction; None where it is in
-            none. The order of the means is nnU-Net's: over cases first, then over classes.
-        hd95_mm: class name to the mean over the cases that have a distance; None where none has.
-        num_hd95: class name to the number of those cases. A class that was missed altogether has no distance, so a
-            small mean over few cases is no good sign.
+        num_cases: number of scored cases.
+        mean_dice: mean of `dice` over the foreground classes that have one; None if none has.
+        dice: class name to mean Dice over the cases in which the class is in truth or prediction; None if it is in no
+            case. The order of the means is nnU-Net's: over cases first, then over classes.
+        hd95_mm: class name to the mean over the cases that have a distance; None if none has.
+        num_hd95: class name to the number of those cases. A class that was missed completely has no distance, so a
+            small mean over few cases is not a good sign.
     """
 
     num_cases: int
@@ -50,8 +50,8 @@ def case_score(
         prediction_xyz: (x, y, z) class indices, uint8.
         truth_xyz: (x, y, z) class indices, uint8.
         class_names: by class index, background first; the background is not scored.
-        spacing_mm: of the grid both lie on.
-        surface: whether distances are wanted; without them the score of an organ is 15 to 30 times as quick.
+        spacing_mm: of the grid of both.
+        surface: whether to measure distances; without them scoring an organ is 15 to 30 times as fast.
 
     Raises:
         ScanError: the shapes differ, a class index has no name, or a spacing is not positive.
@@ -76,7 +76,7 @@ def case_score(
 
 
 def summarize(scores: Iterable[CaseScore]) -> ScoreSummary:
-    """Means per class and over the classes, of cases with the same classes.
+    """Means per class and over the classes, for cases with the same classes.
 
     Raises:
         DatasetError: there are no scores.

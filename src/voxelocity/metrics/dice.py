@@ -1,7 +1,7 @@
 """Dice from counts of (truth, prediction) pairs: accumulated on a device while training, or once for a whole case.
 
-Dice of a class is 2 * intersection / (voxels in truth + voxels in prediction), and None where the class is in neither,
-so that means leave it out, as nnU-Net's do.
+Dice of a class is 2 * intersection / (voxels in truth + voxels in prediction), and None if the class is in neither, so
+that means leave it out, as in nnU-Net.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from voxelocity.core.errors import ScanError
 
 IntArray = npt.NDArray[np.integer[Any]]
 PairCounts = npt.NDArray[np.int64]
-# Codes of four bytes a voxel are made for this many at once: 64 MiB.
+# Codes of four bytes per voxel are made for this many voxels at once: 64 MiB.
 _SLAB_VOXELS = 2**24
-# 224³ voxels of noise in 14 classes: 0.04 s; with codes of the whole volume 0.1 to 0.8 s, as its pages are new.
+# 224³ voxels of noise in 14 classes: 0.04 s; with codes of the whole volume 0.1 to 0.8 s, because their pages are new.
 _PART_VOXELS = 2**18
 
 
 class DiceCounts:
-    """Dice over everything that was added, pooled as if it were one volume. For Dice of a case use one object a case.
+    """Dice over everything that was added, pooled as one volume. For the Dice of a case, use one object per case.
 
-    The counts live on the device of the first tensor added. Not thread-safe.
+    The counts stay on the device of the first tensor added. Not thread-safe.
 
     Args:
-        num_classes: with the background.
+        num_classes: including the background.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -36,11 +36,11 @@ class DiceCounts:
         self._pairs: torch.Tensor | None = None
 
     def add(self, prediction: torch.Tensor, truth: torch.Tensor) -> None:
-        """Counts the voxels of two tensors of one shape and device. On an accelerator nothing is waited for.
+        """Counts the voxels of two tensors of one shape and device. Never waits for an accelerator.
 
         Args:
             prediction: any shape, integer class indices.
-            truth: the same. Indices outside 0 to num_classes - 1 are not looked for, since that would have to wait.
+            truth: the same. Does not check for indices outside 0 to num_classes - 1, because it would have to wait.
 
         Raises:
             ValueError: the shapes differ.
@@ -61,7 +61,7 @@ class DiceCounts:
             self._pairs += _histogram(codes, num_pairs)
 
     def dice(self) -> tuple[float | None, ...]:
-        """Dice per class index, background first; None for a class that was in neither. Waits for the device."""
+        """Dice per class index, background first; None for a class in neither tensor. Waits for the device."""
         k = self._num_classes
         if self._pairs is None:
             return (None,) * k
@@ -72,9 +72,9 @@ def _histogram(codes: torch.Tensor, num_codes: int) -> torch.Tensor:
     """How often each code from 0 occurs; (n,) int32 to (num_codes,) integer. Never waits for a device."""
     if codes.device.type == "cpu":
         return torch.bincount(codes, minlength=num_codes)
-    # torch.bincount reads the largest code to size its result, for which CUDA has to be waited for. scatter_add_ sends
-    # almost all of its atomics to one address, that of background in both; histc counts in each block's own memory,
-    # and exactly, as the codes are integers and each has a bin of its own.
+    # torch.bincount reads the largest code to size its result, which waits for CUDA. scatter_add_ sends almost all of
+    # its atomics to one address, the count of background in both; histc counts in each block's own memory, and exactly,
+    # because the codes are integers and each has its own bin.
     return torch.histc(codes, bins=num_codes, min=0, max=num_codes)
 
 
@@ -84,7 +84,7 @@ def count_pairs(prediction: IntArray, truth: IntArray, *, num_classes: int) -> P
     Args:
         prediction: any shape, class indices.
         truth: the same.
-        num_classes: with the background.
+        num_classes: including the background.
 
     Raises:
         ScanError: the shapes differ, or an index is not below `num_classes`.
@@ -104,7 +104,7 @@ def count_pairs(prediction: IntArray, truth: IntArray, *, num_classes: int) -> P
                 f"metrics.dice: the {name} holds class index {high if high >= num_classes else low}, but there are "
                 f"{num_classes} classes; pass class indices, not file values"
             )
-    # In one order of memory, and in parts whose codes of eight bytes stay in the cache.
+    # Both in the same memory order, and in parts whose codes of eight bytes stay in the CPU's cache.
     rows, columns = truth.reshape(-1), prediction.reshape(-1)
     for start in range(0, truth.size, _PART_VOXELS):
         part = slice(start, start + _PART_VOXELS)
@@ -113,6 +113,6 @@ def count_pairs(prediction: IntArray, truth: IntArray, *, num_classes: int) -> P
 
 
 def dice_of_pairs(pairs: PairCounts) -> tuple[float | None, ...]:
-    """Dice per class index from counts by (truth, prediction), (k, k); None for a class that is in neither."""
+    """Dice per class index from counts by (truth, prediction), (k, k); None for a class in neither."""
     intersection, voxels = np.diagonal(pairs), pairs.sum(axis=0) + pairs.sum(axis=1)
     return tuple(2.0 * int(i) / int(n) if n else None for i, n in zip(intersection, voxels, strict=True))

@@ -1,7 +1,7 @@
 """Distances between the surfaces of two segmentations, in millimeters.
 
-A surface is the voxels of a class with a neighbor (of six) outside it; beyond the volume counts as outside. The same
-definition as in MONAI, to whose numbers these are tested. SciPy is imported only to measure one: that takes 0.4 s.
+A surface is the voxels of a class with a neighbor (of six) outside it; beyond the volume counts as outside. This is
+MONAI's definition, and tests compare the results with MONAI's. SciPy is imported only to measure: that takes 0.4 s.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SurfaceDistance:
 
     Attributes:
         hd95_mm: the 95th percentile Hausdorff distance.
-        is_estimated: one of the surfaces is far larger than the other, and only a part of its voxels was measured.
+        is_estimated: one surface is far larger than the other, and only part of its voxels was measured.
     """
 
     hd95_mm: float
@@ -40,17 +40,17 @@ class SurfaceDistance:
 def surface_distances(
     prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
 ) -> tuple[SurfaceDistance | None, ...]:
-    """The 95th percentile Hausdorff distance of each foreground class; None where it is empty in truth or prediction.
+    """The 95th percentile Hausdorff distance of each foreground class; None if it is empty in truth or prediction.
 
-    It is the greater of the 95th percentiles of the two directed distances, from each surface to the other. Costs
-    about 2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. Of a surface of more than 20,000
-    voxels and four times the other's, such as the noise of a network that has learned nothing, every n-th voxel is
-    measured, which bounds the cost.
+    It is the larger of the 95th percentiles of the two directed distances, from each surface to the other. Takes about
+    2 ms for a hippocampus, 0.1 s for a spleen and 0.7 s for a liver at 1 mm. To bound the cost, only every n-th voxel
+    is measured of a surface with more than 20,000 voxels and four times as many as the other, such as the noise of an
+    untrained network.
 
     Args:
         prediction_xyz: (x, y, z) class indices.
         truth_xyz: (x, y, z) class indices.
-        num_classes: with the background; the result has one entry less.
+        num_classes: including the background; the result has one entry less.
         spacing_mm: of both.
 
     Raises:
@@ -77,13 +77,13 @@ def surface_distances(
 def hd95_per_class_mm(
     prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
 ) -> tuple[float | None, ...]:
-    """The distances of `surface_distances` alone."""
+    """Only the distances of `surface_distances`."""
     found = surface_distances(prediction_xyz, truth_xyz, num_classes=num_classes, spacing_mm=spacing_mm)
     return tuple(None if distance is None else distance.hd95_mm for distance in found)
 
 
 def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
-    """The smallest box around each foreground class, None where it has no voxel."""
+    """The smallest box around each foreground class; None if it has no voxel."""
     from scipy import ndimage
 
     boxes: list[Box | None] = ndimage.find_objects(indices, max_label=num_classes - 1) if num_classes > 1 else []
@@ -91,7 +91,7 @@ def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
 
 
 def _surface_mm(indices: IntArray, index: int, box: Box, spacing_mm: Spacing) -> Points:
-    """Places of the surface voxels, (n, 3). The box may be cropped to, since all beyond it is outside the class."""
+    """Positions of the surface voxels, (n, 3). Looks only inside the box, because the class has no voxel beyond it."""
     inside = indices[box] == index
     surface = np.argwhere(inside & ~_eroded(inside))
     start = np.array([axis.start for axis in box])
@@ -113,8 +113,8 @@ def _eroded(inside: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 def _distance(first: Points, second: Points) -> SurfaceDistance:
     from scipy.spatial import KDTree
 
-    # A tree over the surface alone; distance transforms of the box took 4 to 20 times as long (spleen, far tumours).
-    # Points of a grid are spread evenly, so the plain tree answers as fast as the balanced one and is built sooner.
+    # A tree over only the surface; distance transforms of the box took 4 to 20 times as long (spleen, distant tumors).
+    # Points of a grid are spread evenly, so the plain tree is as fast to query as the balanced one and faster to build.
     trees: list[Any] = [KDTree(points, balanced_tree=False, compact_nodes=False) for points in (first, second)]
     some_first, some_second = _thinned(first, len(second)), _thinned(second, len(first))
     there, _ = trees[1].query(some_first)
@@ -126,6 +126,6 @@ def _distance(first: Points, second: Points) -> SurfaceDistance:
 
 
 def _thinned(points: Points, num_others: int) -> Points:
-    """Every n-th point where there are far too many, evenly over the volume."""
+    """Every n-th point if there are far too many, evenly over the volume."""
     most = max(_MANY_POINTS, _LARGER * num_others)
     return points[:: -(-len(points) // most)]

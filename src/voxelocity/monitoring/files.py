@@ -1,7 +1,7 @@
-"""The folder of a monitor: `samples.csv`, a row a sample as it comes, and `monitor.json`, what it is and how it ended.
+"""The folder of a monitor: `samples.csv`, one row per sample, and `monitor.json`, what was watched and how it ended.
 
-A row is written whole and at once, so whatever kills the monitor, at most the last row is torn. A disk that fills costs
-rows, never the watching: what fails is told once and tried again with the next sample.
+Each row is written in one piece and at once, so whatever kills the monitor, at most the last row is torn. A full disk
+loses rows but never stops the watching: a failure is reported once, and the next sample tries again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.errors import InputError, OutputError
+from voxelocity.core.warn_once import WarnOnce
 from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.marks import read_phases
 from voxelocity.monitoring.record import MonitorRecord
@@ -29,25 +30,24 @@ from voxelocity.observe.visible_gpus import GpuName
 SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
 PAGE, PICTURE = "monitor.html", "monitor.png"
 _FORMAT = 1
-# Errors of a place that has no room; such a folder is watched from memory, any other failure is the person's to mend.
+# Errors of a full disk: samples then stay in memory. The user must fix any other failure.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MonitorFiles:
-    """Writes the folder while a program runs. One thread at a time, and `describe` may come from another.
+    """Writes the folder while a program runs. Use it from one thread at a time; another may call `describe`.
 
     Args:
         folder: is made if it is missing.
         tell: is called with the first failure to write, in words.
 
     Raises:
-        OutputError: the folder holds a monitor's record already, or cannot be written; a full disk is only told.
+        OutputError: the folder holds a monitor's record already, or cannot be written; a full disk is only reported.
     """
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         self.folder = folder
-        self._tell = tell
-        self._has_told = False
+        self._warn = WarnOnce(tell)
         self._descriptor = -1
         self._num_cores: int | None = None
         self._made = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -69,11 +69,11 @@ class MonitorFiles:
             self._failed(str(error.strerror))
 
     def add(self, sample: Sample, gpus: Sequence[GpuName]) -> None:
-        """Writes a sample's row, before the first one the names of the columns.
+        """Writes a sample's row, and before the first one the names of the columns.
 
         Args:
             sample: the next one.
-            gpus: those that have columns; the same each time.
+            gpus: the GPUs that have columns; the same each time.
         """
         if self._descriptor < 0:
             return
@@ -85,7 +85,7 @@ class MonitorFiles:
         self._append(row(sample, devices, num_cores=self._num_cores))
 
     def describe(self, record: MonitorRecord, *, begin_s: float, gpus: Sequence[GpuName], is_over: bool) -> None:
-        """Writes `monitor.json`, all but the samples and phases of a record."""
+        """Writes `monitor.json`: all of a record except its samples and phases."""
         description = {
             "format": _FORMAT,
             "is_over": is_over,
@@ -106,13 +106,13 @@ class MonitorFiles:
             self._failed(str(reason or error))
 
     def close(self) -> None:
-        """Gives the file back. A second call does nothing."""
+        """Closes the file. A second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def remove(self) -> None:
-        """Takes back the file, and the folder with its parents as far as they are empty and were made for it."""
+        """Removes the file, and the folder and those of its parents that were made for it and are empty."""
         self.close()
         (self.folder / SAMPLES).unlink(missing_ok=True)
         for folder in self._made:
@@ -126,7 +126,7 @@ class MonitorFiles:
         try:
             size_bytes = os.fstat(self._descriptor).st_size
             if os.write(self._descriptor, line) < len(line):
-                # A full disk takes part of a row; leaving it would glue the next one to it.
+                # A full disk takes part of a row; the next row would be appended to the rest.
                 os.ftruncate(self._descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -135,18 +135,17 @@ class MonitorFiles:
         return True
 
     def _failed(self, reason: str) -> None:
-        if not self._has_told:
-            self._has_told = True
-            self._tell(
-                f"files: {self.folder} cannot be written ({reason}); samples are kept in memory, and rows are written "
-                "again once there is room"
-            )
+        self._warn(
+            "not writable",
+            f"files: {self.folder} cannot be written ({reason}); samples are kept in memory, and rows are written "
+            "again once there is room",
+        )
 
 
 def read_monitor(folder: str | Path) -> MonitorRecord:
-    """What a monitor wrote to its folder; also of one that was killed, or that still runs.
+    """What a monitor wrote to its folder, even if it was killed or still runs.
 
-    Rows that are torn are left out. Long records are thinned as they are while watching.
+    Torn rows are left out. Long records are thinned as while watching.
 
     Raises:
         InputError: the folder holds no record.
@@ -199,7 +198,7 @@ def _read_description(path: Path) -> Mapping[str, Any]:
 
 
 def _read_samples(path: Path, gpus: Sequence[GpuName]) -> Iterator[Sample | None]:
-    """Each row's sample, None for one that is torn."""
+    """Each row's sample, None for a torn row."""
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(_whole_lines(file))
         header = next(rows, None)

@@ -6,7 +6,7 @@ from importlib import resources
 
 
 def dashboard() -> str:
-    """The dashboard as JSON, to be imported into Grafana; it asks which Prometheus to read."""
+    """The dashboard as JSON, for import into Grafana, which asks for the Prometheus data source."""
     return resources.files("voxelocity.monitoring").joinpath("grafana.json").read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""The newest sample in a few lines for a terminal. Knows no terminal: it makes texts of a given width."""
+"""The newest sample in a few lines for a terminal. Makes texts of a given width and does not use the terminal."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def live_lines(
     """Lines with terminal codes, at most `max_lines` of `width` columns: head, CPU, memory, disk, each GPU.
 
     Args:
-        sample: the newest; None while there is none.
+        sample: the newest; None if there is none yet.
         title: names what runs.
-        width: columns of the terminal; what does not fit is cut.
-        max_lines: GPUs beyond it are counted in its last line.
-        has_color: whether bars carry color.
-        is_ascii: whether the terminal takes nothing but ASCII.
+        width: columns of the terminal; longer lines are cut.
+        max_lines: the last line counts the GPUs that do not fit.
+        has_color: whether bars are colored.
+        is_ascii: whether the terminal supports only ASCII.
     """
     rows = [_head(sample, title, is_ascii)]
     if sample is not None:
@@ -56,7 +56,7 @@ def live_lines(
 
 
 def num_lines(num_gpus: int) -> int:
-    """Lines that a sample with so many GPUs takes."""
+    """Lines that a sample with this many GPUs takes."""
     return 4 + num_gpus
 
 
@@ -112,7 +112,7 @@ def _gpu(gpu: GpuSample, is_ascii: bool) -> Text:
 
 
 def _row(name: str, share: float | None, is_ascii: bool) -> Text:
-    """The name and a bar; blanks where the share is not known, so that figures stand below one another."""
+    """The name and a bar; blanks if the share is not known, so that figures stay aligned."""
     text = Text(name.ljust(_NAME_COLUMNS - 1) + " ")
     if share is None:
         return text.append(" " * (_BAR_COLUMNS + 2))

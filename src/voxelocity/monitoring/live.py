@@ -1,8 +1,8 @@
-"""The last lines of a terminal kept for the newest sample while a command writes to the lines above.
+"""Keeps the last lines of a terminal for the newest sample while a command writes to the lines above.
 
-The terminal is told to scroll only the lines above ours (its scroll region, as apt does for its progress bar), and each
-redraw is one write that puts the cursor back. So the command's output goes on as it was, and no pseudo-terminal stands
-between it and the command. What this cannot do: a full-screen program takes the whole terminal and is drawn upon.
+The terminal scrolls only the lines above ours (its scroll region, as apt does for its progress bar), and each redraw is
+one write that puts the cursor back. So the command's output does not change, and there is no pseudo-terminal between
+the terminal and the command. The limit: the lines overwrite a full-screen program, which takes the whole terminal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _SAVE, _RESTORE, _PLAIN = "\x1b7", "\x1b8", "\x1b[0m"
 
 
 class LiveView:
-    """The lines, from making one to `close`.
+    """The live lines, from construction to `close`.
 
     Args:
         stream: a terminal.
-        environ: where `NO_COLOR` and `COLUMNS` are looked up.
-        size: gives columns and rows of the terminal.
+        environ: variables that may hold `NO_COLOR` and `COLUMNS`.
+        size: returns columns and rows of the terminal.
         write: writes to it, unbuffered.
     """
 
@@ -71,14 +71,14 @@ class LiveView:
         self._write(f"{opening}{_SAVE}{drawn}{_RESTORE}")
 
     def close(self) -> None:
-        """Gives the lines back to the terminal, empty. A second call does nothing."""
+        """Returns the lines to the terminal, empty. A second call does nothing."""
         if self._rows:
             self._write(self._release())
 
     def _reserve(self, rows: int, wanted: int) -> str:
         released = self._release() if self._rows else ""
         self._rows, self._num_lines = rows, wanted
-        # What stands in our lines scrolls up; then the cursor is where it was, as seen from the text above it.
+        # Text in our lines scrolls up; then the cursor is where it was, relative to the text above it.
         return f"{released}{chr(10) * wanted}\x1b[{wanted}A{_SAVE}\x1b[1;{rows - wanted}r{_RESTORE}"
 
     def _release(self) -> str:
@@ -96,19 +96,19 @@ class LiveView:
     def _write_through(self, text: str) -> None:
         content = text.encode(self._stream.encoding or "ascii", errors="replace")
         try:
-            # One write, so that nothing of the command's comes between.
+            # One write, so that no output of the command comes between.
             os.write(self._stream.fileno(), content)
         except OSError:
-            # The terminal is gone, or does not take it now; the next line may pass.
+            # The terminal is gone, or does not accept it now; the next line may succeed.
             return
 
 
 def open_live_view(
     stream: TextIO, tell: Callable[[str], None], *, environ: Mapping[str, str] = os.environ
 ) -> LiveView | None:
-    """A view on the stream; None, after saying why, where it cannot be one."""
+    """A view on the stream; None, after saying why, if the stream cannot have one."""
     if not stream.isatty():
-        tell("--live shows nothing: stderr is no terminal")
+        tell("--live shows nothing: stderr is not a terminal")
         return None
     if environ.get("TERM", "dumb") == "dumb":
         tell("--live shows nothing: this terminal (TERM=dumb) cannot move its cursor")

@@ -1,4 +1,4 @@
-"""Phases that the watched program marked: read from the files of its spans, put on the time axis of the samples."""
+"""Phases that the watched program marked: read from its span files and placed on the time axis of the samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MAX_PHASES = 10_000
 
 
 def read_phases(folder: Path, begin_s: float) -> tuple[list[PhaseMark], str]:
-    """The phases by their beginning, at most the `MAX_PHASES` longest; and a word where some were left out.
+    """The phases by their beginning, at most the `MAX_PHASES` longest; and a note if some were left out.
 
-    Lines that are torn or strange are passed over: a program may be killed while it writes one.
+    Torn or strange lines are skipped: a program may be killed while it writes one.
 
     Args:
-        folder: with the files of spans; none is no error.
-        begin_s: what the machine's clock (`time.perf_counter`) showed when sampling began.
+        folder: with the span files; a folder without any is not an error.
+        begin_s: the machine's clock (`time.perf_counter`) when sampling began.
     """
     num_seen = 0
     longest: list[tuple[float, int, PhaseMark]] = []

@@ -1,4 +1,4 @@
-"""Watches the machine while a program runs: samples to memory and to a folder, phases where the program marks them."""
+"""Watches the machine while a program runs: samples to memory and to a folder, and phases if the program marks them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from voxelocity.observe.spans.phases import FOLDER_VARIABLE
 
 
 class Monitor:
-    """Samples host and GPUs in a thread, from `start` to `stop`; usable as a context.
+    """Samples host and GPUs in a thread, from `start` to `stop`; usable as a context manager.
 
-    By default the program is this process with its children::
+    By default the watched program is this process with its children::
 
         with voxelocity.Monitor("watched"):
             train()
@@ -31,14 +31,14 @@ class Monitor:
     A sample costs about 1 ms of CPU; docs/monitor.md has the figures.
 
     Args:
-        folder: gets `samples.csv` while it runs and `monitor.json`; without one all stays in memory.
-        period_s: between two samples, 0.1 to 60.
+        folder: gets `samples.csv` while it runs and `monitor.json`; without one all data stays in memory.
+        period_s: seconds between two samples, 0.1 to 60.
         command: what is watched, for the record; empty for this process.
         on_sample: is called with each sample, in the sampling thread.
-        tell: is called with what goes wrong on the way, each thing once; prints to stderr by default.
+        tell: is called once with each thing that goes wrong; prints to stderr by default.
 
     Attributes:
-        other_cpu_s: CPU seconds beside sampling that are to be counted as the monitor's own.
+        other_cpu_s: CPU seconds other than sampling that count as the monitor's own.
 
     Raises:
         ConfigError: `period_s` is out of range.
@@ -70,7 +70,7 @@ class Monitor:
         self._seconds = 0.0
 
     def prepare(self) -> Self:
-        """Makes the folder. `start` does so too; this is for whoever must know beforehand that it can be written.
+        """Makes the folder. `start` does so too; call this to know beforehand that the folder can be written.
 
         Raises:
             OutputError: the folder holds a record already, or cannot be written.
@@ -84,14 +84,14 @@ class Monitor:
         """Begins to sample.
 
         Args:
-            pid: of the watched program; this process if not given, whose phases are then noted too.
+            pid: of the watched program; this process if not given, and then its phases are recorded too.
 
         Raises:
-            InputError: it was started before; make another one.
+            InputError: it was started before; make a new one.
             OutputError: the folder holds a record already, or cannot be written.
         """
         if self._is_running or self._is_over:
-            raise InputError("monitoring: this Monitor was started before; make a new one for another stretch")
+            raise InputError("monitoring: this Monitor was started before; make a new one for another recording")
         self.prepare()
         self._is_running = True
         if pid is None and self.folder is not None:
@@ -104,14 +104,14 @@ class Monitor:
         return self
 
     def take(self) -> Sample | None:
-        """One more sample, now, besides those that come by themselves; None where the last is too near."""
+        """One more sample, now, besides the regular ones; None if the last one is too recent."""
         return None if self._sampler is None else self._sampler.take()
 
     def stop(self, status: int | None = None) -> MonitorRecord:
-        """Ends sampling and gives the record. A second call only gives it again.
+        """Ends sampling and returns the record. A second call only returns it again.
 
         Args:
-            status: that the program ended with, negative for a signal.
+            status: exit status of the program, negative for a signal.
         """
         if self._is_running and self._sampler is not None:
             self._sampler.take()
@@ -127,7 +127,7 @@ class Monitor:
         return self.record
 
     def discard(self) -> None:
-        """Ends without a record where nothing was watched, and leaves nothing in the folder; else only ends."""
+        """Ends. If nothing was watched, leaves no record and nothing in the folder."""
         if self._is_running:
             self.stop()
         elif self._files is not None and not self._is_over:
@@ -135,7 +135,7 @@ class Monitor:
 
     @property
     def record(self) -> MonitorRecord:
-        """What has been seen up to now."""
+        """What has been seen so far."""
         sampler = self._sampler
         if sampler is None:
             return MonitorRecord(command=self._command, seconds=0.0, period_s=self.period_s)
@@ -159,10 +159,10 @@ class Monitor:
         return None if self._sampler is None else self._sampler.last
 
     def plot(self, path: str | Path | None = None) -> Path:
-        """The path of a picture (PNG) of what has been seen up to now.
+        """The path of a picture (PNG) of what has been seen so far.
 
         Args:
-            path: where it goes; `monitor.png` in the folder, or in the current one where there is none.
+            path: of the picture; by default `monitor.png` in the folder, or in the current folder if there is none.
 
         Raises:
             InputError: nothing has been watched yet.
@@ -177,11 +177,11 @@ class Monitor:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was told on the way."""
+        """What was reported so far."""
         return tuple(self._notes)
 
     def note(self, text: str) -> None:
-        """Tells something once and keeps it with what is missing."""
+        """Reports a text once and keeps it with what is missing."""
         if text not in self._notes:
             self._notes.append(text)
             self._tell(text)

@@ -1,4 +1,4 @@
-"""What a monitor saw, as it lies in its folder."""
+"""What a monitor saw, as its folder holds it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class MonitorRecord:
     """Samples of a machine while a program ran.
 
     Attributes:
-        command: of the program; empty where it was started from Python.
-        status: its exit status, negative for a signal; None while it runs or where there is no command.
-        seconds: watched.
-        period_s: asked for.
+        command: of the program; empty if the monitor was started from Python.
+        status: its exit status, negative for a signal; None while it runs or if there is no command.
+        seconds: time watched.
+        period_s: requested seconds between samples.
         own_cpu_s: CPU seconds that the monitor itself took.
-        missing: what could not be asked, and why, in words.
+        missing: what could not be measured, and why, in words.
     """
 
     command: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Samples as rows of a table and back: one column a figure, with its unit in its name. Opens no files."""
+"""Samples as rows of a table and back: one column per figure, with its unit in its name. Opens no files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.observe.samples import GpuSample, HostSample, Sample
 from voxelocity.observe.visible_gpus import GpuName
 
 _HOST_FIELDS = [field.name for field in fields(HostSample) if field.name != "core_shares"]
-# What names a GPU stands in monitor.json, once.
+# monitor.json holds the names of each GPU, once.
 _GPU_FIELDS = [field.name for field in fields(GpuSample) if field.name not in ("index", "slice", "name", "uuid")]
 _CORE = re.compile(r"core(\d+)_busy_share$")
 _GPU = re.compile(r"gpu(\d+)(?:_slice(\d+))?_(\w+)$")
@@ -21,7 +21,7 @@ Device = tuple[int, int | None]
 
 
 def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
-    """Names of the columns that such a sample needs: time, host, cores, then each device."""
+    """Names of the columns that a sample like this needs: time, host, cores, then each device."""
     return [
         "time_s",
         "period_s",
@@ -32,7 +32,7 @@ def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
 
 
 def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[str]:
-    """The cells of a sample under `columns`; empty where a figure is not known or a device is gone."""
+    """The cells of a sample under `columns`; empty if a figure is not known or a device is gone."""
     gpus = {(gpu.index, gpu.slice): gpu for gpu in sample.gpus}
     cores = [_cell(share) for share in sample.host.core_shares[:num_cores]]
     cells = [f"{sample.time_s:.3f}", f"{sample.period_s:.3f}"]
@@ -45,14 +45,14 @@ def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[st
 
 
 def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[[Sequence[str]], Sample]:
-    """A function from the cells of a row to its sample. Columns that it does not know are passed over.
+    """A function from the cells of a row to its sample. It skips columns that it does not know.
 
     Args:
         header: names of the columns.
-        gpus: what the devices are called.
+        gpus: names of the devices.
 
     Raises:
-        ValueError: by the function: a row has another number of cells, or one that is no number.
+        ValueError: raised by the function: a row has another number of cells, or one that is not a number.
     """
     names = {(gpu.index, gpu.slice): gpu for gpu in gpus}
     hosts = [(name, at) for at, name in enumerate(header) if name in _HOST_FIELDS]
@@ -77,7 +77,7 @@ def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[
             gpus=tuple(
                 _gpu(device, names.get(device), {name: _value(name, cells[at]) for name, at in places})
                 for device, places in devices.items()
-                # A device that was lost has no cells any more.
+                # A lost device has only empty cells.
                 if any(cells[at] for _, at in places)
             ),
         )

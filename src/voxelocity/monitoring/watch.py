@@ -1,4 +1,4 @@
-"""A command under a monitor, from its start to the page. What fails here never changes the command's status."""
+"""Runs a command under a monitor, from its start to the page. Failures here never change the command's status."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TextIO
 
 from voxelocity.core.errors import OutputError
-from voxelocity.monitoring.closing import summary_lines
 from voxelocity.monitoring.live import open_live_view
 from voxelocity.monitoring.monitor import Monitor
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.monitoring.terminal_summary import summary_lines
 from voxelocity.observe.command import shell_status, watch_command
 from voxelocity.observe.samples import Sample
 from voxelocity.observe.spans.phases import FOLDER_VARIABLE
@@ -34,18 +34,18 @@ def watch(
     openmetrics: Path | None = None,
     stream: TextIO | None = None,
 ) -> int:
-    """The command's exit status as a shell tells it; its record lies in the folder.
+    """The command's exit status as a shell reports it; the folder holds its record.
 
-    Nothing is written to stdout, which is the command's own.
+    Nothing is written to stdout, which belongs to the command.
 
     Args:
         command: its name or path, and its arguments.
         folder: of the record; by default one below `monitor` in the current folder, named by date and time.
-        period_s: between two samples.
-        is_live: whether the last lines of the terminal show the newest sample, while `stream` is a terminal.
+        period_s: seconds between two samples.
+        is_live: whether the last lines of the terminal show the newest sample, if `stream` is a terminal.
         has_page: whether a page and a picture are made at the end.
         openmetrics: file that always holds the newest sample.
-        stream: where we speak; stderr if not given.
+        stream: where messages go; stderr if not given.
 
     Raises:
         CommandError: the command cannot be started; nothing is left in the folder.
@@ -61,7 +61,7 @@ def watch(
         tell=speak,
         on_sample=None if openmetrics is None else lambda sample: _write_openmetrics(sample, openmetrics, monitor),
     )
-    # A folder that cannot be written is told before the command has begun.
+    # Reports a folder that cannot be written before the command starts.
     monitor.prepare()
     view = open_live_view(stream or sys.stderr, speak) if is_live else None
 
@@ -98,15 +98,15 @@ def watch(
 
 
 def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -> Path | None:
-    """The page, None where it could not be made."""
+    """The page, None if it could not be made."""
     from voxelocity.monitoring.drawn.folder import draw_record
 
     try:
         return draw_record(record, folder)
     except Exception as error:
-        # Whatever it is: the record is whole, and the command's own status counts.
+        # Whatever failed, the record is complete, and the command's own status counts.
         kind = "" if isinstance(error, (OutputError, OSError)) else f"{type(error).__name__}: "
-        speak(f"the page could not be made ({kind}{error}); the record is whole")
+        speak(f"the page could not be made ({kind}{error}); the record is complete")
         return None
 
 
@@ -120,7 +120,7 @@ def _write_openmetrics(sample: Sample, path: Path, monitor: Monitor) -> None:
 
 
 def _new_folder(parent: Path) -> Path:
-    """A folder that is not there yet, named by date and time."""
+    """A folder that does not exist yet, named by date and time."""
     name = datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     names = [name, *(f"{name}_{number}" for number in range(2, 1000))]
     return next(parent / name for name in names if not (parent / name).exists())
@@ -135,7 +135,7 @@ def _speaker(stream: TextIO) -> Callable[[str], None]:
         try:
             print(line, file=stream, flush=True)
         except (OSError, ValueError):
-            # Nobody listens any more; the command's status still counts.
+            # The reader of the stream is gone; the command's status still counts.
             return
 
     return speak

@@ -27,7 +27,7 @@ def system_clock() -> float:
 
 
 class FakeClock:
-    """A clock that moves only when told to, for tests.
+    """A clock for tests that moves only when `advance` is called.
 
     Args:
         start_s: what it shows first.
@@ -40,7 +40,7 @@ class FakeClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock on.
+        """Moves the clock forward.
 
         Raises:
             ValueError: `seconds` is negative.
@@ -71,7 +71,7 @@ class Stopwatch:
 def process_age_s() -> float:
     """Seconds since this process was started, interpreter start-up and imports included; exact to 0.01 s on Linux."""
     try:
-        # The name in the second field may hold blanks and brackets; field 22 counts ticks from boot to start.
+        # The name in the second field may hold spaces and parentheses; field 22 counts ticks from boot to start.
         after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started_s = int(after_name[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)

@@ -1,9 +1,9 @@
 """Runs a command as a child in this terminal, as if it had been started without us.
 
 It has our standard streams, our other open descriptors and our process group. Ctrl-C, Ctrl-\\ and the closing of a
-terminal reach it from the terminal, once; here they are waited out, so that the command ends in its own way. A signal
-that is sent to us alone is passed on: SIGTERM, SIGUSR1 and SIGUSR2 (schedulers send these before a time limit). SIGINT,
-SIGQUIT and SIGHUP are not, as nothing tells whether the command has had them already.
+terminal reach it from the terminal, once; we wait, so that the command ends in its own way. A signal sent only to us is
+passed on: SIGTERM, SIGUSR1 and SIGUSR2 (schedulers send these before a time limit). SIGINT, SIGQUIT and SIGHUP are not
+passed on, because we cannot know whether the command has already received them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from voxelocity.observe.clock import Clock, system_clock
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 _WAITED_OUT = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-# Between two looks where the kernel cannot tell of a child's end (before Linux 5.3).
+# Between two checks if the kernel cannot report a child's end (before Linux 5.3).
 _LOOK_EVERY_S = 0.05
 
 
@@ -38,20 +38,20 @@ def run_command(
     tick: Callable[[], None] | None = None,
     tick_s: float = 1.0,
 ) -> int:
-    """The command's exit status as a shell tells it: its own, or 128 + n where signal n ended it.
+    """The command's exit status as a shell reports it: its own, or 128 + n if signal n ended it.
 
-    See `watch_command` for all else.
+    See `watch_command` for everything else.
     """
     return shell_status(watch_command(command, environment=environment, on_start=on_start, tick=tick, tick_s=tick_s))
 
 
 def shell_status(status: int) -> int:
-    """A status as `watch_command` gives it, as a shell tells it: -n becomes 128 + n."""
+    """A status from `watch_command`, as a shell reports it: -n becomes 128 + n."""
     return 128 - status if status < 0 else status
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, "SIGTERM"; "signal 99" where the system knows none of that number."""
+    """The name of a signal, "SIGTERM"; "signal 99" if the system knows no such number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -59,7 +59,7 @@ def signal_name(number: int) -> str:
 
 
 def signal_number(status: int) -> int:
-    """Of the signal that ended a program, from its status as a parent or a shell tells it; 0 where none did."""
+    """The signal that ended a program, from its status as a parent or a shell reports it; 0 if none did."""
     if status < 0:
         return -status
     return status - 128 if status - 128 in signal.valid_signals() else 0
@@ -77,7 +77,7 @@ def watch_command(
 ) -> int:
     """The exit status of the command, -n where signal n ended it.
 
-    Signals are handled in the main thread alone; called in another, this only starts the command and waits. An
+    Signals are handled only in the main thread; called in another, this only starts the command and waits. An
     exception in one of the functions is raised once the command has ended.
 
     Args:
@@ -130,7 +130,7 @@ def _start_error(name: str, error: OSError) -> CommandError:
     if error.errno == errno.EACCES:
         return CommandError(f"{where}: not executable; chmod +x it, or name its interpreter", status=_NOT_EXECUTABLE)
     if error.errno == errno.ENOEXEC:
-        what = "is no program of this machine and has no '#!' line; name its interpreter, such as 'sh', before it"
+        what = "is not a program for this machine and has no '#!' line; name its interpreter, such as 'sh', before it"
         return CommandError(f"{where}: {what}", status=_NOT_EXECUTABLE)
     what = f"cannot be started ({error.strerror}); try it without watching it"
     return CommandError(f"{where}: {what}", status=_NOT_EXECUTABLE)
@@ -148,7 +148,7 @@ def _wait(pid: int, tick: Callable[[], None] | None, tick_s: float, clock: Clock
 
 @contextmanager
 def _end_of(pid: int) -> Iterator[Callable[[float | None], bool]]:
-    """A function that waits for the end of a child for some seconds (None: for ever) and says whether it came."""
+    """A function that waits for the end of a child for some seconds (None: forever) and says whether it came."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -168,7 +168,7 @@ def _looks_ended(pid: int, seconds: float | None) -> bool:
 
 
 class _Passing:
-    """Passes signals on to the child, those that came before it was there as well."""
+    """Passes signals on to the child, including those that came before it started."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None
@@ -188,7 +188,7 @@ class _Passing:
             self._send(number)
 
     def _send(self, number: int) -> None:
-        # Not by Popen's own way, which would reap a child that has ended, and with it its figures.
+        # Not with Popen's own method, which would reap a child that has ended, and with it its figures.
         if self._child is not None and self._child.returncode is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(self._child.pid, number)
@@ -196,15 +196,15 @@ class _Passing:
 
 @contextmanager
 def _signals() -> Iterator[_Passing]:
-    """Handlers for the time of the command. A handled signal is the default again in the child, an ignored one not."""
+    """Handlers while the command runs. The child gets the default for handled signals; ignored ones stay ignored."""
     passing = _Passing()
     if threading.current_thread() is not threading.main_thread():
         yield passing
         return
-    # What was ignored stays so, as with nohup, or for a job in the background of a script.
+    # What was ignored stays ignored, as with nohup, or for a job in the background of a script.
     numbers = [n for n in (*_WAITED_OUT, *_PASSED_ON) if signal.getsignal(n) not in (signal.SIG_IGN, None)]
     before: dict[int, Any] = {number: signal.signal(number, passing.handle) for number in numbers}
-    # Where whoever started us ignores the ends of children, the kernel would forget the status.
+    # If the program that started us ignores the ends of children, the kernel would forget the status.
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:

@@ -1,4 +1,4 @@
-"""On what a run or a benchmark happened: versions and machine, as plain data to be stored with its results."""
+"""What a run or a benchmark ran on: versions and machine, as plain data to be stored with its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("torch", "monai", "numpy")
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine. Names no host, person or folder; imports no package and starts no accelerator.
+    """Versions and machine. Names no host, user or folder; imports no package and starts no accelerator.
 
     Returns:
         python, torch, monai, numpy, voxelocity: versions; None for what is not installed.
@@ -63,7 +63,7 @@ def _version_of_checkout(checkout: Path) -> str | None:
 
 def _gpu_name(driver_folder: Path) -> str | None:
     # Asking torch starts its CUDA runtime, which must not happen in a process that may still fork; the driver's files
-    # are asked unless torch has started it anyway.
+    # are read unless torch has already started it.
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return str(torch.cuda.get_device_name(0))

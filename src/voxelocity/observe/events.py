@@ -1,8 +1,8 @@
-"""Facts of a run as they happen: one JSON object a line in a file that is only ever added to.
+"""Facts of a run as they happen: one JSON object per line in a file that is only appended to.
 
 Each event is one `write` of one whole line, so whatever kills the process, at most the last line is torn. A written
 event is in the hands of the operating system: it survives the death of the process at once, and a power cut after
-`close`, which waits for the disk. Nothing is kept back in this process.
+`close`, which waits for the disk. Nothing is buffered in this process.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from voxelocity.core.whole_file import check_is_file
 from voxelocity.observe.clock import Clock, system_clock
 
 _NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
-# Thirty thousand years; NaN is no time either.
+# Thirty thousand years; NaN is not a time either.
 _NO_TIME_S = 1e12
 
 
 def events_path(folder: Path | str, *, rank: int = 0) -> Path:
     """The file of a rank's events in a run's folder: `events.jsonl` of rank 0, `events-rank<r>.jsonl` of others.
 
-    One file a rank, as appending from several machines to one file of a shared disk mixes lines.
+    One file per rank, because appending from several machines to one file of a shared disk mixes lines.
     """
     assert rank >= 0, f"rank {rank}"
     return Path(folder) / ("events.jsonl" if rank == 0 else f"events-rank{rank}.jsonl")
@@ -57,10 +57,10 @@ class EventLog:
 
     @classmethod
     def resume(cls, path: Path | str, *, begin_s: float | None = None, clock: Clock = system_clock) -> Self:
-        """Goes on with an earlier session's file; a missing or empty one is begun.
+        """Continues an earlier session's file; starts a missing or empty one.
 
-        What follows the last whole event (a torn line) is cut off. Time goes on from that event, as if this session had
-        begun at that moment; time between the sessions does not count.
+        What follows the last whole event (a torn line) is cut off. Time continues from that event, as if this session
+        had begun at that moment; time between the sessions does not count.
 
         Raises:
             OutputError: the file cannot be written.
@@ -100,7 +100,7 @@ class EventLog:
 
         Raises:
             OutputError: the line cannot be written (disk full, say); the file holds no part of it.
-            TypeError: a field is no plain data, a tensor for example, or is called "event" or "time_s".
+            TypeError: a field is not plain data, a tensor for example, or is called "event" or "time_s".
         """
         if fields.keys() & {"event", "time_s"}:
             raise TypeError(f"observe.events: event '{event}': the fields event and time_s are set by the log itself")
@@ -157,7 +157,7 @@ def read_events(path: Path | str) -> list[dict[str, Any]]:
     """All events of a file, oldest first. A torn last line is left out; the file may still be written to.
 
     Raises:
-        InputError: the file cannot be read, or a line before the last is no event.
+        InputError: the file cannot be read, or a line before the last is not an event.
     """
     try:
         lines = check_is_file(Path(path)).read_bytes().splitlines()
@@ -170,7 +170,7 @@ def read_events(path: Path | str) -> list[dict[str, Any]]:
             events.append(event)
         elif number < len(lines):
             raise InputError(
-                f"observe.events: {path}, line {number} is no event ({line[:40]!r}); "
+                f"observe.events: {path}, line {number} is not an event ({line[:40]!r}); "
                 "the file was changed by something else; delete that line"
             )
     return events
@@ -180,7 +180,7 @@ def read_events_of_ranks(folder: Path | str) -> dict[int, list[dict[str, Any]]]:
     """The events of every rank that wrote any into this folder, by rank, lowest first. Each rank has its own clock.
 
     Raises:
-        InputError: the folder or a file in it cannot be read, or a line before the last is no event.
+        InputError: the folder or a file in it cannot be read, or a line before the last is not an event.
     """
     try:
         found = {path: match for path in Path(folder).iterdir() if (match := _NAME.fullmatch(path.name))}

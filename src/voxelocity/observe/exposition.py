@@ -2,8 +2,8 @@
 
 OpenMetrics wants `# UNIT` lines, whose unit ends the name, and `# EOF`, and gives counters, infos and states forms of
 their own; the older text of Prometheus, which node_exporter's textfile collector reads, knows neither those types nor
-times of single values, and takes `# UNIT` and `# EOF` for remarks. Gauges without times are the same in both, so there
-is nothing but gauges here.
+times of single values, and takes `# UNIT` and `# EOF` for comments. Gauges without times are the same in both, so there
+are only gauges here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Gauge:
     """A quantity that goes up and down.
 
     Attributes:
-        name: in small letters, ending in its unit.
+        name: in lower case, ending in its unit.
         help: what it is, in one line.
         unit: in base units (bytes, seconds, ratio, watts); "" for a bare number.
     """
@@ -57,7 +57,7 @@ def exposition(gauges: Iterable[tuple[Gauge, Sequence[Labeled]]]) -> str:
 
 
 def write_exposition(path: str | Path, text: str) -> Path:
-    """The path, which now holds the text. It is written beside its place, under a name no collector reads, and moved.
+    """The path, which now holds the text. It is written next to it, under a name no collector reads, and moved.
 
     Raises:
         OutputError: the folder is not there, or the file cannot be written.

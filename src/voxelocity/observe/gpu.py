@@ -1,8 +1,8 @@
-"""What every GPU of this machine is doing, as NVML tells it. With no driver, no GPU or half an answer it still samples.
+"""What every GPU of this machine is doing, as NVML reports it. It still samples without a driver, a GPU or all answers.
 
-Costs of a real driver decide how often a question is asked: PCIe throughput makes the caller wait about 20 ms a
-direction, so each GPU is asked once in `pcie_period_s` and the figure kept in between; processes every 2 s, the power
-limit every 30 s, everything else at each sample.
+The cost on a real driver decides how often a question is asked: PCIe throughput makes the caller wait about 20 ms per
+direction, so each GPU is asked once per `pcie_period_s` and the figure is kept in between; processes every 2 s, the
+power limit every 30 s, everything else at each sample.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NO_GPU = "GPUs: none can be sampled ({}); install NVIDIA's driver if this machi
 class GpuSampler:
     """Samples each GPU, or each slice of a GPU in slices (MIG), that the program may see.
 
-    Power, temperature, clocks, PCIe and throttling of a slice are those of its whole device. One thread at a time;
-    `close` gives the library back. Making one never fails.
+    Power, temperature, clocks, PCIe and throttling of a slice are those of its whole device. Use it from one thread at
+    a time; `close` releases the library. Making one never fails.
 
     Args:
         environ: where `CUDA_VISIBLE_DEVICES` is looked up; empty for every GPU.
@@ -108,7 +108,7 @@ class GpuSampler:
         return tuple(samples)
 
     def close(self) -> None:
-        """Gives the library back; nothing is sampled from then on."""
+        """Releases the library; nothing is sampled afterwards."""
         self._devices = []
         if self._nvml is not None:
             self._nvml.close()
@@ -123,7 +123,7 @@ class GpuSampler:
         self.close()
 
     def _find(self, nvml: Nvml, *, namespace: str, pcie_period_s: float, clock: Clock) -> list[_Device]:
-        """Every device and slice there is; one that cannot be opened is told."""
+        """Every device and slice; one that cannot be opened is noted."""
         devices = []
         for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
             try:
@@ -146,7 +146,7 @@ class GpuSampler:
 
 
 class _HeldAnswers:
-    """Answers that are kept for a while, as asking is dear."""
+    """Answers that are kept for a while, because asking is expensive."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -236,10 +236,10 @@ class _Device:
 
 
 class _ProcessMemory:
-    """Whose memory it is. In a container the driver may number processes as the host does, which tells nothing here.
+    """Whose memory it is. In a container the driver may number processes as the host does, which is of no use here.
 
     Attributes:
-        are_strangers: whether processes were seen and none can be told to be the program's.
+        are_strangers: whether processes were seen but none can be identified as the program's.
     """
 
     def __init__(self, nvml: Nvml, own: Subject, held: _HeldAnswers, *, in_first_namespace: bool) -> None:
@@ -250,7 +250,7 @@ class _ProcessMemory:
         self.are_strangers = False
 
     def figures(self, pids: Collection[int]) -> tuple[int | None, int | None]:
-        """Bytes of the program, and the number of other processes; None where that cannot be told."""
+        """Bytes of the program, and the number of other processes; None if unknown."""
         processes = self._held.get("processes", _PROCESSES_EVERY_S, self._ask)
         if processes is None:
             return None, None

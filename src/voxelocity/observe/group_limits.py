@@ -28,7 +28,7 @@ class GroupLimits:
     """The groups with a quota or a limit, found once; their counters are read at each call. Not thread-safe.
 
     Args:
-        total_bytes: main memory of the machine; a larger limit is none.
+        total_bytes: main memory of the machine; a larger limit does not count.
         root: of the file system with `proc` and `sys`, for tests.
     """
 
@@ -54,7 +54,7 @@ class GroupLimits:
         return max(shares)
 
     def memory(self) -> GroupMemory | None:
-        """Of the group that has least left; None without a limit."""
+        """Memory of the group that has the least left; None without a limit."""
         found = [figures for memory in self._memories if (figures := memory.figures()) is not None]
         return min(found, key=lambda figures: figures.available_bytes, default=None)
 

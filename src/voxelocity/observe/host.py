@@ -51,8 +51,8 @@ def cpu_budget(
 def local_ranks(*, environ: Mapping[str, str] = os.environ) -> int:
     """Training processes on this node that share one affinity, one control group and one SLURM task; 1 if unknown.
 
-    torchrun tells it as `LOCAL_WORLD_SIZE`. Ranks that `srun` started are SLURM tasks of their own, each with its own
-    cores and its own `SLURM_CPUS_PER_TASK`, so that they do not count here.
+    torchrun sets it as `LOCAL_WORLD_SIZE`. Ranks that `srun` started are separate SLURM tasks, each with its own cores
+    and its own `SLURM_CPUS_PER_TASK`, so they do not count here.
     """
     return _count(environ, "LOCAL_WORLD_SIZE") or 1
 
@@ -87,7 +87,7 @@ def total_memory_bytes(*, root: Path = _ROOT) -> int:
 
 
 def free_disk_bytes(folder: Path | str) -> int:
-    """Bytes that can still be written below `folder`, which need not exist yet. Quotas of a person are not seen."""
+    """Bytes that can still be written below `folder`, which need not exist yet. Ignores user quotas."""
     place = Path(folder).absolute()
     while not place.exists():
         place = place.parent
@@ -95,7 +95,7 @@ def free_disk_bytes(folder: Path | str) -> int:
 
 
 def file_system_of(folder: Path | str, *, mounts: Path = _MOUNTS) -> str:
-    """The kind of file system below which `folder` lies or would lie, as Linux names it; "" where that is not known."""
+    """The kind of file system below which `folder` lies or would lie, as Linux names it; "" if that is not known."""
     lines = [line.split() for line in file_text(mounts).splitlines()]
     resolved = Path(folder).absolute().resolve()
     kinds = {Path(point): kind for _, point, kind, *_ in lines}
@@ -151,6 +151,6 @@ def _droppable_bytes(stat: Path) -> int:
 
 
 def _number(*files: Path) -> int | None:
-    """The number in the first of the files that exists; None where it holds "max" or none exists."""
+    """The number in the first of the files that exists; None if it holds "max" or none exists."""
     text = next((text for file in files if (text := file_text(file))), "")
     return int(text) if text.lstrip("-").isdigit() else None

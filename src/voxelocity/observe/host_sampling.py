@@ -21,12 +21,12 @@ _SECTOR_BYTES = 512
 
 
 class HostSampler:
-    """Samples the host; rates are of the time since the sample before, None in the first one.
+    """Samples the host; rates cover the time since the previous sample and are None in the first one.
 
-    One thread at a time. `close` gives its open files back.
+    Use it from one thread at a time. `close` closes its open files.
 
     Args:
-        pid: of the watched program's first process; without it nothing is told of a program.
+        pid: of the watched program's first process; without it nothing is reported for a program.
         root: of the file system with `proc` and `sys`, for tests.
         clock: tells seconds.
     """
@@ -55,7 +55,7 @@ class HostSampler:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What cannot be told here, and why."""
+        """What cannot be sampled here, and why."""
         lines = []
         if self._before_s is not None and not self._cores:
             lines.append(f"CPU of each core: {self._stat.path} cannot be read")
@@ -106,7 +106,7 @@ class HostSampler:
         )
 
     def close(self) -> None:
-        """Gives open files back."""
+        """Closes the open files."""
         for file in self._files:
             file.close()
         self._groups.close()
@@ -129,7 +129,7 @@ class HostSampler:
         return shares, sum(shares)
 
     def _rates(self, program: ProgramFigures | None, period_s: float | None) -> dict[str, float]:
-        """Rates by name, of what could be asked now and before."""
+        """Rates by name, of what could be read both now and before."""
         now = {name: value * _PAGE_BYTES for name, value in self._vmstat.counters("pswp").items()}
         now |= _disk_bytes(self._diskstats.read(), self._disks)
         now |= _network_bytes(self._network.read(), self._interfaces)
@@ -154,7 +154,7 @@ class HostSampler:
 
 def _busy_share(before: tuple[int, int], now: tuple[int, int]) -> float:
     total = now[0] - before[0]
-    # The idle counters may run back a little, when the kernel settles them.
+    # The idle counters may go back a little when the kernel corrects them.
     return min(1.0, max(0.0, 1.0 - (now[1] - before[1]) / total)) if total > 0 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Files of the kernel's: read now and then, or opened once and read again and again. Knows nothing of what they say."""
+"""Files of the kernel: read now and then, or opened once and read again and again. Does not interpret them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class KernelFile:
         self._is_missing = False
 
     def read(self) -> str:
-        """All of it now; "" where it cannot be read, which is then not tried again."""
+        """All of it now; "" if it cannot be read, which is then not tried again."""
         if self._is_missing:
             return ""
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             parts, position = [], 0
-            # The kernel hands out a page or so at a time, whatever is asked for.
+            # The kernel hands out a page or so at a time, whatever the requested size.
             while part := os.pread(self._descriptor, _CHUNK_BYTES, position):
                 parts.append(part)
                 position += len(part)
@@ -38,7 +38,7 @@ class KernelFile:
         """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped.
 
         Args:
-            beginning: of the names that are wanted; parsing all of /proc/vmstat would cost as much as all the rest.
+            beginning: of the names that are wanted; parsing all of /proc/vmstat would cost as much as everything else.
         """
         pairs = {}
         for line in self.read().splitlines():
@@ -51,14 +51,14 @@ class KernelFile:
         return pairs
 
     def close(self) -> None:
-        """Gives the descriptor back; a later `read` opens the file again unless it was missing."""
+        """Closes the descriptor; a later `read` opens the file again unless it was missing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def file_text(path: Path) -> str:
-    """All of a file, without blanks around it; "" where it cannot be read."""
+    """All of a file, without surrounding whitespace; "" if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -66,7 +66,7 @@ def file_text(path: Path) -> str:
 
 
 def read_small(path: str) -> bytes:
-    """A file of one process, below 4 KiB; b"" where it or the process is gone, or may not be read."""
+    """A file of one process, below 4 KiB; b"" if it or the process is gone, or may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -30,7 +30,7 @@ class Timing:
 def measure(
     function: Callable[[], object], *, repeats: int = 5, warmup: int = 1, clock: Clock = system_clock
 ) -> Timing:
-    """How long `function` takes, called in a row in this thread.
+    """How long `function` takes, called repeatedly in this thread.
 
     Args:
         function: must return only when its work is done; with an accelerator, let it end by synchronizing.

@@ -1,4 +1,4 @@
-"""Folders of prepared cases in main memory: where they may lie, what they hold, and whether somebody uses them."""
+"""Folders of prepared cases in main memory: where they may lie, what they hold, and whether a process uses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USERS_NAME = ".users"
-"""In such a folder: the file of which each process that uses the folder holds a shared lock."""
+"""The file in such a folder on which each process that uses the folder holds a shared lock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,8 @@ class MemoryFolder:
     """A folder of this user in a file system in main memory.
 
     Attributes:
-        num_bytes: of memory that its files take.
-        is_used: whether a living process uses it; one that nobody uses was left behind by a process that was killed.
+        num_bytes: memory that its files take.
+        is_used: whether a living process uses it; an unused one was left behind by a process that was killed.
     """
 
     path: Path
@@ -39,7 +39,7 @@ def memory_folder_in(place: Path) -> Path:
 
 
 def memory_folders(places: Iterable[Path] | None = None) -> list[MemoryFolder]:
-    """The folders of this user that there are.
+    """The existing folders of this user.
 
     Args:
         places: where to look; by default `memory_places`.
@@ -69,7 +69,7 @@ def _is_used(folder: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return True  # without locks nobody can tell
+        return True  # without locks this is unknown
     finally:
         os.close(descriptor)
     return False

@@ -1,7 +1,7 @@
 """NVIDIA's management library, asked with care. The one module that knows `pynvml`; it is imported when first asked.
 
-A driver may refuse any question: the device has no such sensor, the person may not ask, the device fell off the bus. A
-refusal is data here. It is told once, and a question that will never be answered is not asked again.
+A driver may refuse any question: the device has no such sensor, the user may not ask, the device fell off the bus. A
+refusal is data here. It is reported once, and a question that will never be answered is not asked again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOST = {1, 15, 16, 28}
 
 
 class NvmlError(Exception):
-    """A question that NVML did not answer. Whoever asks makes it a gap in what is told; no person sees it raised.
+    """A question that NVML did not answer. Callers turn it into a gap in the samples; users never see it raised.
 
     Attributes:
         reason: in NVML's words.
@@ -34,7 +34,7 @@ class NvmlError(Exception):
 
 
 class Nvml:
-    """The library, initialized; `close` ends what was begun, once.
+    """The library, initialized; `close` shuts it down, once.
 
     Args:
         load: gives the module `pynvml` or what has its functions.
@@ -70,11 +70,11 @@ class Nvml:
             raise NvmlError(_words(error, code), is_final=code in _FINAL, is_lost=code in _LOST) from None
 
     def constant(self, name: str) -> Any:
-        """The constant of this name, None where this version of the package has none."""
+        """The constant of this name, None if this version of the package has none."""
         return getattr(self._library, name, None)
 
     def close(self) -> None:
-        """Gives the library back. A second call does nothing, nor does one after the driver went away."""
+        """Releases the library. A second call does nothing, nor does one after the driver is gone."""
         if self._is_open:
             self._is_open = False
             try:
@@ -84,7 +84,7 @@ class Nvml:
 
 
 class Subject:
-    """One device of the library's, with a memory of what it does not answer.
+    """One device, with a memory of what it does not answer.
 
     Args:
         tell: is called with (question, reason) when a question is refused for the first time.
@@ -98,7 +98,7 @@ class Subject:
         self._told: set[str] = set()
 
     def ask(self, question: str, *calls: tuple[Any, ...]) -> Any:
-        """The answer of the first call that gives one, None where none does.
+        """The answer of the first call that gives one, None if none does.
 
         Args:
             question: what is asked, in words.

@@ -12,7 +12,7 @@ _STATUS = Path("/proc/self/status")
 def peak_host_bytes(*, status: Path = _STATUS) -> int:
     """Main memory at its highest, files that were mapped and memory that is shared with others included.
 
-    Linux counts it anew for each program that is started; elsewhere, what `getrusage` tells, which may hold the peak of
+    Linux restarts the count for each program; elsewhere it is what `getrusage` reports, which may include the peak of
     the program that started this one.
     """
     try:
@@ -31,7 +31,7 @@ def peak_host_bytes(*, status: Path = _STATUS) -> int:
 def peak_device_bytes() -> int | None:
     """Memory of all CUDA devices that tensors of this process took at its highest, the sum of each device's peak.
 
-    None where torch has not used a CUDA device. Waits for nothing, imports nothing.
+    None if torch has not used a CUDA device. Waits for nothing, imports nothing.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""What Linux says of the processor: its name, and whether bfloat16 is worth computing in."""
+"""What Linux reports about the processor: its name, and whether bfloat16 is worth computing in."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cpu_has_fast_bfloat16(cpuinfo: Path = _CPUINFO) -> bool:
 
 
 def cpu_field(text: str, name: str) -> str:
-    """A field of the first core in the text of /proc/cpuinfo; "" where there is none."""
+    """A field of the first core in the text of /proc/cpuinfo; "" if there is none."""
     for line in text.splitlines():
         field, separator, value = line.partition(":")
         if separator and field.strip() == name:

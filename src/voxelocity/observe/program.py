@@ -1,8 +1,8 @@
 """A program and all processes it starts: CPU time, memory, reads, threads. Processes come and go while it is watched.
 
 CPU time of a process that ended is not lost: the kernel adds it to its parent's when the parent waits for it. So growth
-is counted in two places, in the processes that live and in what they inherit, and what had been seen of a process
-before it ended is taken off what its parent inherits. No rate is ever negative.
+is counted in two places, in the living processes and in what they inherit, and what was counted of a process before it
+ended is subtracted from what its parent inherits. No rate is ever negative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from voxelocity.observe.kernel_files import read_small
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Any thread may start a process, but looking at every thread each time costs more than all the rest.
+# Any thread may start a process, but looking at every thread each time costs more than everything else.
 _THREADS_EVERY_S = 2.0
 # Reading how much of its memory a process shares takes the kernel about 10 ms a GiB, so it is done for this share of
 # the time at most.
@@ -27,10 +27,10 @@ _SHARED_MEMORY_COST = 0.001
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramFigures:
-    """A program at one moment; the first three since the figures before, 0 in the first ones.
+    """A program at one moment; the first three count since the previous figures and are 0 in the first ones.
 
     Attributes:
-        read_bytes: that had to come from a disk.
+        read_bytes: bytes that had to come from a disk.
         memory_bytes: resident; what its processes share counts once.
     """
 
@@ -74,7 +74,7 @@ _NOTHING = _Process(
 
 
 class ProgramSampler:
-    """Figures of the process `pid` and its descendants. One thread at a time.
+    """Figures of the process `pid` and its descendants. Use it from one thread at a time.
 
     Processes whose parent ended stay watched. CPU time comes in ticks of the kernel, usually of 10 ms.
 
@@ -85,7 +85,7 @@ class ProgramSampler:
         cpu_clock: tells seconds of this thread's CPU time.
 
     Attributes:
-        lists_children: whether the kernel lists the children of a process; without, the whole machine is searched,
+        lists_children: whether the kernel lists the children of a process; if not, the whole machine is searched
             every 2 s.
     """
 
@@ -106,7 +106,7 @@ class ProgramSampler:
 
     @property
     def pids(self) -> Collection[int]:
-        """Of the program when figures were last made."""
+        """The program's processes when figures were last made."""
         return self._known.keys()
 
     def figures(self) -> ProgramFigures:
@@ -142,7 +142,7 @@ class ProgramSampler:
         )
 
     def _read_all(self) -> dict[int, _Process]:
-        """Every process of the program that there is: found through its parents, or known already."""
+        """Every living process of the program: found through its parents, or known already."""
         now_s = self._clock()
         look_everywhere = now_s >= self._threads_due_s
         if look_everywhere:
@@ -187,7 +187,7 @@ class ProgramSampler:
 
     def _read(self, pid: int) -> _Process | None:
         stat = read_small(f"{self._proc}/{pid}/stat")
-        # The name in the second field may hold blanks and brackets.
+        # The name in the second field may hold spaces and parentheses.
         fields = stat.rpartition(b")")[2].split()
         if len(fields) < 22:
             return None
@@ -212,7 +212,7 @@ class ProgramSampler:
         """Resident memory of all processes, what they share counted once.
 
         The kernel is asked for all of them together, as often as the cost allows. In between, growth is added; and
-        while the processes are others than those asked, a forked one counts for what it adds to its parent's memory.
+        while the processes differ from those asked, a forked one counts for what it adds to its parent's memory.
         """
         alive = {pid: process for pid, process in self._known.items() if not process.is_zombie}
         if len(alive) > 1 and self._clock() >= self._memory_due_s:
@@ -224,7 +224,7 @@ class ProgramSampler:
         return sum(max(0, process.resident_bytes - shared[pid]) for pid, process in alive.items())
 
     def _ask_shared_bytes(self, pid: int, process: _Process) -> int:
-        """Of its resident memory, what is to be counted with other processes."""
+        """The part of its resident memory that counts for other processes."""
         _, _, after = read_small(f"{self._proc}/{pid}/smaps_rollup").partition(b"\nPss:")
         number = after.split(maxsplit=1)[0] if after else b""
         # Pss counts a page that n processes share as the n-th part of one.

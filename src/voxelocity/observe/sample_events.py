@@ -44,7 +44,7 @@ class SampleEvents:
 
 
 def sample_of(event: Mapping[str, Any]) -> Sample:
-    """The sample in an event `sample`; what a newer version has written beside it is passed over."""
+    """The sample in an event `sample`; ignores fields that a newer version added."""
     return Sample(
         time_s=float(event["time_s"]),
         period_s=float(event["period_s"]),

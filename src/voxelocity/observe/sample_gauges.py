@@ -28,9 +28,9 @@ _BYTES_A_SECOND = "bytes_per_second"
 _HOST = (
     _asked("cpu_throttled", "ratio", "throttled_share", "Share of time in which the quota held the CPUs back."),
     _asked("memory_used", "bytes", "memory_used_bytes", "Memory in use, without pages of files."),
-    _asked("memory_available", "bytes", "memory_available_bytes", "Memory that a program could still have."),
+    _asked("memory_available", "bytes", "memory_available_bytes", "Memory that a program can still take."),
     _asked("memory_page_cache", "bytes", "page_cache_bytes", "Pages of files that can be dropped."),
-    _asked("memory_shm_used", "bytes", "shm_used_bytes", "In use of /dev/shm."),
+    _asked("memory_shm_used", "bytes", "shm_used_bytes", "Memory in use in /dev/shm."),
     _asked("swap_used", "bytes", "swap_used_bytes", "Swap in use."),
     _asked("swap_in", _BYTES_A_SECOND, "swap_in_bytes_per_s", "Read back from swap."),
     _asked("swap_out", _BYTES_A_SECOND, "swap_out_bytes_per_s", "Written to swap."),
@@ -51,7 +51,7 @@ _GPU = (
     _asked("gpu_memory_busy", "ratio", "memory_busy_share", "Share of time in which the memory was read or written."),
     _asked("gpu_memory_used", "bytes", "memory_used_bytes", "Memory of the device in use."),
     _asked("gpu_memory_size", "bytes", "memory_total_bytes", "Memory of the device."),
-    _asked("gpu_program_memory", "bytes", "program_memory_bytes", "Memory of the device that the program has."),
+    _asked("gpu_program_memory", "bytes", "program_memory_bytes", "Device memory that the program uses."),
     _asked("gpu_other_programs", "processes", "num_other_processes", "Processes on it that are not the program's."),
     _asked("gpu_power", "watts", "power_w", "Power drawn."),
     _asked("gpu_power_limit", "watts", "power_limit_w", "Power that it may draw."),
@@ -70,7 +70,7 @@ def sample_gauges() -> tuple[Gauge, ...]:
 
 
 def sample_values(sample: Sample, labels: Mapping[str, str]) -> list[tuple[Gauge, list[Labeled]]]:
-    """Each gauge with its values; what could not be asked is None.
+    """Each gauge with its values; what could not be read is None.
 
     Args:
         sample: of the machine.

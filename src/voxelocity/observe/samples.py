@@ -1,4 +1,4 @@
-"""What a machine was doing at one moment, as plain records. None stands for what could not be asked."""
+"""What a machine was doing at one moment, as plain records. None stands for what could not be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class GpuSample:
-    """One GPU, or one slice of it (MIG), at one moment; rates are of the period before.
+    """One GPU, or one slice of it (MIG), at one moment; rates cover the period before.
 
     Attributes:
         index: of the device; `slice` is the number of its slice, None for the whole.
@@ -40,7 +40,7 @@ class GpuSample:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSample:
-    """The host at one moment; rates are of the period before.
+    """The host at one moment; rates cover the period before.
 
     Attributes:
         core_shares: busy share of each core of the machine, 0 to 1.
@@ -81,7 +81,7 @@ class Sample:
 
     Attributes:
         time_s: since sampling began.
-        period_s: since the sample before.
+        period_s: since the previous sample.
     """
 
     time_s: float

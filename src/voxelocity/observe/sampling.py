@@ -1,4 +1,4 @@
-"""Samples of host and GPUs at an even pace, in a thread of their own or when asked."""
+"""Samples of host and GPUs at an even pace, in their own thread or on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from voxelocity.observe.thinning import ThinnedSamples
 from voxelocity.observe.visible_gpus import GpuName
 
 _LEAST_PERIOD_S, _GREATEST_PERIOD_S = 0.1, 60.0
-# Over a shorter stretch a rate made of 10 ms ticks means nothing.
+# Over a shorter time a rate made of 10 ms ticks means nothing.
 _LEAST_STRETCH_S = 0.02
 # A driver that hangs must not keep the program from ending.
 _PATIENCE_S = 5.0
@@ -27,13 +27,13 @@ _PATIENCE_S = 5.0
 class Sampler:
     """Samples from `start` to `stop`, every `period_s`; usable as a context.
 
-    Ticks lie on a grid: one that comes late does not delay the next, and those that were missed are left out, which
-    `Sample.period_s` shows. In memory `ThinnedSamples` keeps a bounded number. `take` may be called at any time between
-    and from any thread.
+    Ticks lie on a grid: a late one does not delay the next, and missed ones are left out, which `Sample.period_s`
+    shows. In memory `ThinnedSamples` keeps a bounded number. You can call `take` at any time in between, from any
+    thread.
 
     Args:
         pid: of the watched program's first process.
-        period_s: between two samples, 0.1 to 60.
+        period_s: seconds between two samples, 0.1 to 60.
         on_sample: is called with each sample, in the sampling thread.
         max_samples: kept in memory.
         clock: tells seconds.
@@ -80,7 +80,7 @@ class Sampler:
 
     @property
     def samples(self) -> Sequence[Sample]:
-        """What is kept, oldest first."""
+        """The kept samples, oldest first."""
         return self._thinned.samples()
 
     @property
@@ -90,14 +90,14 @@ class Sampler:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What could not be asked so far, and why."""
+        """What could not be sampled so far, and why."""
         if self._host is not None and self._gpu is not None:
             self._missing = (*self._host.missing, *self._gpu.missing)
         return (*self._missing, self._failure) if self._failure else self._missing
 
     @property
     def gpus(self) -> Sequence[GpuName]:
-        """What is sampled of GPUs; known from `start` on."""
+        """The sampled GPUs; known once `start` was called."""
         return () if self._gpu is None else self._gpu.gpus
 
     @property
@@ -156,7 +156,7 @@ class Sampler:
                 self.take()
                 due_s = next_tick_s(due_s, self._clock(), self.period_s)
         except Exception as error:
-            # What fails here must never reach the watched program; it is told with what is missing.
+            # A failure here must never reach the watched program; `missing` reports it.
             self._failure = f"samples after {self.elapsed_s:.1f} s: {type(error).__name__}: {error}"
 
     def _take(self) -> Sample | None:

@@ -1,4 +1,4 @@
-"""Samples of days in bounded memory: when there are many, neighbors become one."""
+"""Days of samples in bounded memory: when there are many, neighbors become one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 
-# What memory and counts came to at most is what one looks for; all else is a rate or a level, and averaged over time.
+# Of memory and counts the maximum matters; everything else is a rate or a level, and averaged over time.
 _HIGHEST = {
     "memory_used_bytes",
     "memory_total_bytes",
@@ -32,10 +32,10 @@ _GPU_NAMES = [
 
 
 class ThinnedSamples:
-    """Keeps at most `max_samples` samples, evenly over all the time there was.
+    """Keeps at most `max_samples` samples, evenly over the whole time.
 
-    When they are `max_samples`, each two neighbors are merged into one and every later sample covers twice as many
-    periods, and so on: after n days all samples are equally long, and the highest memory ever seen is still there.
+    At `max_samples`, every two neighbors are merged into one and every later sample covers twice as many periods, and
+    so on: after n days all samples are equally long, and the highest memory ever seen is still there.
     Not thread-safe.
 
     Args:
@@ -62,7 +62,7 @@ class ThinnedSamples:
             self._span *= 2
 
     def samples(self) -> list[Sample]:
-        """All of the time up to the last sample, oldest first."""
+        """Samples of the whole time up to the last one, oldest first."""
         return [*self._kept, merge_samples(self._pending)] if self._pending else list(self._kept)
 
 

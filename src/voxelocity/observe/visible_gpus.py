@@ -18,15 +18,15 @@ class GpuName:
 
 
 def visible_gpus(variable: str | None, gpus: Sequence[GpuName]) -> list[GpuName]:
-    """Those of the GPUs that CUDA shows a program with this `CUDA_VISIBLE_DEVICES`, in the order of `gpus`.
+    """The GPUs that CUDA shows a program with this `CUDA_VISIBLE_DEVICES`, in the order of `gpus`.
 
-    Indices are taken to count as NVML counts, by bus: CUDA counts so with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, and on
+    Indices are assumed to follow NVML's order, by bus: CUDA uses it with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, and on
     machines whose GPUs are alike. An index of a GPU in slices, and its UUID, stand for all of its slices. As in CUDA,
     what follows the first entry that names nothing is not seen.
 
     Args:
-        variable: comma-separated indices, beginnings of `GPU-...` or of `MIG-...`; None where it is not set.
-        gpus: all there are; of a GPU in slices the slices alone.
+        variable: comma-separated indices, beginnings of `GPU-...` or of `MIG-...`; None if it is not set.
+        gpus: all of them; of a GPU in slices only the slices.
     """
     if variable is None:
         return list(gpus)

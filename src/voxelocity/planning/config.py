@@ -15,33 +15,33 @@ Measure = Literal["once", "again", "never"]
 
 
 class PlannerConfig(Config):
-    """How the plan itself is made. Changes nothing in a run whose plan is made."""
+    """How the plan itself is made. Changes nothing in a run that already has a plan."""
 
     measure: Measure = "once"
-    """Whether choices that hang on the machine are measured by a few steps of the planned network: "once" for each
-    network, machine and version of torch, and kept in the cache folder; "again" whatever is kept; "never" leaves all of
-    them to the rules."""
+    """Whether choices that depend on the machine are measured with a few steps of the planned network: "once" for each
+    network, machine and version of torch, and kept in the cache folder; "again" even if a measurement is kept; "never"
+    leaves all of them to the rules."""
 
 
 class TrainConfig(Config):
-    """How long to train, and when to look, save and stop."""
+    """How long to train, and when to validate, save and stop."""
 
     steps: int = Field(ge=0, le=10_000_000)
     """Optimizer steps of the whole run; 0 lets the time budget decide."""
     time_budget_s: float = Field(ge=0.0)
     """Seconds from the start of the program to its end, validation and report included; 0 sets no limit."""
     validation_share: float = Field(default=0.04, ge=0.0, le=0.5)
-    """Share of the training time that validations on the way may take; 0 validates at the end alone."""
+    """Share of the training time that intermediate validations may take; 0 validates only at the end."""
     validate_every_steps: int = Field(default=0, ge=0)
-    """Steps between two validations on the way; 0 follows `validation_share`."""
+    """Steps between two intermediate validations; 0 follows `validation_share`."""
     validation_cases: int = Field(default=16, ge=0)
-    """Cases that a validation on the way looks at, evenly chosen; 0 takes all. The final one always takes all."""
+    """Cases that an intermediate validation uses, evenly chosen; 0 takes all. The final one always takes all."""
     target_dice: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Stop when a validation on the way reaches this mean foreground Dice; 0 sets no target."""
+    """Stop when an intermediate validation reaches this mean foreground Dice; 0 sets no target."""
     checkpoint_every_s: float = Field(default=60.0, gt=0.0)
     """Seconds of training between two checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Checkpoints kept; an older one is there should the newest be damaged."""
+    """Checkpoints kept; an older one serves if the newest is damaged."""
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
@@ -72,7 +72,7 @@ class Plan(Config):
     schedule: ScheduleConfig = ScheduleConfig()
     """The learning rate over the run."""
     train: TrainConfig
-    """How long, and when to look and save."""
+    """How long to train, and when to validate, save and stop."""
     window: WindowConfig
     """How volumes are covered with windows in the final validation and in prediction."""
 

@@ -1,4 +1,4 @@
-"""What a rule may look at, and how choices of earlier rules and of the person reach the later ones."""
+"""What a rule may look at, and how choices of earlier rules and of the user reach later rules."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
 from voxelocity.planning.fingerprint import Fingerprint
 from voxelocity.planning.machine import Machine
-from voxelocity.planning.step_trial import StepTimer
+from voxelocity.planning.step_benchmark import StepTimer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What the person asked for beside single keys.
+    """What the user asked for, besides single keys.
 
     Attributes:
-        num_training: cases to learn from.
-        num_validation: cases to validate on.
+        num_training: number of training cases.
+        num_validation: number of validation cases.
         time_budget_s: seconds for the whole run; 0 for no limit.
         seed: of the run.
-        cache_folder: where a disk cache would lie.
-        spent_s: seconds the program has run already.
+        cache_folder: where a disk cache would be.
+        spent_s: seconds the program has already run.
     """
 
     num_training: int
@@ -39,13 +39,13 @@ class Facts:
     """Statistics, machine and request, with the values settled so far.
 
     Attributes:
-        overrides: dotted keys a person has set; they win over every rule, and later rules see them.
+        overrides: dotted keys the user has set; they win over every rule, and later rules see them.
         kept: dotted keys that an unfinished run took from its machine, by measuring or from the memory that was free;
             they win over rules.
-        time_steps: says how long a step takes; None where rules choose without measuring.
-        room_bytes: memory of the device that training may take, by a trial that ran out of it; 0 where none did.
-        planned_bytes: memory of the device that training is expected to take; 0 before the rule, and on a CPU.
-        ran_out_of_memory: whether a trial of the planned step did.
+        time_steps: measures how long a step takes; None where rules choose without measuring.
+        room_bytes: device memory that training may take, known from a trial that ran out of it; 0 if none did.
+        planned_bytes: device memory that training is expected to take; 0 before its rule has run, and on a CPU.
+        ran_out_of_memory: whether a trial of the planned step ran out of memory.
         settled: nested plain values of the plan so far.
         choices: every settled value with its reason, in order.
     """
@@ -72,13 +72,13 @@ class Facts:
         changes_roundings: bool = False,
         measured: Measured | None = None,
     ) -> Any:
-        """Records the rule's choice for `key`, or the person's own value; returns the one that holds."""
+        """Records the rule's choice for `key`, or the user's own value; returns the one that applies."""
         if key in self.overrides:
             chosen = self.overrides[key]
-            reason = "set by you" + ("" if chosen == value else f"; the rule would have taken {_short(value)}")
+            reason = "set by you" + ("" if chosen == value else f"; the rule would have chosen {_short(value)}")
             value, measured = chosen, None
         elif key in self.kept:
-            value, reason, measured = self.kept[key], "as the run was begun", None
+            value, reason, measured = self.kept[key], "as when the run began", None
         set_value(self.settled, key, value)
         self.choices.append(
             Choice(
@@ -93,7 +93,7 @@ class Facts:
         return value
 
     def section(self, name: str) -> dict[str, Any]:
-        """What is known so far of a section of the plan: settled values, and a person's keys that no rule has met."""
+        """What is known so far of a section of the plan: settled values, and the user's keys not yet settled."""
         values = dict(self.settled.get(name, {}))
         for key, value in self.overrides.items():
             if key.startswith(f"{name}."):

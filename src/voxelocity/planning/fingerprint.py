@@ -46,7 +46,7 @@ class Intensity:
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """What the rules know of a data set."""
+    """What the rules know about a data set."""
 
     num_cases: int
     channels: tuple[str, ...]
@@ -57,7 +57,7 @@ class Fingerprint:
     stored_dtypes: dict[str, int]
     file_bytes: int
     num_voxels: int
-    """Of one channel, all cases together."""
+    """Voxels of one channel, all cases together."""
     num_sampled: int
     intensity: tuple[Intensity, ...]
     class_shares: dict[str, float]
@@ -65,10 +65,10 @@ class Fingerprint:
     crop_share: float
     """Median share of a sampled case's voxels inside the box of its non-zero voxels."""
     prepare_s: float
-    """Seconds that decoding and orienting took, summed over the sampled cases, one thread."""
+    """Seconds that decoding and orienting the sampled cases took in one thread, summed."""
     sampled_voxels: int
     num_unplaced: int = 0
-    """Cases whose header does not say how they are placed: qform_code and sform_code are 0."""
+    """Cases whose header gives no position in space: qform_code and sform_code are 0."""
     num_placed_twice: int = 0
     """Cases whose sform and qform differ; the sform is used."""
 
@@ -78,7 +78,7 @@ class Fingerprint:
         return plain
 
     def trained_on(self) -> TrainedOn:
-        """What a model keeps of it, to notice scans that are unlike these."""
+        """What a model keeps of these statistics, to notice scans that differ from the training scans."""
         return TrainedOn(
             num_cases=self.num_cases,
             spacing_mm=_ranges(self.spacing_mm),
@@ -100,9 +100,9 @@ class Fingerprint:
 
 
 def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False) -> Fingerprint:
-    """Reads every header and the voxels of `num_sampled` labeled cases, evenly spread over the case ids.
+    """The statistics, from every header and from the voxels of `num_sampled` labeled cases spread over the case ids.
 
-    With `skip_broken` sampled cases whose voxels cannot be read count for nothing, as long as one can be.
+    With `skip_broken`, sampled cases whose voxels cannot be read are left out, as long as at least one can be read.
 
     Raises:
         ScanError: a header or a sampled case cannot be used.
@@ -144,7 +144,7 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
 
 @dataclass(frozen=True, kw_only=True)
 class _ChannelSample:
-    """Of one channel of a case: some voxels of the foreground, and the extremes of all voxels."""
+    """One channel of a case: some voxels of the foreground, and the extremes of all voxels."""
 
     foreground: npt.NDArray[np.float32]
     lowest: float
@@ -162,7 +162,7 @@ class _Sample:
 
 
 _SAMPLED_VOXELS = 20_000
-# Guards memory: each takes a whole scan and its intensities, whatever the number of cores.
+# Limits memory: each takes a whole scan and its intensities, however many cores there are.
 _SCANS_AT_ONCE = 2
 _SAMPLING = {"orientation": "RAS", "spacing_mm": "keep", "crop": "nonzero", "intensity": {"mode": "none"}}
 
@@ -177,7 +177,7 @@ def _read_samples(
         try:
             samples.append(future.result())
         except ScanError:
-            # Those who prepare all cases find it again and say so.
+            # Preparing all cases meets the broken scan again and reports it.
             if not skip_broken or (future is futures[-1] and not samples):
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -197,7 +197,7 @@ def _read_sample(ref: VolumeRef, preparation: Preparation, label_values: Sequenc
     inside = np.flatnonzero(volume.label)
     if inside.size == 0:
         inside = np.arange(volume.label.size)
-    # Every n-th voxel: enough for percentiles, and the same ones on every day.
+    # Every n-th voxel: enough for percentiles, and always the same ones.
     inside = inside[:: max(1, inside.size // _SAMPLED_VOXELS)]
     return _Sample(
         channels=tuple(
@@ -215,7 +215,7 @@ def _read_sample(ref: VolumeRef, preparation: Preparation, label_values: Sequenc
 
 
 def _intensity(samples: Sequence[_ChannelSample]) -> Intensity:
-    """Of one channel, all cases together."""
+    """Intensities of one channel, all cases together."""
     values = np.concatenate([sample.foreground for sample in samples])
     low, median, high = np.percentile(values, [0.5, 50.0, 99.5])
     return Intensity(

@@ -1,4 +1,4 @@
-"""Which axes are flipped, and which classes trade places when left and right do."""
+"""Which axes are flipped, and which classes swap places when left and right do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from voxelocity.planning.facts import Facts
 
 
 def settle_flips(facts: Facts) -> None:
-    """Flips from left to right, with the classes of a pair swapped; none where that would teach a false side."""
+    """Left-right flips, with the classes of a pair swapped; none where a flip would teach a wrong side."""
     sides = find_sides(facts.data.class_names)
     pairs = [list(pair) for pair in sides.pairs]
     if pairs or "data.augment.swap_pairs" in facts.overrides:
@@ -23,18 +23,18 @@ def settle_flips(facts: Facts) -> None:
     single = [name for name in sides.single if name not in swapped]
     flips, reason = [0.0, 0.0, 0.0], ""
     if single:
-        reason = f"no flips, as {_some(single)} has one side alone: flipped, the other side would look like it"
+        reason = f"no flips: {_some(single)} is labeled on one side only, and a flip would make the other look like it"
     elif unlike:
-        reason = f"no flips, as the mirror image of one of {_some(unlike)} does not look like the other"
+        reason = f"no flips: the mirror image of one of {_some(unlike)} does not look like the other"
     elif unswapped:
-        reason = f"no flips, as swap_pairs leaves out {_some(unswapped)}, and a flip would give one the other's name"
+        reason = f"no flips: swap_pairs leaves out {_some(unswapped)}, and a flip would give one the other's name"
     elif pairs and facts.settled["data"]["prepare"]["orientation"] == "keep":
         reason = "no flips: scans keep their orientation, so no axis is known to run from left to right in all of them"
     else:
         flips[0] = 0.5
         reason = "left and right are near mirror images; front and back, head and foot are not"
         if not pairs and len(facts.data.class_names) > 2:
-            reason += "; no class name tells a side, so no labels are swapped (data.augment.swap_pairs names pairs)"
+            reason += "; no class name states a side, so no labels are swapped (data.augment.swap_pairs names pairs)"
     facts.settle("data.augment.flip_probability", flips, reason)
 
 

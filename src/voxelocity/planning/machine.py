@@ -1,4 +1,4 @@
-"""The machine as far as the rules ask: device, cores, memory, disk."""
+"""What the rules ask about the machine: device, cores, memory, disk."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Machine:
 
     Attributes:
         device: "cpu" or "cuda".
-        device_index: which CUDA device, the current one of the thread that asked; None on a CPU.
-        device_name: as its maker calls it.
+        device_index: which CUDA device, the current one of the calling thread; None on a CPU.
+        device_name: its vendor's name for it.
         device_memory_bytes: memory of the accelerator; 0 on a CPU.
-        device_free_bytes: what of it nobody has taken.
+        device_free_bytes: the part of it that is free.
         fast_bfloat16: whether it computes bfloat16 faster than float32.
         num_cpus: cores this process may use.
         memory_bytes: main memory that is free to use.
-        shared_bytes: what of it files can take that processes share (`/dev/shm`); 0 where there is no such place.
-        disk_bytes: free space where the cache would lie.
-        cache_bytes: what entries of the tier disk take there already.
-        has_lmdb: whether the LMDB tier works here: its package is installed, and the cache's disk is of this machine.
+        shared_bytes: the part of it that files shared by processes can take (`/dev/shm`); 0 if there is no such place.
+        disk_bytes: free space where the cache would be.
+        cache_bytes: what entries of the tier disk already take there.
+        has_lmdb: whether the LMDB tier works here: its package is installed, and the cache is on a local disk.
     """
 
     device: str

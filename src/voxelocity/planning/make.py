@@ -18,16 +18,16 @@ from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
-from voxelocity.planning.kept_times import FOLDER_NAME, KeptStepTimer
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.memory_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
+from voxelocity.planning.timing_cache import FOLDER_NAME, CachedStepTimer
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
 _MEASURE: Measure = "once"
-# A plan whose trial ran out of memory is made again for this share of what it was expected to take.
+# If the trial of a plan runs out of memory, the plan is made again for this share of the memory it was to take.
 _LESS = 0.8
 
 
@@ -44,7 +44,7 @@ class Planned:
     fold: Fold
 
     def to_record(self) -> dict[str, Any]:
-        """What `run.yaml` keeps of it."""
+        """What `run.yaml` keeps of the plan and its origin."""
         split = self.cases.split(self.fold)
         return {
             "dataset": {
@@ -78,13 +78,13 @@ def make_plan(
     device: DeviceChoice = "auto",
     overrides: Mapping[str, Any] | None = None,
     cache_folder: Path | None = None,
-    begun: Plan | None = None,
+    saved_plan: Plan | None = None,
     skip_broken: bool = False,
 ) -> Planned:
     """The plan for these cases on this machine, each value with its reason. Reads headers and a few cases.
 
-    Trains a few steps on random patches where that decides a choice and nobody has measured it here before (six seconds
-    at the most, of a time budget 5 % on a GPU and 1 % on a CPU; `planner.measure=never` leaves it out).
+    Trains a few steps on random patches if that decides a choice and has not been measured on this machine before (at
+    most six seconds, and at most 5 % of a time budget on a GPU or 1 % on a CPU; `planner.measure=never` skips it).
 
     Args:
         cases: what `voxelocity.open` returned.
@@ -93,9 +93,9 @@ def make_plan(
         seed: of the run; "auto": as in `overrides`, else 0.
         device: where to train.
         overrides: nested or dotted keys to fix; the value "auto" leaves a key to the rules.
-        cache_folder: where a disk cache lies, and what was measured; `default_cache_folder()` if not given.
-        begun: the plan of an unfinished run that is to go on: what it has measured stays as it is.
-        skip_broken: leave sampled cases out of the statistics whose voxels cannot be read.
+        cache_folder: where the disk cache and earlier measurements are; `default_cache_folder()` if not given.
+        saved_plan: the plan of an unfinished run that is to be continued; what it measured stays unchanged.
+        skip_broken: leave sampled cases whose voxels cannot be read out of the statistics.
 
     Raises:
         ConfigError: an argument or an override is unknown or out of range, or the two contradict each other.
@@ -119,13 +119,13 @@ def make_plan(
         cache_folder=str(folder),
     )
     measure = chosen.get("planner.measure", _MEASURE)
-    timer = KeptStepTimer(folder=folder / FOLDER_NAME, machine=machine, anew=measure == "again")
+    timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, anew=measure == "again")
     facts = Facts(
         data=fingerprint,
         machine=machine,
         request=request,
         overrides=chosen,
-        kept={} if begun is None else _values_of_its_machine(begun),
+        kept={} if saved_plan is None else _values_of_its_machine(saved_plan),
         time_steps=None if measure == "never" else timer,
     )
     facts = _ruled(facts)
@@ -136,7 +136,7 @@ def make_plan(
             set_value(facts.settled, key, value)
     plan = Plan.parse(facts.settled, where="plan")
     if plan.precision.compile != "none":
-        # Here, and not when the cache is filled and the first step fails.
+        # Now, not after the cache is filled, when the first step would fail.
         check_compiler(plan.precision.compile, machine.torch_device)
     return Planned(
         plan=plan, choices=tuple(facts.choices), fingerprint=fingerprint, machine=machine, cases=cases, fold=fold
@@ -144,7 +144,7 @@ def make_plan(
 
 
 def _ruled(facts: Facts) -> Facts:
-    """The facts with every rule applied; with less memory of the device again, as long as a trial runs out of it."""
+    """The facts with every rule applied; repeats with less device memory as long as a trial runs out of it."""
     last: Facts | None = None
     while True:
         for rule in RULES:
@@ -152,14 +152,14 @@ def _ruled(facts: Facts) -> Facts:
         if not facts.ran_out_of_memory or facts.planned_bytes == 0:
             return facts
         if last is not None and facts.planned_bytes >= last.planned_bytes:
-            # As small as rules and your own keys let it be: training says what else can be done.
+            # As small as the rules and the user's keys allow: training says what else can be done.
             return facts
         room_bytes = int(_LESS * facts.planned_bytes)
         last, facts = facts, replace(facts, room_bytes=room_bytes, settled={}, choices=[], ran_out_of_memory=False)
 
 
 def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys and checked values of what a person has set; keys set to "auto" are left out.
+    """Dotted keys and checked values that the user has set; keys set to "auto" are left out.
 
     Raises:
         ConfigError: a key is unknown (the nearest valid one is named) or its value is out of range.
@@ -172,14 +172,14 @@ def read_overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _values_of_its_machine(begun: Plan) -> dict[str, Any]:
-    """What the run measured, and what it took from the memory that happened to be free."""
-    values = flatten(Plan, begun.to_plain())
+def _values_of_its_machine(saved_plan: Plan) -> dict[str, Any]:
+    """What the run measured, and what it chose by the memory that was free at that moment."""
+    values = flatten(Plan, saved_plan.to_plain())
     return {key: values[key] for key in (*MEASURED_KEYS, *MEMORY_KEYS)}
 
 
 def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any:
-    """The argument or the override of the same value, whichever is given; 0 where neither is."""
+    """The argument or the override of the same value, whichever is given; 0 if neither is."""
     if argument == AUTO:
         return chosen.get(key, 0)
     if chosen.get(key, argument) != argument:
@@ -191,7 +191,7 @@ def _given(name: str, argument: Any, chosen: Mapping[str, Any], key: str) -> Any
 
 
 def _check_arguments(cases: object, fold: object, time_budget_s: object, seed: object) -> None:
-    # People type these in notebooks, where nothing checks types.
+    # Users type these in notebooks, where nothing checks types.
     if not isinstance(cases, Cases):
         raise ConfigError(f"plan: cases is {cases!r}; give what voxelocity.open(...) returns")
     if fold != "all" and (not isinstance(fold, int) or isinstance(fold, bool)):

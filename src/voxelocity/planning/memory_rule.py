@@ -1,4 +1,4 @@
-"""How much memory of a GPU training takes, by patch, batch, channels and classes, and what of it fits."""
+"""How much GPU memory training takes, by patch, batch, channels and classes, and what fits."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MEMORY_KEYS = (
     "network.strides",
     "network.widths",
 )
-"""Keys that follow from the memory that is free on a device."""
+"""Keys that depend on the free memory of a device."""
 GPU_PATCH_VOXELS = 128**3
-"""nnU-Net's most."""
+"""nnU-Net's maximum."""
 GPU_WIDTHS = (32, 64, 128, 256, 320, 320)
-"""nnU-Net's, finest level first."""
+"""nnU-Net's widths, finest level first."""
 
-# Where memory is short, patches shrink to the first before networks become narrower: context is worth more.
+# If memory is short, patches shrink to the first size before networks become narrower: context is worth more.
 _SHORT_PATCH_VOXELS, _LEAST_PATCH_VOXELS = 64**3, 24**3
 _LEAST_BATCH, _MOST_BATCH = 2, 8
 _GIB = 2**30
@@ -40,15 +40,15 @@ _GIB = 2**30
 _BYTES_PER_WEIGHT = 20
 # Patches as float32 and labels as uint8: four batches ahead, one in use and one being made.
 _BATCHES_ON_DEVICE = 6
-# Workspaces of convolutions, copies between memory formats and fragmentation are no tensors that can be counted. With
+# Workspaces of convolutions, copies between memory formats and fragmentation are not tensors we can count. With
 # this factor nnU-Net's reference, two patches of 560 million features, comes to 8.7 GB; its planner gives them 8 GB
 # (nnunetv2, ExperimentPlanner, UNet_reference_val_corresp_GB).
 _MARGIN = 1.3
 # Code and workspaces of cuDNN and cuBLAS, loaded with the first step.
 _LIBRARIES_BYTES = _GIB // 2
-# What other networks keep of DynUNet's activations at equal widths: counted as in tests/planning/test_memory_rule.py.
-# A UNet keeps less, as its finest level is computed once; the most is that of four residual units.
-# Of a network of one's own nothing is known.
+# Activations that other networks keep relative to DynUNet's at equal widths: counted as in
+# tests/planning/test_memory_rule.py. A UNet keeps less, because its finest level is computed once; its value covers up
+# to four residual units. For a custom network nothing is known.
 _KEPT_SHARE = {"dynunet": 1.0, "segresnet": 1.25, "unet": 0.5, "swinunetr": 2.0, "dints": 2.0, "custom": 2.0}
 _RESIDUAL_SHARE = 1.3
 _DROPOUT_SHARE = 1.7
@@ -65,8 +65,8 @@ def device_bytes(
 ) -> int:
     """Bytes of a device's free memory that training is expected to take at its peak.
 
-    Tensors that the backward pass needs are counted exactly for DynUNet, and rather too many elsewhere; our own tests
-    compare them with what a step holds on a CPU. What cannot be counted there is a margin.
+    Tensors that the backward pass needs are counted exactly for DynUNet and overestimated for other networks; our tests
+    compare them with what a step holds on a CPU. A margin covers what cannot be counted there.
 
     Args:
         network: what is trained.
@@ -96,7 +96,7 @@ def step_bytes(
     voxels, kept = math.prod(patch_voxel), 0.0
     coarse = voxels / math.prod(network.stem_stride)
     for level, width in enumerate(network.widths):
-        # Each convolution's result and that of its norm: two convolutions down, two up, and the joined input of these.
+        # Results of each convolution and its norm: two convolutions down, two up, and the joined input of the latter.
         num_kept = 4 if level == len(network.widths) - 1 else 10
         kept += num_kept * width * value * coarse / math.prod(math.prod(s) for s in network.strides[:level])
     kept *= _KEPT_SHARE[network.name]
@@ -105,13 +105,13 @@ def step_bytes(
     image = num_channels * (4 + value)
     # Logits; for the loss their log-probability and probability in float32 and a mask; class indices as int64.
     loss = num_classes * (value + 4 + 4 + 1) + 9
-    # The way back holds three more of the loss's float32 tensors, or gradients of the finest level.
+    # The backward pass holds three more of the loss's float32 tensors, or gradients of the finest level.
     way_back = max(12 * num_classes, 5 * network.widths[0] * value)
     return int(kept) + voxels * (image + loss + way_back)
 
 
 def _num_weights(network: NetworkConfig) -> int:
-    """Of DynUNet, biases and norms left out; other networks of equal widths have about as many."""
+    """Weights of DynUNet without biases and norms; other networks of equal widths have about as many."""
     widths = network.widths
     down = sum(27 * (before * width + width * width) for before, width in pairwise((1, *widths)))
     up = sum(8 * below * width + 27 * 3 * width * width for width, below in pairwise(widths))
@@ -119,12 +119,12 @@ def _num_weights(network: NetworkConfig) -> int:
 
 
 def network_name(strides: Sequence[Sequence[int]]) -> str:
-    """The network for so many levels."""
+    """The network for this many levels."""
     return "dynunet" if len(strides) >= 2 else "unet"
 
 
 def fit_device(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
-    """The largest patch, then the widest network, of which the least batch fits the device; the least if none does.
+    """The largest patch, then the widest network, whose smallest batch fits the device; the smallest if none fits.
 
     Returns:
         Patch and strides, widths, and the most voxels that a patch may have.
@@ -159,7 +159,7 @@ def _sizes(shape: Vector, spacing: Vector) -> Iterator[tuple[PatchFit, Sequence[
 
 
 def _needed_bytes(facts: Facts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> int:
-    """Bytes that training takes of the device; 0 where keys do not fit together, which the check of the plan tells."""
+    """Device memory that training takes; 0 if keys do not fit together, which the check of the plan reports."""
     try:
         config = NetworkConfig.parse(network)
     except ConfigError:
@@ -176,7 +176,7 @@ def _needed_bytes(facts: Facts, network: dict[str, object], patch: Sequence[int]
 
 
 def _room_bytes(facts: Facts) -> int:
-    """Free memory of the device that cases kept there leave; less where a trial has shown that it does not do."""
+    """Free device memory besides the cases kept there; less if a trial has shown that it is not enough."""
     kept = int(facts.settled["data"]["cache"].get("device_max_bytes", 0))
     return min(facts.machine.device_free_bytes - kept, facts.room_bytes or facts.machine.device_free_bytes)
 
@@ -190,8 +190,8 @@ def settle_device_batch(facts: Facts) -> None:
     takes = f"{batch} patches take an estimated {sizes[batch] / _GIB:.1f} of the {room / _GIB:.1f} GiB"
     if sizes[batch] > room:
         reason = (
-            f"does not fit: {takes} free on {facts.machine.device_name} even so small; training computes the patches "
-            "one by one where that helps, and ends where it does not"
+            f"does not fit: {takes} free on {facts.machine.device_name}, even at this size; training computes the "
+            "patches one by one if that helps, and stops if it does not"
         )
     else:
         least = f"as many as fit, {_LEAST_BATCH} to {_MOST_BATCH}"

@@ -14,7 +14,7 @@ _SMALLEST_FEATURE_MAP = 4
 
 @dataclass(frozen=True, kw_only=True)
 class PatchFit:
-    """A patch and the strides that suit it. `divisor` is what the strides halve in all, axis by axis."""
+    """A patch and the strides that suit it. `divisor` is the product of the strides, axis by axis."""
 
     shape_voxel: Index3
     strides: tuple[Index3, ...]
@@ -27,9 +27,9 @@ def fit_patch(
     """The largest patch of at most about `max_voxels` that is no longer than the median case and near-cubic in mm.
 
     As nnU-Net plans it (Isensee et al. 2021): an axis is halved while at least four voxels remain and its spacing is
-    not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of
-    the network's divisor: on hippocampus 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which takes in the
-    whole median case, in two thirds of the time (docs/log.md).
+    not yet twice as coarse as the finest. Axes are rounded to the nearest multiple of the network's divisor: on
+    hippocampus, 32 x 48 x 32 learned as much per step as 40 x 56 x 40, which covers the whole median case, in two
+    thirds of the time (docs/log.md).
     """
     whole = np.maximum(np.ceil(shape_voxel - 0.01), 1.0)
     ideal = whole if whole.prod() <= max_voxels else _near_cube(whole, spacing_mm, max_voxels)
@@ -40,7 +40,7 @@ def fit_patch(
 
 
 def strides_for(patch_voxel: Index3, spacing_mm: npt.NDArray[np.float64], *, max_levels: int) -> tuple[Index3, ...]:
-    """The strides that suit a patch someone has chosen: by the same rule, but halving even numbers alone."""
+    """The strides that suit a given patch: by the same rule, but halving only even numbers."""
     return _halvings(np.array(patch_voxel, dtype=np.float64), spacing_mm, max_levels, only_even=True)
 
 
@@ -70,7 +70,7 @@ def _halvings(
             break
         size, spacing = np.where(halved, np.ceil(size / 2), size), np.where(halved, spacing * 2, spacing)
         strides.append(_index3(np.where(halved, 2, 1)))
-    # A network needs at least two levels; an axis of one voxel simply stays as it is.
+    # A network needs at least two levels; an axis of one voxel stays unchanged.
     return tuple(strides) or ((1, 1, 1),)
 
 

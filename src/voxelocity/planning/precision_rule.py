@@ -1,5 +1,6 @@
-"""How a step computes: number format, memory format, compilation, CUDA's switches; by rule, and where it is safe and
-clear by a measurement of the planned step on this machine.
+"""How a step computes: number format, memory format, compilation, CUDA's switches.
+
+Rules choose; a measurement of the planned step on this machine overrides them where that is safe and its result clear.
 """
 
 from __future__ import annotations
@@ -9,23 +10,23 @@ from typing import Any
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Measured
 from voxelocity.planning.facts import Facts
-from voxelocity.planning.in_turn import Ratio, Times
-from voxelocity.planning.step_trial import StepTask, Way
+from voxelocity.planning.interleaved_timing import SpeedRatio, Times
+from voxelocity.planning.step_benchmark import StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
 COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
 TF32, TRIED = "backend.tf32", "backend.cudnn_benchmark"
 MEASURED_KEYS = (LAST, TRIED)
-"""Keys that a measurement may choose: those that leave results as they are but for roundings."""
+"""Keys that a measurement may choose: those that change results only by roundings."""
 
 _PLANNED = "as planned"
 _LIMIT_S = 6.0
-# On a CPU a choice is worth a tenth of a step at the most, and three rounds take seconds.
+# On a CPU a choice saves at most a tenth of a step, and three rounds take seconds.
 _LIMIT_SHARE = {"cuda": 0.05, "cpu": 0.01}
 
 
 def settle_precision(facts: Facts) -> None:
-    """Half precision where the device has units for it; the rest by measurement where that decides."""
+    """Half precision if the device has units for it; the rest by measurement if that decides."""
     compute, why = _compute(facts)
     planned = _planned_way(facts, compute)
     times = _times(facts, planned)
@@ -50,29 +51,29 @@ def planned_compute(facts: Facts) -> str:
     return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
 
 
-def _planned_way(facts: Facts, compute: str) -> Way:
-    """What holds by rules and by the person."""
+def _planned_way(facts: Facts, compute: str) -> StepVariant:
+    """The way that rules and the user's keys give."""
     given = {"compute": compute, "channels_last": _format(facts, compute)[0]}
-    return Way(
+    return StepVariant(
         precision=PrecisionConfig.parse(given | facts.section("precision"), where="plan: precision"),
         backend=BackendConfig.parse(facts.section("backend"), where="plan: backend"),
     )
 
 
-def _times(facts: Facts, planned: Way) -> Times | None:
-    """Steps as they were timed; None where measuring is off or there is nothing to choose."""
+def _times(facts: Facts, planned: StepVariant) -> Times | None:
+    """Measured times of the steps; None if measuring is off or there is nothing to choose."""
     open_keys = [key for key in _choosable(facts) if key not in facts.overrides and key not in facts.kept]
     if facts.time_steps is None or not open_keys:
         return None
     if planned.precision.compile != "none":
-        return Times(seconds={}, why_not="compiled code would have to be made for each")
+        return Times(seconds={}, why_not="each variant would have to be compiled first")
     task = _task(facts)
     if task is None:
         return None
     ways = {_PLANNED: planned}
     for key in open_keys:
         ways[key] = _turned(planned, key)
-    # What changes results is timed for the person alone.
+    # What changes results is timed only to inform the user.
     if COMPUTE not in facts.overrides and planned.precision.compute != "float32":
         ways[COMPUTE] = _changed(planned, precision={"compute": "float32"})
     if facts.machine.device == "cuda" and TF32 not in facts.overrides:
@@ -85,7 +86,7 @@ def _times(facts: Facts, planned: Way) -> Times | None:
 def _limit_s(facts: Facts) -> float:
     budget_s, device = facts.request.time_budget_s, facts.machine.device
     if device == "cpu" and facts.overrides.get("train.target_dice", 0.0):
-        # A target is to be reached soon.
+        # A target should be reached soon.
         return 0.0
     return min(_LIMIT_S, _LIMIT_SHARE[device] * budget_s) if budget_s else _LIMIT_S
 
@@ -94,22 +95,24 @@ def _choosable(facts: Facts) -> tuple[str, ...]:
     return MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
 
 
-def _turned(way: Way, key: str) -> Way:
-    """The way with one of its choosable switches the other way round."""
+def _turned(way: StepVariant, key: str) -> StepVariant:
+    """The way with one of its choosable switches flipped."""
     if key == LAST:
         return _changed(way, precision={"channels_last": not way.precision.channels_last})
     return _changed(way, backend={"cudnn_benchmark": not way.backend.cudnn_benchmark})
 
 
-def _changed(way: Way, *, precision: dict[str, Any] | None = None, backend: dict[str, Any] | None = None) -> Way:
-    return Way(
+def _changed(
+    way: StepVariant, *, precision: dict[str, Any] | None = None, backend: dict[str, Any] | None = None
+) -> StepVariant:
+    return StepVariant(
         precision=way.precision.model_copy(update=precision or {}),
         backend=way.backend.model_copy(update=backend or {}),
     )
 
 
 def _task(facts: Facts) -> StepTask | None:
-    """The planned step; None where a person's keys do not fit together, which the check of the whole plan tells."""
+    """The planned step; None if the user's keys do not fit together, which the check of the whole plan reports."""
     try:
         network = NetworkConfig.parse(facts.section("network"))
         loss = LossConfig.parse(facts.section("loss"))
@@ -130,32 +133,32 @@ def _task(facts: Facts) -> StepTask | None:
     )
 
 
-def _gain(times: Times | None, planned: Way) -> Measured | None:
-    """What the planned number format takes of float32's time."""
+def _gain(times: Times | None, planned: StepVariant) -> Measured | None:
+    """The time of the planned number format divided by float32's."""
     ratio = None if times is None else times.ratio(_PLANNED, COMPUTE)
     return None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
 
 
-def _gain_text(times: Times | None, planned: Way) -> str:
-    """What is to be said of the gain of half precision; nothing where float32 is planned."""
+def _gain_text(times: Times | None, planned: StepVariant) -> str:
+    """The text on the gain of half precision; empty if float32 is planned."""
     if planned.precision.compute == "float32":
         return ""
     gain = _gain(times, planned)
     if times is None or gain is None:
-        return f"; `voxelocity bench amp` measures it with the accuracy beside it, --set {COMPUTE}=float32 turns it off"
+        return f"; `voxelocity bench amp` measures it along with the accuracy, --set {COMPUTE}=float32 turns it off"
     return (
-        f"; measured here: {_took(times, gain, _PLANNED, COMPUTE)} as in float32 and the same memory format; "
-        f"`voxelocity bench amp` shows the accuracy beside it, --set {COMPUTE}=float32 turns it off"
+        f"; measured here: {_took(times, gain, _PLANNED, COMPUTE)} as in float32 with the same memory format; "
+        f"`voxelocity bench amp` also shows the accuracy, --set {COMPUTE}=float32 turns it off"
     )
 
 
 def _format(facts: Facts, compute: str) -> tuple[bool, str]:
     """Whether channels come last by rule, and why."""
     if compute != "float32":
-        return True, "faster with half precision convolutions"
+        return True, "faster with half-precision convolutions"
     if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
         return True, "faster for DynUNet on the CPUs where it was measured (docs/log.md)"
-    return False, "torch's own"
+    return False, "torch's default"
 
 
 def _settle_format(facts: Facts, times: Times | None, compute: str) -> None:
@@ -167,7 +170,7 @@ def _settle_format(facts: Facts, times: Times | None, compute: str) -> None:
 def _settle_backend(facts: Facts, times: Times | None) -> None:
     """Switches of CUDA's libraries."""
     ratio = None if times is None else times.ratio(_PLANNED, TF32)
-    reason = "torch's own choice for convolutions, here for what half precision leaves in float32"
+    reason = "torch's default for convolutions; here it applies to what half precision leaves in float32"
     measured = None if ratio is None else _measured("TF32 against float32 in full", ratio, decided=False)
     if times is not None and measured is not None:
         reason += f"; measured here: {_took(times, measured, _PLANNED, TF32)} as without"
@@ -178,19 +181,19 @@ def _settle_backend(facts: Facts, times: Times | None) -> None:
         measured=measured,
     )
     names = {True: "algorithms tried", False: "algorithms guessed"}
-    _settle_measured(facts, TRIED, False, "torch's own choice", times, names=names, bench="cudnn-benchmark")
+    _settle_measured(facts, TRIED, False, "torch's default", times, names=names, bench="cudnn-benchmark")
 
 
 def _settle_measured(
     facts: Facts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
 ) -> None:
-    """The rule's value, or the other one where a step is clearly quicker with it; `why` is the rule's own reason."""
+    """The rule's value, or the other one if a step is clearly quicker with it; `why` is the rule's own reason."""
     if key in facts.kept:
         facts.settle(key, rule, why, changes_results=False, changes_roundings=True)
         return
     value, measured = rule, None
     ratio = None if times is None else times.ratio(key, _PLANNED)
-    bench_text = f"`voxelocity bench {bench}` measures whole trainings with their accuracy"
+    bench_text = f"`voxelocity bench {bench}` measures whole trainings and their accuracy"
     if times is None:
         reason = f"{why}; {bench_text}"
     elif ratio is None:
@@ -201,11 +204,11 @@ def _settle_measured(
         decided = ratio.is_quicker or ratio.is_slower
         measured = _measured(f"{names[not rule]} against {names[rule]}", ratio, decided=decided)
         took = f"{_took(times, measured, key, _PLANNED)} with {names[not rule]} as with {names[rule]}"
-        reason = f"measured here: {took}" if decided else f"no clear difference here: {took}; so by rule: {why}"
+        reason = f"measured here: {took}" if decided else f"no clear difference here: {took}; so the rule holds: {why}"
     facts.settle(key, value, reason, changes_results=False, changes_roundings=True, measured=measured)
 
 
-def _measured(what: str, ratio: Ratio, *, decided: bool) -> Measured:
+def _measured(what: str, ratio: SpeedRatio, *, decided: bool) -> Measured:
     return Measured(what=what, ratio=ratio.median, low=ratio.low, high=ratio.high, rounds=ratio.rounds, decided=decided)
 
 
@@ -225,7 +228,7 @@ def _compile_reason(device: str) -> str:
     turned_on = f"(`voxelocity bench compile` measures it here); --set {COMPILE}=default turns it on"
     if device == "cpu":
         return (
-            "compiling takes half a minute to one and a half before the first step, and steps then took as long as "
-            f"before on two cores {turned_on}"
+            "compiling takes half a minute to a minute and a half before the first step, and on two cores steps then "
+            f"took as long as before {turned_on}"
         )
     return f"compiling takes a minute before the first step, and we have not measured its gain on a GPU {turned_on}"

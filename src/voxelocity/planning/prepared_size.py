@@ -1,4 +1,4 @@
-"""How large the prepared cases will be and how long they take to make, before any is."""
+"""How large the prepared cases will be and how long they take to make, before any of them is made."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Vector = npt.NDArray[np.float64]
 
 
 def prepared_spacing_mm(facts: Facts) -> Vector:
-    """Spacing of the prepared cases: as settled, or the median where each case keeps its own."""
+    """Spacing of the prepared cases: as settled, or the median if each case keeps its own."""
     spacing = facts.settled["data"]["prepare"]["spacing_mm"]
     return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
 
@@ -27,6 +27,6 @@ def prepared_bytes(facts: Facts) -> float:
 
 
 def build_s(facts: Facts) -> float:
-    """Seconds that preparing all cases takes with all cores, from what the sampled ones took."""
+    """Seconds that preparing all cases takes with all cores, extrapolated from the sampled cases."""
     seconds = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
     return seconds * len(facts.data.channels) / max(1, facts.machine.num_cpus)

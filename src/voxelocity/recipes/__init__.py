@@ -1,1 +1,1 @@
-"""Complete, named examples that can be run as they are. Recipes use the package; nothing in the package uses them."""
+"""Complete, named examples that run unchanged. Recipes use the package; nothing in the package uses them."""

@@ -1,6 +1,6 @@
 """The demonstration: one training on three sides, MONAI's fast recipe, a plain MONAI script and Voxelocity.
 
-Every side runs in a process of its own, one after the other, and is timed alike: seconds from the start of the process,
+Each side runs in its own process, one after another, and is timed the same way: seconds from the start of the process,
 imports included, to the first validation at which the held-out cases reach the target. Network, loss, augmentation,
 batch, patch and split are the same on all sides.
 """
@@ -47,13 +47,13 @@ def run_demo(
     """Makes phantoms, trains every side with each seed and writes `demo.html` and `demo.json` into `out`.
 
     Args:
-        out: folder of the demonstration; the phantoms in it are used again, runs are replaced.
-        seed: of the phantoms and of the first training of each side; the next ones follow it.
-        num_seeds: trainings a side. The order of the sides rotates from seed to seed.
+        out: folder of the demonstration; phantoms in it are reused, runs are replaced.
+        seed: of the phantoms and of the first training of each side; further trainings use the next seeds.
+        num_seeds: trainings per side. The order of the sides rotates from seed to seed.
         console: where progress is shown.
-        target_dice: mean foreground Dice of the held-out cases that is timed.
+        target_dice: mean foreground Dice of the held-out cases up to which each side is timed.
         keys: of the plan, equal on all sides; `PHANTOM_KEYS` if not given.
-        epochs_per_validation: of every side.
+        epochs_per_validation: on every side.
 
     Raises:
         OutputError: `out` cannot be written.
@@ -71,7 +71,7 @@ def run_demo(
     keys = PHANTOM_KEYS if keys is None else keys
     race = Race(
         dataset=dataset,
-        # Steps that this plan times are kept apart: `voxelocity train` must not find them done.
+        # Step times of this plan are kept separately: `voxelocity train` must not find them already measured.
         planned=make_plan(voxelocity.open(dataset), overrides={**PHANTOM_PEER_KEYS, **keys}, cache_folder=out / "plan"),
         out=out,
         target_dice=target_dice,
@@ -90,9 +90,9 @@ def run_demo(
         title=title,
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
-            "phantoms, one after the other on this machine. MONAI's scripts train with AdamW; Voxelocity with Muon, an "
-            "augmentation that rises over the first epochs, and a running average of its weights. Seconds count from "
-            "the start of each process, imports and caching included."
+            "phantoms, one after another on this machine. MONAI's scripts train with AdamW; Voxelocity with Muon, an "
+            "augmentation that increases over the first epochs, and a running average of its weights. Seconds count "
+            "from the start of each process, imports and caching included."
         ),
         command=f"voxelocity demo --seed {seed}",
     )

@@ -1,4 +1,4 @@
-"""A comparison of accuracy in words and rows: whether it is the same within a margin, and what that rests on."""
+"""A comparison of accuracy in words and rows: whether it is the same within a margin, and on what evidence."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MEASURE_NAMES: dict[Measure, str] = {"dice": "Dice", "hd95_mm": "HD95 (mm)"}
 
 _MEANING: dict[Unit, str] = {
     "case": (
-        "Intervals are of the mean difference over cases (Student's t), 95 % each: they tell what other cases like "
-        "these would give, not what another seed would, as there was one training each."
+        "Each 95 % interval is of the mean difference over cases (Student's t): it says what other cases like these "
+        "would give, not what another seed would, as there was one training each."
     ),
     "training": (
-        "Intervals are of the mean difference over pairs of trainings (Student's t), 95 % each: they tell what other "
-        "seeds would give on these cases."
+        "Each 95 % interval is of the mean difference over pairs of trainings (Student's t): it says what other seeds "
+        "would give on these cases."
     ),
 }
 
 
 def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
-    """Whether the mean foreground Dice of `second` is that of `first` within the margin, and how sure that is.
+    """Whether the mean foreground Dice of both is the same within the margin, and how sure that is.
 
-    "The same" is said where the whole interval lies within the margin, "different" where it lies beyond, and
-    "undecided" else: that no difference shows is not taken for equality.
+    It says "the same" if the whole interval lies within the margin, "different" if it lies beyond, and "undecided"
+    otherwise: a difference that does not show is not taken for equality.
     """
     row = parity.overall
     if row.difference is None:
@@ -53,7 +53,7 @@ def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
 def structure_sentences(parity: Parity) -> str:
     """Which structures are not the same, by Dice and by HD95; empty where there is one structure and no distance."""
     dice, hd95 = ([row for row in parity.of(measure) if row.n] for measure in _MEASURE_NAMES)
-    # The Dice of a single structure is what the sentence on the mean has told.
+    # The sentence on the mean already gives the Dice of a single structure.
     texts = [_structures("Dice", dice, "") if len(dice) > 1 else "", _structures("HD95", hd95, " mm") if hd95 else ""]
     return joined(texts, " ")
 
@@ -71,9 +71,9 @@ def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> st
 
 
 def worth_of_interval(parity: Parity, first: str, second: str) -> str:
-    """What the intervals rest on: which cases or trainings, how many, and what they do not tell."""
+    """What the intervals rest on: which cases or trainings, how many, and what they do not show."""
     left_out = joined(
-        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged in {label} alone"
+        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged only in {label}"
         for number, label in ((parity.num_only_first, first), (parity.num_only_second, second))
         if number
     )
@@ -89,8 +89,8 @@ def worth_of_interval(parity: Parity, first: str, second: str) -> str:
     texts.append(_MEANING[parity.unit])
     if 1 < parity.overall.n < _FEW:
         texts.append(
-            f"An interval of {_units(parity.overall.n, parity)} is rough: it takes the differences to be distributed "
-            "normally, which so few cannot show, and a single one more can move it."
+            f"An interval of {_units(parity.overall.n, parity)} is rough: it assumes normally distributed "
+            "differences, which this few cannot show, and one more can move it."
         )
     return " ".join(texts)
 

@@ -47,7 +47,7 @@ class Series:
     Attributes:
         points: (seconds, value), in order; those that are not finite are left out.
         color: a color variable of the style sheet, without its dashes.
-        name: for a legend inside the picture; pages have theirs beside it.
+        name: for a legend inside the picture; pages have theirs next to it.
     """
 
     points: Points
@@ -74,7 +74,7 @@ def time_chart(
         y_label: of the value axis.
         y_limits: of the value axis; fitted to the lines if not given.
         target: a value to mark with a dashed line.
-        until_s: the time axis reaches at least so far, so that charts of one run can be compared by eye.
+        until_s: the time axis reaches at least this far, so that charts of one run can be compared by eye.
     """
     with drawing(name):
         from matplotlib.figure import Figure
@@ -87,14 +87,14 @@ def time_chart(
 def stacked_chart(
     name: str, layers: Sequence[Series], *, x_label: str, y_label: str, y_limit: float | None = None
 ) -> str:
-    """An SVG element of layers on top of each other, a column for each point: no line leads over what lies between.
+    """An SVG element of layers on top of each other, a column for each point: no line implies values in between.
 
     Args:
         name: unique within the page; all ids begin with it. The same arguments give the same text.
         layers: the lowest first; all have their points at the same numbers, which count something.
         x_label: what is counted.
         y_label: of the value axis, which begins at 0.
-        y_limit: where the value axis ends, so that one outlier does not flatten all else; fitted if not given.
+        y_limit: where the value axis ends, so that one outlier does not flatten the rest; fitted if not given.
     """
     with drawing(name):
         from matplotlib.figure import Figure
@@ -176,7 +176,7 @@ def thinned(points: Points, limit: int = MAX_POINTS) -> Points:
 
 
 def smoothed(points: Points) -> Points:
-    """Each value as the mean of its neighborhood, about a fifteenth of the line, so that no bend comes late."""
+    """Each value as the mean of its neighborhood, about a fifteenth of the line, so that no bend is delayed."""
     reach = max(1, len(points) // 30)
     smooth = []
     for i, (x, _) in enumerate(points):
@@ -210,7 +210,7 @@ def drawing(name: str) -> Iterator[None]:
 
 
 def inline(figure: Figure, name: str) -> str:
-    """The figure as an element for the inside of a page: unique ids, no fonts, no foreign addresses, our colors."""
+    """The figure as an element to embed in a page: unique ids, no fonts, no foreign addresses, our colors."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()

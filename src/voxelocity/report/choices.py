@@ -1,4 +1,4 @@
-"""The choices of a plan, told apart by what another value would change."""
+"""The choices of a plan, grouped by what another value would change."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
     roundings = tuple(choice for choice in choices if choice.changes_roundings and not choice.changes_results)
     safe = tuple(choice for choice in choices if not choice.changes_results and not choice.changes_roundings)
     groups = [
-        ChoiceGroup(title="Changes the results", hint="another value trains or predicts otherwise", choices=results),
+        ChoiceGroup(title="Changes the results", hint="another value trains or predicts differently", choices=results),
         ChoiceGroup(
-            title="Changes roundings alone",
+            title="Changes only rounding",
             hint="the same sums in another order, as on another machine; chosen for speed",
             choices=roundings,
         ),
-        ChoiceGroup(title="Changes speed and memory alone", hint="results stay as they are", choices=safe),
+        ChoiceGroup(title="Changes only speed and memory", hint="results stay the same", choices=safe),
     ]
     return [group for group in groups if group.choices]

@@ -59,7 +59,7 @@ def render_comparison(
         target_dice: the Dice whose time was taken; a line in the chart.
         target_reason: where it comes from.
         parity: accuracy of the last run and of the first, paired by case.
-        notices: what keeps figures from comparing as they look; machines and versions that differ are told anyway.
+        notices: what makes the figures hard to compare; differing machines and versions are always listed.
         sections: further tables, behind the factors.
         summary: one or two sentences on what was compared and how.
         command: what to type to get these numbers again.
@@ -99,7 +99,7 @@ def comparison_verdict(
 ) -> str:
     """Plain sentences on how the last run compares with the first: time to the target, then accuracy.
 
-    Accuracy is judged where `parity` was paired by case; without it both values are told and nothing is concluded.
+    Accuracy is judged where `parity` was paired by case; without it both values are given and nothing is concluded.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
@@ -154,9 +154,7 @@ def _times_text(factor: float) -> str:
 def _target_reason_text(target_dice: float | None, reason: str) -> str:
     if target_dice is None or not reason:
         return ""
-    return (
-        f"The target of {dice_text(target_dice)} is {reason}; its time is that of the first validation at or above it."
-    )
+    return f"The target of {dice_text(target_dice)} is {reason}; it is timed at the first validation at or above it."
 
 
 def _times(runs: Sequence[LabeledRun]) -> list[TimeBars]:
@@ -203,7 +201,7 @@ def _curves(runs: Sequence[LabeledRun], target_dice: float | None) -> dict[str, 
 
 
 def _shares_at_target(runs: Sequence[LabeledRun], colors: Sequence[str]) -> dict[str, Any]:
-    """How many trainings of each side had reached the target by when; nothing where there is one training each."""
+    """How many trainings of each side had reached the target at each time; nothing where each side is one training."""
     drawn = [(run, color) for run, color in zip(runs, colors, strict=True) if run.each_to_target]
     known = [seconds for run, _ in drawn for seconds in run.each_to_target if seconds is not None]
     if not known or max(len(run.each_to_target) for run, _ in drawn) < 2:

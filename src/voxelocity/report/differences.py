@@ -1,4 +1,4 @@
-"""What two or more trainings were given that differs: settings with their reasons, machine, versions."""
+"""What differs between two or more trainings: settings with their reasons, machine, versions."""
 
 from __future__ import annotations
 
@@ -61,22 +61,21 @@ def machine_notices(runs: Sequence[LabeledRun]) -> list[str]:
     machines = [run.machine for run in runs]
     if different := different_machines(machines):
         notices.append(
-            f"The runs were made on different machines ({different}); "
-            "their times do not compare as if they were made on one."
+            f"The runs were made on different machines ({different}); their times are not directly comparable."
         )
     versions = _differing(machines, _VERSION_KEYS)
     if versions:
         notices.append(
-            f"The runs were made with different versions ({versions}); what differs may be their doing and not that "
-            "of the settings."
+            f"The runs were made with different versions ({versions}); differences may come from them and not "
+            "from the settings."
         )
     return notices
 
 
 def different_machines(machines: Sequence[Mapping[str, object]]) -> str:
-    """What differs of machines, as `observe.environment` tells them: "cpu: EPYC, Xeon; num_cpus: 8, 4".
+    """How the machines differ, as `observe.environment` describes them: "cpu: EPYC, Xeon; num_cpus: 8, 4".
 
-    Empty for equal ones; what one of them does not tell is no difference.
+    Empty for equal ones; a fact that one of them lacks is not a difference.
     """
     return _differing(machines, _MACHINE_KEYS)
 

@@ -28,7 +28,7 @@ class Factor:
     """How one run compares with the first in one respect.
 
     Attributes:
-        value: times better than the first run, or the difference to it, by `kind`; None where it cannot be said.
+        value: times better than the first run, or the difference from it, by `kind`; None where unknown.
         is_at_least: the first run never got there, so the truth is larger than `value`.
     """
 
@@ -45,7 +45,7 @@ class Factor:
 
     @property
     def text(self) -> str:
-        """As people read it: "3.2×", "> 3.2×", "+0.004"."""
+        """As it is shown: "3.2×", "> 3.2×", "+0.004"."""
         if self.kind == "difference":
             return signed_text(self.value)
         return ("> " if self.is_at_least and self.value is not None else "") + factor_text(self.value)
@@ -72,7 +72,7 @@ def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> 
     if len(runs) < 2:
         raise InputError(f"report: comparing takes two runs or more, got {len(runs)} ({', '.join(labels) or 'none'})")
     if len(set(labels)) < len(labels):
-        raise InputError(f"report: two runs are called alike in {labels}; give each its own label")
+        raise InputError(f"report: two runs have the same label in {labels}; give each its own")
     target = "target" if target_dice is None else f"Dice {target_dice:g}"
     rows = (
         _to_target_row(runs, f"Time to {target}"),
@@ -214,7 +214,7 @@ def _difference_row(runs: Sequence[LabeledRun], key: str, name: str) -> FactorRo
 
 def _plain_row(runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str]) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
-    # Halving a wait of 0.2 % is no factor of two worth telling.
+    # A wait halved from 0.2 % is not worth reporting as a factor of two.
     return FactorRow(key=key, name=name, values=values, texts=tuple(map(text_of, values)), factors=())
 
 

@@ -32,7 +32,7 @@ from voxelocity.report.records import (
     ValidationRecord,
 )
 
-# Nothing in a run comes near to it, and sums of such numbers stay finite.
+# Nothing in a run comes near it, and sums of such numbers stay finite.
 _NO_NUMBER = 1e200
 _PEAKS = ("peak_host_bytes", "peak_device_bytes")
 
@@ -132,7 +132,7 @@ class _Events:
         self.validations.append(record)
 
     def _add_steps(self, record: StepRecord) -> None:
-        # A resumed run goes on from its last checkpoint: what came after that is done again and led to nothing.
+        # A resumed run continues from its last checkpoint: what came after that is done again and does not count.
         first_step = record.step - record.num_steps
         while self.steps and self.steps[-1].step > first_step:
             self.lost_s += self.steps.pop().seconds
@@ -213,7 +213,7 @@ def _read_record(path: Path) -> dict[str, Any]:
         raise InputError(
             f"report: cannot read {path} ({error.strerror}); name the folder that `voxelocity train` wrote"
         ) from None
-    # What is no UTF-8 is a ValueError too.
+    # Bytes that are not UTF-8 raise a ValueError too.
     except ValueError as error:
         raise InputError(f"report: {path} is damaged ({error}); restore it or train again") from None
     if not isinstance(record, dict):
@@ -237,7 +237,7 @@ def _choice(values: Any) -> Choice:
     choice = Choice(**{**values, "measured": None if measured is None else Measured(**measured)})
     for name in ("key", "reason"):
         if not isinstance(getattr(choice, name), str):
-            raise ValueError(f"a choice has the {name} {shortened(getattr(choice, name))}, which is no text")
+            raise ValueError(f"a choice has the {name} {shortened(getattr(choice, name))}, which is not text")
     return choice
 
 
@@ -277,14 +277,14 @@ def _score(case: Mapping[str, Any]) -> CaseScore:
 
 
 def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
-    """The slices, or why there are none: pictures are no reason to refuse the rest of a run."""
+    """The slices, or why there are none: bad pictures do not keep the rest of a run from being read."""
     if not path.exists():
         return (), []
     try:
         with check_is_file(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             count = sum(name.endswith("_image") for name in arrays.files)
             return tuple(_slice(arrays, i) for i in range(count)), []
-    # The zip's and the arrays' headers may say anything: a packing that nobody knows, more bytes than there are.
+    # The zip's and the arrays' headers may say anything: an unknown packing, more bytes than there are.
     except (
         OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error
     ) as error:  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a folder that one of the commands wrote holds, told by the file that only this command writes."""
+"""Which of the commands wrote a folder, recognized by the file that only this command writes."""
 
 from __future__ import annotations
 

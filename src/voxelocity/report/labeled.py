@@ -10,8 +10,9 @@ from typing import Any
 
 from voxelocity.core.plain import plain_data
 from voxelocity.core.quantities import dotted
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.report.records import RunFacts
-from voxelocity.report.summary import TimeShare, mean_dice, part_shares, stage_shares, throughput
+from voxelocity.report.summary import mean_dice, part_shares, stage_shares, throughput
 
 DiceHistory = tuple[tuple[float, float], ...]
 
@@ -37,7 +38,7 @@ class LabeledRun:
         settings: what decides the result, nested plain values.
         reasons: why settings have their values, by dotted key.
         machine: where it ran and with which versions, plain values.
-        notes: sentences to be shown beside it.
+        notes: sentences to show with it.
     """
 
     label: str
@@ -98,7 +99,7 @@ def label_run(run: RunFacts, label: str, *, target_dice: float | None = None) ->
         settings={**dotted(run.plan), **({} if run.seed is None else {"seed": run.seed})},
         reasons={choice.key: choice.reason for choice in run.choices},
         machine={**run.environment, **({"device": run.device} if run.device else {})},
-        notes=() if run.dataset.held_out else ("The Dice was measured on cases that were trained on.",),
+        notes=() if run.dataset.held_out else ("The Dice was measured on training cases.",),
     )
 
 

@@ -52,14 +52,14 @@ from voxelocity.report.views import Card, LegendEntry, Table, bar_parts, render
 _NUM_WORST_CASES = 10
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
-    "These scores do not tell how well it does on new scans."
+    "These scores do not show how well it does on new scans."
 )
 
 
 def render_page(run: RunFacts, path: str | Path, *, baseline: LabeledRun | None = None) -> Path:
     """The path, which now holds the report of the run as one HTML file.
 
-    The same facts give the same bytes. A run that is not finished is shown as far as it came.
+    The same facts give the same bytes. An unfinished run is shown as far as it got.
 
     Args:
         run: what `read_run` returned.
@@ -67,7 +67,7 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabeledRun | None 
         baseline: another training to compare with; adds a table of factors.
 
     Raises:
-        InputError: the baseline is called like the run.
+        InputError: the baseline has the label of the run.
         OutputError: the file cannot be written.
     """
     context = {

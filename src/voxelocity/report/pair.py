@@ -1,4 +1,4 @@
-"""Two runs made ready to be compared: whether they can be, by which target, and what a reader must be told."""
+"""Two runs prepared for comparison: whether they can be compared, at which target, and what the reader must know."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PairedRuns:
         target_dice: the Dice whose time is compared; None where they have none in common.
         target_reason: where it comes from.
         parity: accuracy on the cases that both were judged on; None where `notices` say why not.
-        notices: what keeps figures from comparing as they look.
+        notices: what makes the figures hard to compare.
     """
 
     runs: tuple[LabeledRun, LabeledRun]
@@ -56,7 +56,7 @@ def pair_runs(
         margin_mm: likewise of HD95.
 
     Raises:
-        InputError: it is one run, or the runs were trained on different data sets; a target or margin is out of range.
+        InputError: both are the same run, the data sets differ, or a target or margin is out of range.
     """
     _check_numbers(target_dice, margin_dice, margin_mm)
     _check_comparable(first, second)
@@ -80,7 +80,7 @@ def pair_runs(
 
 
 def highest_common_target(bests: Sequence[ValidationRecord | None]) -> float | None:
-    """The highest Dice that all runs reached on the way, rounded down to a hundredth; None where it is none.
+    """The highest Dice that all runs reached on the way, rounded down to a hundredth; None where that is 0.
 
     Args:
         bests: the best validation of each run.
@@ -103,18 +103,18 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
 
 def _check_numbers(target_dice: float | None, margin_dice: float, margin_mm: float) -> None:
     if target_dice is not None and not 0.0 < target_dice <= 1.0:
-        raise InputError(f"report: the target {target_dice:g} is no Dice; give a number above 0 and up to 1")
+        raise InputError(f"report: the target {target_dice:g} is not a Dice; give a number above 0 and up to 1")
     if not 0.0 < margin_dice <= 1.0:
         raise InputError(
-            f"report: the margin {margin_dice:g} is no difference of Dice; give a number above 0 and up to 1"
+            f"report: the margin {margin_dice:g} is not a difference of Dice; give a number above 0 and up to 1"
         )
     if not 0.0 < margin_mm < math.inf:
-        raise InputError(f"report: the margin {margin_mm:g} mm is no distance; give a number above 0")
+        raise InputError(f"report: the margin {margin_mm:g} mm is not a distance; give a number above 0")
 
 
 def _check_comparable(first: RunFacts, second: RunFacts) -> None:
     if first.folder.resolve() == second.folder.resolve():
-        raise InputError(f"report: {first.folder} and {second.folder} are one run; name two to compare them")
+        raise InputError(f"report: {first.folder} and {second.folder} are the same run; name two to compare them")
     differing = [
         f"{name} {a} and {b}"
         for name, a, b in (
@@ -126,7 +126,8 @@ def _check_comparable(first: RunFacts, second: RunFacts) -> None:
     if differing:
         raise InputError(
             f"report: {first.folder} was trained on {first.dataset.name} and {second.folder} on {second.dataset.name}: "
-            f"different data sets ({'; '.join(differing)}), whose figures do not compare; name two runs on one data set"
+            f"different data sets ({'; '.join(differing)}), whose figures cannot be compared; name two runs on one "
+            "data set"
         )
 
 
@@ -137,7 +138,7 @@ def _target(first: RunFacts, second: RunFacts, given: float | None) -> tuple[flo
     if len(own) == 1 and (target := own.pop()) is not None:
         return target, "the target of both runs"
     if min(len(first.validations), len(second.validations)) < _FEWEST_VALIDATIONS:
-        # The time of a validation is no time at which a Dice was reached where there is hardly another.
+        # With this few validations, the time of one says little about when a Dice was reached.
         return None, ""
     chosen = highest_common_target([run.best_validation for run in (first, second)])
     return chosen, "" if chosen is None else "the highest that both runs reached on the way, rounded down"
@@ -175,8 +176,8 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         words = [f"{label}: {data.name}, {count_text(data.num_cases, 'case')}, {data.path or 'no folder stored'}"
                  for label, data in zip(labels, (one, other), strict=True)]  # fmt: skip
         notices.append(
-            f"The data sets have the same classes but are not one and the same ({'; '.join(words)}); only if their "
-            "scans are equal do the runs compare."
+            f"The data sets have the same classes but are not the same ({'; '.join(words)}); the runs compare "
+            "only if their scans are equal."
         )
     if (one.fold, one.num_training) != (other.fold, other.num_training):
         notices.append(
@@ -185,7 +186,7 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         )
     if not one.held_out and not other.held_out:
         notices.append(
-            "Both runs were judged on the cases that they were trained on; their scores do not tell which is better "
+            "Both runs were judged on the cases that they were trained on; their scores do not show which is better "
             "on new scans."
         )
     return notices
@@ -194,7 +195,7 @@ def _data_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
 def _status_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
     ends = {"unfinished": "has not finished", "interrupted": "was interrupted"}
     return [
-        f"{label} {ends[run.status]}: its figures are of what it did until now, not of a whole training."
+        f"{label} {ends[run.status]}: its figures cover what it has done so far, not a whole training."
         for run, label in zip((first, second), labels, strict=True)
         if run.status in ends
     ]
@@ -208,7 +209,7 @@ def _validation_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]
     ]
     if target is not None or not few:
         return []
-    return [f"No time to a Dice is given: on the way it was measured too rarely ({', '.join(few)})."]
+    return [f"No time to a Dice is given: it was measured too rarely on the way ({', '.join(few)})."]
 
 
 def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> list[str]:
@@ -221,8 +222,8 @@ def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         return []
     texts = [f"{load:.1f} in {label}" for load, label in zip(loads, labels, strict=True)]
     return [
-        f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs do not "
-        "compare as if it had been."
+        f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs are "
+        "not directly comparable."
     ]
 
 

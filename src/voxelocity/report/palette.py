@@ -1,4 +1,4 @@
-"""The colors of classes and runs, told apart by people with any color vision.
+"""The colors of classes and runs, distinct to readers with any color vision.
 
 Source: Okabe and Ito, "Color Universal Design", 2008; black and yellow come last, as they vanish on scans and on paper.
 """

@@ -33,8 +33,8 @@ class PairedDifference:
             found.
         first: mean of the first training over the pairs; None where n is 0. `second` likewise.
         difference: mean of second less first.
-        low: begin of the 95 % interval of the mean difference, by Student's t; None where n is below 2.
-        high: its end.
+        low: lower end of the 95 % interval of the mean difference, by Student's t; None where n is below 2.
+        high: its upper end.
         margin: the largest difference that counts as none.
     """
 
@@ -143,7 +143,7 @@ def paired_trainings(
     """The comparison of two ways to train over several pairs of trainings, each pair of one seed; None without a case.
 
     With two pairs or more the unit is the pair, and its figure the mean over its cases: seeds may differ more than
-    cases do, and an interval over cases would not know. A single pair is compared over its cases.
+    cases do, and an interval over cases would not show it. A single pair is compared over its cases.
 
     Args:
         first: scores of each training of the way to compare with.

@@ -57,7 +57,7 @@ class StepRecord:
         step: optimizer steps done at its end.
         loss: mean over the stretch; NaN where it was not finite.
         seconds: wall time of the stretch.
-        wait_s: part of it in which nothing could be done for want of data.
+        wait_s: part of it spent waiting for data.
         parts: part of it by activity: wait, copy, forward, backward, optimizer; on a CUDA device as its stream saw
             them. Runs of an earlier version have other names, and no "wait" among them.
     """
@@ -168,8 +168,8 @@ class RunFacts:
 
     @property
     def seconds(self) -> float:
-        """Wall time of all sessions, up to the end or to the last thing that is known."""
-        # The page is made after the run has finished, and its making is written down after that.
+        """Wall time of all sessions, up to the end or the last event known."""
+        # The page is made after the run has finished, and that time is recorded last.
         closing_s = sum(stage.seconds for stage in self.stages if self.finish and stage.time_s > self.finish.time_s)
         return self.finish.seconds + closing_s if self.finish else self.last_event_s
 
@@ -196,7 +196,7 @@ class RunFacts:
 
     @property
     def budget_s(self) -> float | None:
-        """The time the run was given, where it was given one."""
+        """The time budget of the run; None without one."""
         if self.finish:
             return self.finish.budget_s
         budget_s = self._train_setting("time_budget_s")
@@ -204,7 +204,7 @@ class RunFacts:
 
     @property
     def target_dice(self) -> float | None:
-        """The validation Dice at which training was to end, where one was set."""
+        """The validation Dice at which training was to end; None without one."""
         target = self._train_setting("target_dice")
         return target if target > 0.0 else None
 

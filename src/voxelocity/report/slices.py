@@ -1,4 +1,4 @@
-"""Slices of scans with classes drawn over them, as PNG that stands inside a page."""
+"""Slices of scans with classes drawn over them, as PNG to embed in a page."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from voxelocity.core.quantities import count_text, dice_text, duration_text, share_text
 from voxelocity.core.records import CaseScore
+from voxelocity.core.time_parts import OTHER, TimeShare, part_label
 from voxelocity.observe.command import signal_name
 from voxelocity.report.records import RunFacts, StepRecord
 
@@ -37,15 +38,6 @@ class ClassSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeShare:
-    """One part of a time: its seconds, and its share of the whole."""
-
-    name: str
-    seconds: float
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Throughput:
     """How fast training went; None where no step was done."""
 
@@ -54,7 +46,6 @@ class Throughput:
     seconds_per_epoch: float | None
 
 
-OTHER = "other"
 _SHOWN_SHARE = 0.0005
 _STAGE_NAMES = {
     "start": "start-up",
@@ -63,7 +54,6 @@ _STAGE_NAMES = {
     "network": "building the network",
     "validate": "final validation",
 }
-_PART_NAMES = {"wait": "waiting for data", "optimizer": "optimizer"}
 _STAGES_AFTER_TRAINING = ("validate", "predict", "report")
 
 
@@ -149,7 +139,7 @@ def throughput(run: RunFacts) -> Throughput:
 def stage_shares(run: RunFacts) -> tuple[TimeShare, ...]:
     """Wall time by stage, in the order of the run; the remainder is named "other" where it shows.
 
-    The stage "train" is told apart into its training steps, validations on the way and checkpoints.
+    The stage "train" is split into its training steps, validations on the way and checkpoints.
     """
     before, after = dict[str, float](), dict[str, float]()
     for stage in run.stages:
@@ -172,16 +162,16 @@ def part_shares(run: RunFacts) -> tuple[TimeShare, ...]:
     measured = [record for record in run.steps if record.parts]
     seconds: dict[str, float] = {}
     for record in measured:
-        # Runs of an earlier version have the waiting beside the other parts.
+        # Runs of an earlier version keep the waiting apart from the other parts.
         for part, part_s in {"wait": record.wait_s, **record.parts}.items():
-            name = _PART_NAMES.get(part, part)
+            name = part_label(part)
             seconds[name] = seconds.get(name, 0.0) + part_s
     whole_s = sum(record.seconds for record in measured)
     return _shares(seconds, whole_s) if whole_s > 0.0 else ()
 
 
 def _seconds_per_epoch(steps: Sequence[StepRecord]) -> float | None:
-    """Between the first and the last change of epoch: the first and the last epoch may be seen in part only."""
+    """Between the first and the last change of epoch: the first and the last epoch may be recorded only in part."""
     changes, trained_s = [(steps[0].epoch, 0.0)], 0.0
     for record in steps:
         trained_s += record.seconds

@@ -8,11 +8,12 @@ from typing import Any
 
 from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
 from voxelocity.core.records import CaseScore
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.report.records import RunFacts
-from voxelocity.report.summary import TimeShare, mean_hd95_mm, summarize_classes
+from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 from voxelocity.report.views import Table, in_words, key_value_table
 
-# More columns than this do not fit on a laptop's screen beside the rest.
+# More columns than this do not fit on a laptop's screen next to the rest.
 _MAX_CLASS_COLUMNS = 4
 _MAX_VALIDATIONS = 200
 _SPREAD = ("low", "median", "high")
@@ -74,7 +75,7 @@ def time_table(shares: Sequence[TimeShare], caption: str) -> Table:
 
 
 def validation_table(run: RunFacts) -> Table:
-    """The validations on the way: every one, or where they are many some, evenly chosen, with the best and the last."""
+    """The validations on the way: all, or if there are many, some chosen evenly, with the best and the last."""
     count, best = len(run.validations), run.best_validation
     few = min(count, _MAX_VALIDATIONS)
     chosen = {count - 1, *(i * count // few for i in range(few))}
@@ -125,7 +126,7 @@ def spread_table(fingerprint: Mapping[str, Any]) -> Table:
 
 
 def statistics_table(fingerprint: Mapping[str, Any]) -> Table:
-    """All statistics that `spread_table` leaves."""
+    """All statistics that `spread_table` leaves out."""
     rest = {key: value for key, value in fingerprint.items() if not _is_spread(value)}
     table = key_value_table("Statistics", rest)
     return Table(

@@ -84,7 +84,7 @@ def score_table(scores: Sequence[CaseScore]) -> RenderableType:
 
 
 def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> RenderableType:
-    """Voxels and milliliters that were predicted of each class; of several scans the least, median and most.
+    """Predicted voxels and milliliters of each class; for several scans the least, median and most.
 
     Args:
         volumes: by class name, one pair for each scan.
@@ -171,7 +171,7 @@ def comparison_summary(pair: PairedRuns) -> RenderableType:
 
 @dataclass(frozen=True, kw_only=True)
 class _ByWidth:
-    """One of two forms of the same thing, by the width there is."""
+    """One of two forms of the same thing, by the available width."""
 
     wide: RenderableType
     narrow: RenderableType
@@ -207,7 +207,7 @@ def _indented(words: str) -> _Wrapped:
 
 def _wide_plan(groups: Sequence[ChoiceGroup]) -> list[RenderableType]:
     shown = [choice for group in groups for choice in group.choices]
-    # One width for all groups, so that their columns stand below each other.
+    # One width for all groups, so that their columns line up.
     key_width = max((cell_len(_marked(choice)) for choice in shown), default=0)
     value_width = min(_VALUE_COLUMNS, max((cell_len(value_text(c.value, c.key)) for c in shown), default=0))
     parts: list[RenderableType] = []
@@ -265,12 +265,12 @@ def _dataset_lines(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -
 
 
 def _placement_text(fingerprint: Mapping[str, Any]) -> str:
-    """What may put left and right, or image and prediction, at the wrong place; empty where nothing may."""
+    """What may misplace left and right, or image and prediction; empty if nothing may."""
     texts = []
     if num := int(fingerprint.get("num_unplaced", 0)):
         texts.append(f"{count_text(num, 'case')} with qform_code and sform_code 0, so left and right are a guess")
     if num := int(fingerprint.get("num_placed_twice", 0)):
-        texts.append(f"{count_text(num, 'case')} with sform and qform apart; the sform is used")
+        texts.append(f"{count_text(num, 'case')} where sform and qform differ; the sform is used")
     return "; ".join(texts)
 
 

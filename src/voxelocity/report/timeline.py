@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _SIZE_INCH = (6.0, 2.5)
-# The same for every chart, so that what stands below one another on a page is of the same time.
+# The same for every chart, so that charts below one another on a page share their time axis.
 _EDGES = {"left": 0.135, "right": 0.985, "top": 0.96, "bottom": 0.215}
 _LINE_WIDTH = {False: 1.9, True: 1.3}
 _DASHES = (0, (4, 3))
@@ -77,9 +77,9 @@ class Timeline:
         key: unique within the page.
         title: what it shows, in a few words.
         y_label: the quantity and its unit.
-        limit: a value to mark with a dashed line, such as the memory there is; `limit_name` is for the legend.
+        limit: a value to mark with a dashed line, such as the available memory; `limit_name` is for the legend.
         y_top: the value axis reaches from 0 to here; as far as the lines do if not given.
-        until_s: the time axis reaches so far.
+        until_s: the time axis reaches this far.
     """
 
     key: str
@@ -140,7 +140,7 @@ def draw_timeline(
             label=timeline.limit_name,
         )
     axes.set_ylim(0.0, timeline.y_top or _top(timeline))
-    # A little beyond, so that a marker at the end is seen whole.
+    # A little beyond, so that a marker at the end is fully visible.
     axes.set_xlim(0.0, longest_s / unit_s * 1.01)
     axes.set_xlabel(f"time ({unit})", color=colors["chart-ink"])
     axes.set_ylabel(timeline.y_label, color=colors["chart-ink"])

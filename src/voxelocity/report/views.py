@@ -1,4 +1,4 @@
-"""The pieces that pages are made of, and the one way in which a template becomes text."""
+"""The pieces that pages are made of, and the one way a template becomes text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from voxelocity.core.quantities import dotted, duration_text, share_text, value_text
-from voxelocity.report.summary import OTHER, TimeShare
+from voxelocity.core.time_parts import OTHER, TimeShare
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,7 +33,7 @@ class Table:
         text_columns: columns besides the first that hold words, not numbers.
         marked_columns: columns that stand out.
         worse_cells: (row, column) of cells whose value is worse than what it is compared with.
-        shares: of each row, 0 to 1, drawn as a bar beside its head; none if empty.
+        shares: of each row, 0 to 1, drawn as a bar next to its head; none if empty.
     """
 
     caption: str

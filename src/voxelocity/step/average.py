@@ -1,4 +1,4 @@
-"""A running average of weights, which validation and prediction may use in place of the weights themselves."""
+"""A running average of weights, which validation and prediction may use instead of the weights themselves."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class RunningAverage:
-    """A copy of a network whose weights follow it slowly. It counts on the host, so the device never waits.
+    """A copy of a network whose weights follow it slowly. Counting is on the host, so the device never waits.
 
     Attributes:
-        network: the average; before the first `update`, the network as it was copied.
+        network: the average; before the first `update`, the copied network.
     """
 
     def __init__(self, network: torch.nn.Module, decay: float) -> None:
@@ -24,13 +24,13 @@ class RunningAverage:
 
     @torch.no_grad()
     def update(self, network: torch.nn.Module) -> None:
-        """Moves the average towards the network. What cannot be averaged, such as a count of batches, is copied."""
+        """Moves the average toward the network. What cannot be averaged, such as a count of batches, is copied."""
         pairs = list(zip(_tensors(self.network), _tensors(network), strict=True))
         averaged, copied = _split(pairs)
         if self._num_averaged == 0:
             averaged, copied = [], pairs
         if averaged:
-            # Early on a plain mean over the steps so far: the first, random weights must not linger.
+            # At first, nearly a plain mean over the steps so far, so that the random initial weights do not linger.
             weight = 1.0 - min((1.0 + self._num_averaged) / (10.0 + self._num_averaged), self._decay)
             torch._foreach_lerp_([own for own, _ in averaged], [new for _, new in averaged], weight)
         for own, new in copied:
@@ -38,7 +38,7 @@ class RunningAverage:
         self._num_averaged += 1
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Tensors, under the names of torch's AveragedModel, as earlier checkpoints have them."""
+        """Tensors, under the names of torch's AveragedModel, which earlier checkpoints use."""
         weights = {f"module.{name}": tensor for name, tensor in self.network.state_dict().items()}
         return {"n_averaged": torch.tensor(self._num_averaged), **weights}
 
@@ -54,6 +54,6 @@ def _tensors(network: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _split(pairs: list[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Pairs of floating point, and the others."""
+    """Pairs of floating-point tensors, and the others."""
     floating = [pair for pair in pairs if pair[0].is_floating_point()]
     return floating, [pair for pair in pairs if not pair[0].is_floating_point()]

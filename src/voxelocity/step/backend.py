@@ -1,4 +1,4 @@
-"""Switches of CUDA's libraries, which torch keeps for the whole process. They mean nothing on a CPU."""
+"""Switches of CUDA's libraries, which torch keeps for the whole process. They have no effect on a CPU."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class BackendConfig(Config):
     tf32: bool = True
     """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
     cudnn_benchmark: bool = False
-    """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may be others."""
+    """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may differ."""
 
 
 def set_backend(config: BackendConfig, device: torch.device) -> None:
-    """Sets the process's switches for a CUDA device; leaves everything as it is for a CPU."""
+    """Sets the process's switches for a CUDA device; changes nothing for a CPU."""
     if device.type != "cuda":
         return
     torch.backends.cudnn.allow_tf32 = config.tf32
@@ -32,7 +32,7 @@ def set_backend(config: BackendConfig, device: torch.device) -> None:
 
 @contextmanager
 def backend_as_found(device: torch.device) -> Iterator[None]:
-    """Puts the process's switches for a CUDA device back as they were; does nothing for a CPU.
+    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU.
 
     torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
     contradicts.
@@ -60,7 +60,7 @@ def _newer_switches() -> list[Any]:
 
 
 def _older_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """How each is read and written. The last one sets what the one before it does, and more."""
+    """How to read and write each switch. The last one sets what the one before it sets, and more."""
     backends: Any = torch.backends
     allowed = [
         (partial(getattr, owner, "allow_tf32"), partial(setattr, owner, "allow_tf32"))

@@ -1,4 +1,4 @@
-"""The network as `torch.compile` makes it: the same weights, other code for the forward and backward pass."""
+"""The network compiled by `torch.compile`: the same weights, other code for the forward and backward pass."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def compiled(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """The network's forward pass, compiled at its first call; the network itself for the mode "none".
 
-    The weights stay the network's own, so that what is saved, averaged and validated is the network as before. The
-    first call takes half a minute to one and a half on two cores, and so does the first one with another shape.
+    The weights stay in the network, so saving, averaging and validation still use the network itself. The first call
+    takes half a minute to a minute and a half on two cores, and so does the first call with another shape.
 
     Raises:
         ConfigError: this machine lacks the compiler that the device's code needs.
@@ -32,7 +32,7 @@ def compiled(
 
 
 def check_compiler(mode: CompileMode, device: torch.device, *, environ: Mapping[str, str] = os.environ) -> None:
-    """Passes silently where `torch.compile` can make code for the device.
+    """Returns if `torch.compile` can generate code for the device.
 
     Raises:
         ConfigError: a C++ compiler (CPU) or Triton (CUDA) is missing.
@@ -41,7 +41,7 @@ def check_compiler(mode: CompileMode, device: torch.device, *, environ: Mapping[
         name = environ.get("CXX", "g++")
         if shutil.which(name) is None:
             raise ConfigError(
-                f"step: precision.compile={mode} makes C++ for the CPU, but there is no compiler '{name}' here; "
+                f"step: precision.compile={mode} generates C++ code, but there is no compiler '{name}' here; "
                 "install g++, name another in the variable CXX, or leave precision.compile=none"
             )
     elif importlib.util.find_spec("triton") is None:

@@ -1,7 +1,7 @@
 """DiNTS, the network whose architecture MONAI's search finds (He et al. 2021, 10.1109/CVPR46437.2021.00578).
 
-A block joins n resolutions by 3n - 2 paths, each of which keeps, halves or doubles one of them. A table with a row for
-each block says which paths there are: 0 for one that is left out, else 1 + its operation.
+A block connects n resolutions by 3n - 2 paths, each of which keeps, halves or doubles a resolution. A table with one
+row per block lists the paths: 0 for a path that is left out, else 1 + its operation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 Paths = Sequence[Sequence[int]]
 _FIRST_WIDTH = 32
-"""Of MONAI's class, which takes another as a multiple of it."""
+"""First width of MONAI's class, which takes other widths as a multiple of it."""
 
 
 def why_not_paths(paths: Paths, num_resolutions: int) -> str:
-    """Why these paths make no valid network, in words; "" where they do."""
+    """Why these paths do not make a valid network, in words; "" if they do."""
     count = 3 * num_resolutions - 2
     if not paths or any(len(row) != count for row in paths):
         return (
@@ -41,14 +41,14 @@ def why_not_paths(paths: Paths, num_resolutions: int) -> str:
 def build_dints(
     *, paths: Paths, num_channels: int, num_classes: int, width: int, num_resolutions: int, norm: str
 ) -> torch.nn.Module:
-    """MONAI's DiNTS, its finest resolution half as fine as the image.
+    """MONAI's DiNTS, with a finest resolution half that of the image.
 
     Args:
-        paths: that `why_not_paths` has nothing against.
+        paths: valid according to `why_not_paths`.
         num_channels: of the image.
         num_classes: of the logits.
         width: features at the image's own resolution, doubled at each coarser one.
-        num_resolutions: of the searched part.
+        num_resolutions: number of resolutions in the searched part.
         norm: "instance" or "batch".
     """
     from monai.networks.nets import DiNTS, TopologyInstance
@@ -70,7 +70,7 @@ def build_dints(
 
 
 def _nodes(paths: Paths) -> npt.NDArray[np.int64]:
-    """(blocks + 1, resolutions), 1 where something arrives: MONAI's `node_a`."""
+    """(blocks + 1, resolutions), 1 where a path arrives: MONAI's `node_a`."""
     kept = np.array(paths) > 0
     nodes = np.zeros((len(kept) + 1, (kept.shape[1] + 2) // 3), np.int64)
     nodes[0, [_begin(path) for path in np.flatnonzero(kept[0]).tolist()]] = 1

@@ -1,5 +1,6 @@
-"""DynUNet, the network of nnU-Net, without MONAI: importing MONAI takes seconds that a run would spend before its first
-step (`docs/log.md`). The names of its parts and its initial weights are those of MONAI's class.
+"""DynUNet, the network of nnU-Net, without MONAI: importing MONAI would delay the first step by seconds (docs/log.md).
+
+Its part names and initial weights are those of MONAI's class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SLOPE = 0.01
 class _InstanceNorm(nn.InstanceNorm3d):
     """torch's instance norm, up to roundings, without its copies to and from channels_last in float32 on a CPU.
 
-    A group norm with one channel a group works in channels_last: a step takes a tenth less time (docs/log.md).
+    A group norm with one channel per group works in channels_last: a step takes a tenth less time (docs/log.md).
     """
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -45,8 +46,8 @@ class DynUNet(nn.Module):
         norm: normalization after each convolution.
         dropout: share of features dropped after each convolution while training.
         is_residual: use residual blocks on the way down.
-        stem_stride: of a convolution before the first level; logits are brought back by a transposed one. The levels
-            then work on a coarser grid, at a fraction of the cost. (1, 1, 1) has neither, as in MONAI.
+        stem_stride: of a convolution before the first level; a transposed one brings the logits back. The levels then
+            work on a coarser grid, at a fraction of the cost. (1, 1, 1) has neither convolution, as in MONAI.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class _Block(nn.Module):
 
 
 class _UpBlock(nn.Module):
-    """Features brought to the finer level, joined with what that level had on the way down."""
+    """Features brought to the finer level, joined with that level's features from the way down."""
 
     def __init__(self, before: int, after: int, kernel: Index3, stride: Index3, norm: str, dropout: float) -> None:
         super().__init__()

@@ -18,21 +18,21 @@ class LossConfig(Config):
     """What a step minimizes."""
 
     name: Literal["dice_ce", "dice", "dice_focal", "tversky_ce"] = "dice_ce"
-    """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, or with the focal loss in
-    place of cross-entropy (Lin et al., 10.1109/ICCV.2017.324), or the Tversky index in place of Dice (Salehi et al.,
+    """Soft Dice plus cross-entropy (MONAI's DiceCELoss, nnU-Net's default), soft Dice alone, soft Dice plus the focal
+    loss (Lin et al., 10.1109/ICCV.2017.324), or the Tversky index plus cross-entropy (Salehi et al.,
     10.1007/978-3-319-67389-9_44)."""
     include_background: bool = False
-    """Whether the background counts in the term of Dice or Tversky."""
+    """Whether the background counts in the Dice or Tversky term."""
     focal_gamma: float = Field(default=2.0, ge=1.0, le=10.0)
-    """dice_focal: the larger, the less voxels count that are right already."""
+    """dice_focal: the larger it is, the less voxels count that are already right."""
     tversky_alpha: float = Field(default=0.3, ge=0.0, le=1.0)
-    """tversky_ce: weight of voxels that are wrongly found; those missed have the rest, and 0.5 is Dice."""
+    """tversky_ce: weight of false positives; false negatives have the rest, and 0.5 equals Dice."""
     boundary_weight: float = Field(default=0.0, ge=0.0, le=10.0)
     """Weight of the boundary loss, added to the others: the mean of probability times signed distance to the true
-    border in voxels (Kervadec et al., 10.1016/j.media.2020.101851, who begin at 0.01). SciPy takes the distances on the
-    host: tens of milliseconds a patch and class, for which a GPU waits."""
+    border in voxels (Kervadec et al., 10.1016/j.media.2020.101851, who begin at 0.01). SciPy computes the distances on
+    the host: tens of milliseconds per patch and class, for which a GPU waits."""
     dice_over_batch: bool = True
-    """Whether Dice is taken over the whole batch, which is steadier where a patch may lack a class."""
+    """Whether Dice is computed over the whole batch, which is more stable if a patch may lack a class."""
     smooth: float = Field(default=1e-5, gt=0.0)
     """Added to numerator and denominator of the Dice term."""
 
@@ -43,9 +43,9 @@ def build_loss(config: LossConfig) -> Loss:
     Equal to MONAI's DiceCELoss, DiceLoss and TverskyLoss with softmax=True, to_onehot_y=True, batch=dice_over_batch and
     both `smooth` terms set; own code because MONAI's one-hot target costs a full (b, k, x, y, z) float tensor and
     several passes over it. The focal loss is the mean over voxels, which is k times MONAI's mean over voxels and
-    classes. The same to 1e-5 inside of any autocast.
+    classes. Under autocast, results agree to 1e-5.
     """
-    # Dice is Tversky's index with both kinds of wrong voxels weighted alike.
+    # Dice is the Tversky index with both kinds of wrong voxels weighted equally.
     alpha = config.tversky_alpha if config.name == "tversky_ce" else 0.5
 
     def loss(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -66,9 +66,9 @@ def build_loss(config: LossConfig) -> Loss:
 
 @torch.no_grad()
 def _signed_distance_voxel(label: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """To the border of each class but the background, (b, k, x, y, z): from 1 outside, from 0 down inside.
+    """Distance to the border of each class but the background, (b, k, x, y, z): from 1 up outside, from 0 down inside.
 
-    0 where a class, or everything else, is not in the patch.
+    0 if the patch holds no voxel of the class, or no other voxel.
     """
     from scipy.ndimage import distance_transform_edt
 
@@ -91,11 +91,12 @@ def _overlap_term(probability: torch.Tensor, target: torch.Tensor, config: LossC
     num_classes = probability.shape[1]
     flat = probability.flatten(2)
     classes = torch.arange(num_classes, device=target.device)[:, None]
-    # (b, k, v). A mask keeps a byte a voxel and class for the way back. A matrix product in its place would be rounded
-    # to half precision under autocast and to TF32 on a GPU, and overflows float16 beyond 65,504 voxels of a class.
+    # (b, k, v). A mask keeps one byte per voxel and class for the backward pass. A matrix product instead would be
+    # rounded to half precision under autocast and to TF32 on a GPU, and overflows float16 beyond 65,504 voxels of a
+    # class.
     is_class = target.flatten(1).unsqueeze(1) == classes
     intersection = torch.where(is_class, flat, 0.0).sum(2)
-    # Twice the sizes of prediction and truth, weighted by alpha and the rest of 1.
+    # Twice the sizes of prediction and truth, weighted by alpha and 1 - alpha.
     total = 2.0 * (alpha * flat.sum(2) + (1.0 - alpha) * is_class.sum(2))
     if config.dice_over_batch:
         intersection, total = intersection.sum(0, keepdim=True), total.sum(0, keepdim=True)

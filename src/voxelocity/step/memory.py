@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-# The allocator of the CPU raises a plain RuntimeError with these words, oneDNN one that says no more than this: what it
-# cannot do at all fails earlier, at the descriptor of the primitive.
+# The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
+# does not support fails earlier, at the descriptor of the primitive.
 _CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
 _ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
 

@@ -1,6 +1,6 @@
 """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon), for the weights of convolutions.
 
-torch's own class takes matrices alone and computes in bfloat16 everywhere; a test compares the two.
+torch's own class takes only matrices and always computes in bfloat16; a test compares the two.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any
 import torch
 
 _ITERATIONS = 5
-# Of the polynomial a x + b x^3 + c x^5, which brings singular values from 0 to 1 close to 1 in few iterations.
+# Of the polynomial a x + b x^3 + c x^5, which brings singular values between 0 and 1 close to 1 in a few iterations.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _EPS = 1e-8
-# A step as large as AdamW's usual one (Liu et al. 2025, arXiv 2502.16982), so that its learning rates hold.
+# A step as large as AdamW's usual one (Liu et al. 2025, arXiv 2502.16982), so that AdamW's learning rates apply.
 _RMS = 0.2
-# Some 10 ms in one thread; a step had 15 ms of it then, and 31 and 43 ms with two threads (docs/log.md).
+# About 10 ms in one thread; in a step it then took 15 ms, and 31 and 43 ms with two threads (docs/log.md).
 _FEW_PRODUCTS = 3e8
 
 
 class Muon:
-    """Steps along the momentum with all its singular values made alike; AdamW for all else, such as biases and norms.
+    """Steps along the momentum with all its singular values made equal; AdamW for the rest, such as biases and norms.
 
-    A weight (out, in, x, y, z) is a matrix (out, in * x * y * z). It is used as torch's optimizers without being one
-    of them: making one of theirs imports torch's compiler, 2 s that a training would begin later.
+    A weight (out, in, x, y, z) is a matrix (out, in * x * y * z). The class is used like torch's optimizers without
+    being one of them: creating one of theirs imports torch's compiler, which would delay training by 2 s.
 
     Args:
-        parameters: to train, in the order of the network. Those of two and more dimensions are matrices, but for the
-            first and the last of them, which meet the image and make the logits: there AdamW learns sooner.
-        learning_rate: of all.
-        momentum: of matrices, Nesterov's.
-        weight_decay: decoupled, of matrices.
+        parameters: to train, in the order of the network. Those of two and more dimensions are matrices, except the
+            first and the last of them, which see the image and make the logits: there AdamW learns faster.
+        learning_rate: of all parameters.
+        momentum: Nesterov momentum of matrices.
+        weight_decay: decoupled decay of matrices.
         betas: of AdamW.
     """
 
@@ -56,7 +56,7 @@ class Muon:
         self._state: dict[torch.Tensor, dict[str, torch.Tensor]] = {p: {} for p in self._parameters()}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops the slopes, or sets them to zero."""
+        """Drops the gradients, or sets them to zero."""
         for weight in self._parameters():
             if set_to_none:
                 weight.grad = None
@@ -80,7 +80,7 @@ class Muon:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step along the slopes that there are."""
+        """One step for all parameters that have a gradient."""
         with _few_threads(self.param_groups[0]["params"]):
             self._step_groups()
 
@@ -121,8 +121,8 @@ class Muon:
 def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Matrices with their singular values brought to about 0.7 to 1.2, by Newton and Schulz's iteration.
 
-    Each step multiplies a matrix by a polynomial of its Gram matrix from the left. So all steps are made on that small
-    square, together for all of one size, and each matrix is multiplied once: a third of the time (docs/log.md).
+    Each iteration multiplies a matrix by a polynomial of its Gram matrix from the left. So all iterations work on that
+    small square matrix, batched by size, and each matrix is multiplied once: a third of the time (docs/log.md).
     """
     wide = [matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix for matrix in matrices]
     sizes = torch._foreach_norm(wide)
@@ -140,7 +140,7 @@ def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 @contextmanager
 def _few_threads(weights: Sequence[torch.Tensor]) -> Iterator[None]:
-    """One thread for small matrices on a CPU: with two, each product waited for the core that makes the next batch."""
+    """Uses one thread for small matrices on a CPU: with two, each product waited for the core making the next batch."""
     num_products = sum(weight.numel() * min(len(weight), weight[0].numel()) for weight in weights)
     num_threads = torch.get_num_threads()
     if weights and not weights[0].is_cuda and num_products < _FEW_PRODUCTS:
@@ -152,7 +152,7 @@ def _few_threads(weights: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def _factors(grams: torch.Tensor) -> torch.Tensor:
-    """What matrices of these Gram matrices (k, m, m) are to be multiplied by."""
+    """The factors (k, m, m) to multiply matrices with these Gram matrices by."""
     one = torch.eye(grams.shape[1], device=grams.device).expand_as(grams)
     factors = one
     for _ in range(_ITERATIONS):

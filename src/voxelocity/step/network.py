@@ -1,4 +1,4 @@
-"""Networks by name: ours, MONAI's, whose constructor arguments only this module knows, or your own."""
+"""Networks by name: ours, MONAI's (only this module knows their constructor arguments), or your own."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class NetworkConfig(Config):
     """A segmentation network. `widths` and `strides` describe it level by level, finest first."""
 
     name: Literal["unet", "segresnet", "dynunet", "swinunetr", "dints", "custom"]
-    """UNet, SegResNet, SwinUNETR and DiNTS as in MONAI, DynUNet, the network of nnU-Net, or your own, made by
+    """UNet, SegResNet, SwinUNETR and DiNTS as in MONAI; DynUNet, the network of nnU-Net; or your own, built by
     `factory`."""
     factory: str = ""
-    """custom: the function or class that makes the network, as package.module:name. It is called with num_channels and
-    num_classes and gives a module from images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z)."""
+    """custom: the function or class that builds the network, as package.module:name. It is called with num_channels and
+    num_classes; the module it returns maps images (b, num_channels, x, y, z) to logits (b, num_classes, x, y, z)."""
     widths: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(min_length=2, max_length=10)
-    """Feature channels of each level. SegResNet, SwinUNETR and DiNTS double from the first and take the number of
-    levels; your own takes none of them, but the memory of a step is estimated by them."""
+    """Feature channels of each level. SegResNet, SwinUNETR and DiNTS use only the first, which they double, and the
+    number of levels; your own network does not use them, but they serve to estimate the memory of a step."""
     strides: tuple[Index3, ...]
     """Down-sampling (x, y, z) between one level and the next; one entry fewer than `widths`."""
     stem_stride: Index3 = (1, 1, 1)
-    """DynUNet: 2 along an axis makes the image half as fine before the first level, and the logits fine again behind
-    the last one. A step then takes about half as long; (1, 1, 1) is nnU-Net's network."""
+    """DynUNet: 2 along an axis halves the resolution before the first level and restores it in the logits after the
+    last one. A step then takes about half as long; (1, 1, 1) is nnU-Net's network."""
     paths: tuple[tuple[Annotated[int, Field(ge=0, le=5)], ...], ...] = ()
-    """DiNTS: the architecture that a search found, a row for each block, a number for each of its paths in MONAI's
-    order: 0 for a path that is left out, else 1 + its operation."""
+    """DiNTS: the architecture that a search found, one row per block, one number per path in MONAI's order: 0 for a
+    path that is left out, else 1 + its operation."""
     norm: Norm = "instance"
     """Normalization after each convolution."""
     num_res_units: int = Field(default=0, ge=0, le=4)
-    """Residual units a level (UNet); DynUNet uses residual blocks when it is not 0."""
+    """Residual units per level (UNet); DynUNet uses residual blocks if it is not 0."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of features dropped while training."""
 
@@ -90,7 +90,7 @@ class NetworkConfig(Config):
 
 
 def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int, seed: int) -> torch.nn.Module:
-    """The network with weights initialized from `seed`; torch's global generator is left as it was.
+    """The network with weights initialized from `seed`; torch's global generator stays unchanged.
 
     Args:
         config: which network.
@@ -99,7 +99,7 @@ def build_network(config: NetworkConfig, *, num_channels: int, num_classes: int,
         seed: of the initial weights.
 
     Raises:
-        ConfigError: a network of one's own cannot be made.
+        ConfigError: the user's own network cannot be built.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -164,26 +164,26 @@ def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> 
 def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     where, _, name = config.factory.partition(":")
     if (here := str(Path.cwd())) not in sys.path:
-        # As `python -m` has it; a command that was installed does not look into the folder where it is called.
+        # As with `python -m`; an installed command does not search the folder in which it is called.
         sys.path.append(here)
     try:
         factory = getattr(importlib.import_module(where), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"network: network.factory {config.factory!r} cannot be had ({error}); write package.module:name, of a "
-            "module that Python finds from here or on PYTHONPATH"
+            f"network: network.factory {config.factory!r} cannot be imported ({error}); write package.module:name of "
+            "a module that Python finds from here or on PYTHONPATH"
         ) from None
     network = factory(num_channels=num_channels, num_classes=num_classes)
     if not isinstance(network, torch.nn.Module):
         raise ConfigError(
-            f"network: network.factory {config.factory!r} gave a {type(network).__name__}, not a torch.nn.Module"
+            f"network: network.factory {config.factory!r} returned a {type(network).__name__}, not a torch.nn.Module"
         )
     return network
 
 
 def _build_dynunet(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
     strides: list[Index3] = [(1, 1, 1), *config.strides]
-    # A 3-wide kernel along an axis that was not yet down-sampled where others were would mix anisotropic distances.
+    # A 3-wide kernel along an axis that is not down-sampled while others are would mix anisotropic distances.
     kernels = [(3, 3, 3) if set(stride) == {1} else _kernel(stride) for stride in strides]
     return DynUNet(
         num_channels=num_channels,

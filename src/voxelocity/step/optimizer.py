@@ -16,26 +16,26 @@ class OptimizerConfig(Config):
     """How weights follow gradients."""
 
     name: Literal["sgd", "adamw", "muon"]
-    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, or Muon for the inner
-    convolutions with AdamW for the rest."""
+    """SGD with Nesterov momentum (nnU-Net's choice), AdamW, or Muon for the inner convolutions with AdamW for the
+    rest."""
     learning_rate: float = Field(gt=0.0, le=10.0)
     """Peak of the schedule."""
     weight_decay: float = Field(default=3e-5, ge=0.0, le=1.0)
     """L2 penalty (SGD) or decoupled decay (AdamW, Muon)."""
     momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Of SGD and Muon (which usually has 0.95); ignored by AdamW."""
+    """Momentum of SGD and Muon (which usually has 0.95); ignored by AdamW."""
     second_momentum: float = Field(default=0.99, ge=0.0, lt=1.0)
-    """Of AdamW's squared gradients; torch's 0.999 remembers a thousand steps, longer than a short run has."""
+    """Momentum of AdamW's squared gradients; torch's 0.999 covers a thousand steps, more than a short run has."""
     clip_norm: float = Field(default=12.0, gt=0.0)
-    """Gradients are scaled down to this norm where they exceed it (12 as in nnU-Net)."""
+    """Gradients are scaled down to this norm if they exceed it (12 as in nnU-Net)."""
     average_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Decay of the running average of the weights that validation and prediction use; 0 uses the weights themselves."""
 
 
 def build_optimizer(config: OptimizerConfig, parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer; torch's in their fused implementation: one kernel (CPU: one pass) for all parameters.
+    """The optimizer; torch's use their fused implementation: one kernel (CPU: one pass) for all parameters.
 
-    AdamW's and Muon's decay leave biases and the scales of norms alone; SGD's L2 penalty takes all, as in nnU-Net.
+    AdamW's and Muon's decay skip biases and the scales of norms; SGD's L2 penalty covers all, as in nnU-Net.
     """
     if config.name == "sgd":
         return torch.optim.SGD(

@@ -1,4 +1,4 @@
-"""In which number formats and by which code a step computes. Weights stay float32."""
+"""The number formats and the code with which a step computes. Weights stay float32."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PrecisionConfig(Config):
     compute: Literal["float32", "bfloat16", "float16"]
     """Format of convolutions under autocast; float16 also scales the loss."""
     channels_last: bool = False
-    """Whether tensors lie in memory with the channels innermost (channels_last_3d)."""
+    """Whether tensors are in memory with the channels innermost (channels_last_3d)."""
     compile: CompileMode = "none"
-    """How `torch.compile` makes the training's forward and backward pass, by its own names; "none" leaves it out."""
+    """The mode of `torch.compile` for the training's forward and backward pass; "none" does not compile."""
 
     @property
     def memory_format(self) -> torch.memory_format:
@@ -38,10 +38,10 @@ def autocast(config: PrecisionConfig, device: torch.device) -> AbstractContextMa
 
 
 def precision_on(config: PrecisionConfig, device: torch.device) -> PrecisionConfig:
-    """The same with a compute format that is fast on this device; float32 in place of one that is not.
+    """The same configuration, with float32 in place of a compute format that is slow on this device.
 
     A float16 model took seven times as long on a CPU in float16 as in float32. Most CPUs, and GPUs before Ampere, are
-    slower in bfloat16 than in float32; float16 would not do there, as what was trained in bfloat16 may overflow it.
+    slower in bfloat16 than in float32; float16 cannot replace it there, as a model trained in bfloat16 may overflow it.
     """
     if config.compute == "float32" or (config.compute == "float16" and device.type != "cpu"):
         return config

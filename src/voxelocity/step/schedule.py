@@ -25,7 +25,7 @@ def learning_rate_at(progress: float, *, peak: float, config: ScheduleConfig) ->
     """The learning rate when `progress` (0 to 1) of the run is done."""
     progress = min(max(progress, 0.0), 1.0)
     if progress < config.warmup_share:
-        # The floor keeps the very first step from being lost.
+        # With this minimum, the very first step still trains.
         return peak * max(progress / config.warmup_share, 0.01)
     rest = (progress - config.warmup_share) / (1.0 - config.warmup_share)
     if config.decay == "constant":

@@ -1,4 +1,4 @@
-"""The step itself: forward, loss, backward, optimizer, running average. It reads no tensor: the device never waits."""
+"""The step itself: forward, loss, backward, optimizer, running average. Reads no tensor, so the device never waits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from voxelocity.step.precision import PrecisionConfig, autocast
 class TrainingStep:
     """A network in training, with everything that must be saved to continue exactly.
 
-    The masks of dropout are a function of (seed, step) alone, so a resumed run draws those of the uninterrupted one.
+    Dropout masks depend only on (seed, step), so a resumed run draws the same masks as an uninterrupted one.
 
     Attributes:
         network: in training mode, on `device`.
         averaged: the network to validate and predict with: a running average, or `network` itself.
 
     Args:
-        seed: of the masks of dropout.
-        warn: told once when a batch does not fit into memory and is computed in pieces from then on; without it,
+        seed: of the dropout masks.
+        warn: called once when a batch does not fit into memory and is computed in pieces from then on; without it,
             torch's error is raised unchanged.
     """
 
@@ -49,7 +49,7 @@ class TrainingStep:
     ) -> None:
         self.device = device
         self.network = network.to(device, memory_format=precision.memory_format)  # type: ignore[call-overload]
-        # Next to the network and not in its place: states and averages must not depend on who makes its code.
+        # In addition to the network, not instead of it: states and averages must not depend on compilation.
         self._forward = compiled(self.network, precision.compile, device)
         self._loss = loss
         self._precision = precision
@@ -69,14 +69,14 @@ class TrainingStep:
         return self.network if self._average is None else self._average.network
 
     def __call__(self, batch: Batch, learning_rate: float) -> torch.Tensor:
-        """One step on `batch`, which lies on the device. Its parts are spans: layout (into the network's memory
+        """One step on `batch`, which is on the device. Its parts are spans: layout (into the network's memory
         format), forward, loss, backward, optimizer, averaging.
 
         Returns:
-            The loss as a scalar tensor on the device; nothing has waited for it.
+            The loss as a scalar tensor on the device, without waiting for it.
 
         Raises:
-            DeviceMemoryError: a step on one patch at a time does not fit into memory either, or cannot be made.
+            DeviceMemoryError: even one patch at a time does not fit into memory, or a batch cannot be split.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -91,10 +91,10 @@ class TrainingStep:
         return loss.detach()
 
     def _make_gradients(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
-        """Leaves the gradients of the scaled loss in the weights, in as many pieces as memory asks for."""
+        """Leaves the gradients of the scaled loss in the weights, computed in as many pieces as memory requires."""
         pieces_before = self._num_pieces
         while True:
-            # What the last step left takes memory that this one can use.
+            # Frees memory of the last step for this one.
             self._optimizer.zero_grad(set_to_none=True)
             try:
                 loss = self._in_pieces(image, label, step) if self._num_pieces > 1 else self._whole(image, label, step)
@@ -103,12 +103,12 @@ class TrainingStep:
                 if self._warn is None or not is_out_of_memory(error):
                     raise
                 said = str(error).partition("\n")[0]
-            # Outside of the handler, whose traceback holds the tensors of the failed pass.
+            # Outside the handler, whose traceback holds the tensors of the failed pass.
             self._halve_pieces(image, said)
         if self._num_pieces > pieces_before and self._warn is not None:
             self._warn(
                 f"train: {_described(image)} do not fit into the memory of the device {self.device.type}; from step "
-                f"{step} on each batch is computed in {self._num_pieces} pieces, which trains the same weights up to "
+                f"{step} on, each batch is computed in {self._num_pieces} pieces, which trains the same weights up to "
                 "roundings and takes one more forward pass; a smaller data.batch_size or data.patch.shape_voxel "
                 "avoids it"
             )
@@ -126,8 +126,9 @@ class TrainingStep:
     def _in_pieces(self, image: torch.Tensor, label: torch.Tensor, step: int) -> torch.Tensor:
         """The same gradients with the activations of one piece at a time.
 
-        A Dice over the batch is not the mean of those of its pieces, so the loss sees the logits of the whole batch,
-        made without activations first; each piece is then computed again and goes back from its part of their slope.
+        The Dice of a batch is not the mean of the Dice of its pieces, so the loss gets the logits of the whole batch,
+        first computed without activations; each piece is then computed again and back-propagates its part of their
+        gradient.
         """
         size = math.ceil(len(image) / self._num_pieces)
         ranges = [slice(start, start + size) for start in range(0, len(image), size)]
@@ -160,8 +161,8 @@ class TrainingStep:
         mixing = next((m for m in self.network.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)), None)
         if mixing is not None and len(image) > 1:
             raise DeviceMemoryError(
-                f"train: {_described(image)} do not fit into the memory of the device {self.device.type} ({said}); in "
-                "pieces the network would be another one, as its batch norms look at the whole batch: set a smaller "
+                f"train: {_described(image)} do not fit into the memory of the device {self.device.type} ({said}); "
+                "pieces would change the result, because the network's batch norms use the whole batch: set a smaller "
                 f"data.batch_size (now {len(image)}) or network.norm=instance"
             )
         if self._num_pieces >= len(image):
@@ -169,7 +170,7 @@ class TrainingStep:
         self._num_pieces = min(2 * self._num_pieces, len(image))
 
     def _update(self, image: torch.Tensor) -> None:
-        """Weights by their gradients. It cannot be tried again: some may have been changed already."""
+        """Updates the weights by their gradients. It cannot be retried: some weights may have changed already."""
         try:
             self._scaler.unscale_(self._optimizer)
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._config.clip_norm)
@@ -188,7 +189,7 @@ class TrainingStep:
         )
 
     def _masks(self, step: int, piece: int = 0) -> AbstractContextManager[None]:
-        """Where dropout draws numbers of this step and piece; torch's own generator is left as it was."""
+        """A context in which dropout draws the numbers of this step and piece; torch's generator stays unchanged."""
         if not self._has_dropout:
             return nullcontext()
         seed = generator(self._seed, stage="dropout", draw=step, case=piece).integers(2**63)
@@ -214,7 +215,7 @@ class TrainingStep:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeds the device's generator for a while. Reads and writes of its state are the host's alone, also for CUDA's."""
+    """Seeds the device's generator within the block. Only the host reads and writes its state, for CUDA too."""
     numbers = torch.default_generator
     if device.type == "cuda":
         index = torch.cuda.current_device() if device.index is None else device.index

@@ -1,4 +1,4 @@
-"""MONAI's UNet without MONAI, for the same reason as `dynunet`: with the names of its parts and its initial weights."""
+"""MONAI's UNet without MONAI, for the same reason as `dynunet`: with MONAI's part names and initial weights."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class UNet(nn.Module):
         num_classes: of the logits.
         widths: feature channels of each level, finest first; at least two levels.
         strides: down-sampling between one level and the next.
-        norm: normalization after each convolution; instance norms learn nothing here.
+        norm: normalization after each convolution; instance norms have no weights here.
         dropout: share of features dropped after each convolution while training.
-        num_res_units: convolutions of a residual unit; 0 has one convolution a level.
+        num_res_units: convolutions of a residual unit; with 0, each level has one convolution.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UNet(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What the parts of every level are made of."""
+    """Builds the parts of every level."""
 
     norm: str
     dropout: float
@@ -89,7 +89,7 @@ class _Parts:
 def _level(
     parts: _Parts, before: int, after: int, widths: Sequence[int], strides: Sequence[Index3], *, is_top: bool
 ) -> nn.Sequential:
-    """A level with all levels below it. These are made first, as in MONAI, so that a seed gives the same weights."""
+    """A level with all levels below it, which are built first, as in MONAI, so that a seed gives the same weights."""
     width, stride = widths[0], strides[0]
     below: nn.Module
     if len(widths) > 2:
@@ -101,7 +101,7 @@ def _level(
 
 
 class _Skip(nn.Module):
-    """What goes in, joined with what comes out."""
+    """The input joined with the output of the submodule."""
 
     def __init__(self, submodule: nn.Module) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class _Skip(nn.Module):
 
 
 class _ResidualUnit(nn.Module):
-    """Convolutions, and what went in added to what comes out."""
+    """Convolutions, with the input added to their output."""
 
     def __init__(
         self, parts: _Parts, before: int, after: int, stride: Index3, *, num_convs: int, has_last_norm: bool = True

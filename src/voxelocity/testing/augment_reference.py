@@ -1,6 +1,6 @@
-"""The augmentation once more, from the whole volume in float64 by NumPy, SciPy and torch's own resizing.
+"""A second implementation of the augmentation, on the whole volume in float64 with NumPy, SciPy and torch's resizing.
 
-What `data.augment` must agree with, whichever engine computes it. Only the noise comes from there (`noise.py`): its
+`data.augment` must agree with it, whichever engine computes. Only the noise is taken from there (`noise.py`): its
 numbers are checked against published values of their generator.
 """
 
@@ -60,7 +60,7 @@ def source_places(region: Region, params: AugmentParams, row: int) -> Array:
 def _spline(points: Array, shape: tuple[int, int, int]) -> Array:
     for axis, side in enumerate(shape):
         num = points.shape[axis]
-        # Knots one apart; the patch spans those on which all four functions of a place exist.
+        # Knots are one apart; the patch spans those at which all four functions exist.
         spline = BSpline(np.arange(num + 4) - 3.0, np.moveaxis(points, axis, 0), 3)
         along = spline(np.arange(side) * ((num - 3) / max(1, side - 1)))
         points = np.moveaxis(along, 0, axis)

@@ -1,4 +1,4 @@
-"""A batch as a short text, so that streams can be compared bit for bit across processes, tiers and resume points."""
+"""A batch as a short string, so that streams can be compared bit for bit across processes, tiers and resume points."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from voxelocity.core.batch import Batch
 
 
 def batch_digest(batch: Batch) -> str:
-    """A text that is the same for two batches where step, draws, boxes, shapes and every bit of the voxels are."""
+    """A string that is equal for two batches if step, draws, boxes, shapes and every bit of the voxels are equal."""
     digest = hashlib.blake2b(repr((batch.step, batch.draws, batch.regions)).encode(), digest_size=16)
     for tensor in (batch.image, batch.label):
         array = tensor.cpu().contiguous().numpy()

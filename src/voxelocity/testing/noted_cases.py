@@ -1,4 +1,4 @@
-"""Prepared cases that write down what is done with them, and what tests of faults ask of them."""
+"""Prepared cases that record what is done with them, and helpers for tests of faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NotedCases(PreparedCases):
 
     Attributes:
         prepared: the ids of the cases that were prepared, in order.
-        warnings: what was told.
+        warnings: the warnings, in order.
     """
 
     def __init__(self, refs: Sequence[VolumeRef], config: DataConfig) -> None:
@@ -33,12 +33,12 @@ class NotedCases(PreparedCases):
 
 
 def fill(cases: PreparedCases, num_threads: int = 2) -> CachingFacts:
-    """Every case in its cache."""
+    """Puts every case into its cache."""
     return cases.fill(num_threads=num_threads, on_case=lambda case_id, num_bytes: None, should_stop=lambda: False)
 
 
 def assert_whole(cases: PreparedCases, wanted: Sequence[Volume]) -> None:
-    """That the cases hold these voxels and foreground indices."""
+    """Asserts that the cases hold these voxels and foreground indices."""
     for index, volume in enumerate(wanted):
         got = cases[index].load()
         assert got.label is not None

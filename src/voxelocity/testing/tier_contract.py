@@ -1,4 +1,4 @@
-"""What every tier of prepared volumes must pass (`core.contracts.Tier`). Subclass in a test, name how a tier is made.
+"""Tests that every tier of prepared volumes must pass (`core.contracts.Tier`). Subclass in a test, say how to make one.
 
 class TestDisk(PersistentTierContract):
     make = staticmethod(DiskTier)
@@ -28,7 +28,7 @@ _NUM_FILLED = 8
 
 
 def example_volume(seed: int = 0, *, dtype: str = "int16", shape: tuple[int, ...] = (2, 70, 41, 33)) -> Volume:
-    """A volume with every field used, larger than one chunk, whose voxels depend on the seed."""
+    """A volume that uses every field, is larger than one chunk, and has voxels that depend on the seed."""
     rng = np.random.default_rng(seed)
     return Volume(
         case_id=f"case é {seed}",
@@ -42,7 +42,7 @@ def example_volume(seed: int = 0, *, dtype: str = "int16", shape: tuple[int, ...
 
 
 def assert_same(got: StoredVolume | None, wanted: Volume) -> None:
-    """Passes where both hold the same, bit for bit."""
+    """Asserts that both hold the same, bit for bit."""
     assert got is not None
     assert (got.case_id, got.grid, got.scaling, got.spec) == (
         wanted.case_id,
@@ -70,7 +70,7 @@ class TierContract:
     """Tests of any tier."""
 
     def maker(self) -> Callable[[Path], Tier]:
-        """What opens a tier on a folder; a tier without files leaves the folder alone."""
+        """A function that opens a tier on a folder; a tier without files leaves the folder alone."""
         raise NotImplementedError
 
     def test_returns_what_was_put_with_everything_that_belongs_to_it(self, tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ class TierContract:
         one = tier.bytes_used()
         tier.put("b", example_volume(2))
         tier.put("b", example_volume(2))
-        # Random voxels: nothing here can be much smaller than they are.
+        # Random voxels: compression cannot make them much smaller.
         assert one > 0.5 * example_volume().num_bytes
         assert tier.bytes_used() == pytest.approx(2 * one, rel=0.1)
 
@@ -229,12 +229,12 @@ class TierContract:
 class PersistentTierContract(TierContract):
     """Tests of a tier whose entries outlive the process and are shared by processes.
 
-    What `maker` returns must survive pickling. `read_bytes` looks at an entry behind the tier's back, and `write_bytes`
-    mangles it.
+    What `maker` returns must survive pickling. `read_bytes` and `write_bytes` read and corrupt an entry without going
+    through the tier.
     """
 
     def read_bytes(self, folder: Path, key: str) -> bytes:
-        """The bytes of the entry as it is kept."""
+        """The stored bytes of the entry."""
         raise NotImplementedError
 
     def write_bytes(self, folder: Path, key: str, content: bytes) -> None:
@@ -343,7 +343,7 @@ class PersistentTierContract(TierContract):
 
 
 def _of_any(tier: Tier) -> Any:
-    """The tier, of which the tests may also use `keys`, `drop` and `verify`."""
+    """The tier, typed so that the tests may also use `keys`, `drop` and `verify`."""
     return tier
 
 

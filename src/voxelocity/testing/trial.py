@@ -1,6 +1,6 @@
-"""A command of ours in a process of its own to which something happens: a kill inside a write, a full disk, no memory.
+"""Runs one of our commands in a separate process and causes trouble: a kill inside a write, a full disk, no memory.
 
-Kills are aimed by bytes of a file and by CPU seconds, so that a busy machine moves none of them.
+Bytes of a file and CPU seconds trigger the kills, so that a busy machine does not shift them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-# What a short run would spend most of its time on.
+# Imports that would take most of the time of a short run.
 _PRELOADED = (
     "voxelocity.cli.main", "voxelocity.training", "voxelocity.infer", "voxelocity.data.source",
     "voxelocity.data.augment.numba_engine", "voxelocity.data.augment.steps", "voxelocity.testing.trial",
@@ -30,7 +30,7 @@ _PRELOADED = (
 )  # fmt: skip
 _WRITES = os.O_WRONLY | os.O_RDWR
 _MAX_WAIT_S = 120.0
-# What a command may say before it waits to be heard; the kernel's default is 64 KiB.
+# What a command may print before it blocks until we read; the kernel's default is 64 KiB.
 _PIPE_BYTES = 2**20
 
 
@@ -39,14 +39,14 @@ class Trouble:
     """What happens to a command.
 
     Attributes:
-        file: a regular expression; the trouble with files waits until one is opened for writing whose path it matches.
-            "" waits for nothing.
+        file: a regular expression; trouble with files starts when a file whose path matches is opened for writing. ""
+            starts at once.
         number: which of these openings, from 1.
-        max_bytes: from then on no file grows beyond it: a longer write is done up to there.
-        is_kill: whether the write beyond it kills the process, or fails.
-        at_move: the process is killed when such a file is about to be moved to its place; `max_bytes` counts no more.
-        cpu_s: after so many CPU seconds of this process `signal_number` arrives.
-        signal_number: SIGKILL or one that programs may answer.
+        max_bytes: from then on no file grows beyond this size: a longer write stops there.
+        is_kill: whether a write beyond it kills the process or fails.
+        at_move: the process is killed when such a file is about to be moved to its place; `max_bytes` is ignored.
+        cpu_s: after this many CPU seconds of the process, `signal_number` arrives.
+        signal_number: SIGKILL or one that programs may handle.
         spare_bytes: how much memory the process may still ask for.
     """
 
@@ -65,7 +65,7 @@ class Ended:
     """How a command ended.
 
     Attributes:
-        status: of the process; negative where a signal ended it.
+        status: of the process; negative if a signal ended it.
         out: what it wrote to the standard output.
         err: what it wrote to the standard error.
     """
@@ -76,14 +76,14 @@ class Ended:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it ended by a signal that it could not answer."""
+        """Whether it ended by a signal that it could not handle."""
         return self.status < 0
 
     def in_words(self) -> Ended:
-        """This, if the command said what it did: a traceback is no answer.
+        """Returns this object if the command reported what happened in words rather than by a traceback.
 
         Raises:
-            AssertionError: there is a traceback, or an error without a word.
+            AssertionError: there is a traceback, or an error without a message.
         """
         assert "Traceback (most recent call last)" not in self.err, self.err[-2000:]
         assert self.status <= 0 or "voxelocity:" in self.err or "Usage:" in self.err, (
@@ -93,7 +93,7 @@ class Ended:
 
 
 class Started:
-    """A command that is running. Without `ended` it is killed at the end of this process at the latest."""
+    """A command that is running. If `ended` is not called, it is killed when this process ends, at the latest."""
 
     def __init__(self, process: BaseProcess, streams: tuple[int, int]) -> None:
         self.process = process
@@ -103,7 +103,7 @@ class Started:
         """Waits for the end.
 
         Raises:
-            AssertionError: it has not come in time; the process is killed.
+            AssertionError: it did not end in time; the process is killed.
         """
         self.process.join(within_s)
         if self.process.exitcode is None:
@@ -125,17 +125,17 @@ def _read_all(stream: int) -> str:
 
 
 def start(arguments: Sequence[object], *, place: Path, trouble: Trouble | None = None, script: str = "") -> Started:
-    """Starts `voxelocity ARGUMENTS` with one thread, forked from a process that has imported all of it.
+    """Starts `voxelocity ARGUMENTS` with one thread, forked from a process that has already imported everything.
 
     Args:
         arguments: of the command line.
-        place: where memory tiers of commands meet.
-        trouble: what happens to it.
-        script: Python that runs before the command, for what must be replaced in it.
+        place: the folder that the commands' memory tiers share.
+        trouble: what happens to the command.
+        script: Python that runs before the command, to replace parts of it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_PRELOADED))
-    # Pipes, as a limit of the size of files holds for streams in files too.
+    # Pipes, because a limit on file sizes would also apply to streams in files.
     ends = [os.pipe() for _ in range(2)]
     for _, into in ends:
         fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -172,7 +172,7 @@ class _Streams:
 def _run(streams: _Streams, arguments: list[str], place: Path, trouble: Trouble, script: str) -> None:
     streams.take()
     sys.stdout, sys.stderr = (open(n, "w", encoding="utf-8", closefd=False) for n in (1, 2))  # noqa: SIM115
-    # A daemon of `multiprocessing` may start no processes of its own, which a command may.
+    # A daemon of `multiprocessing` may not start processes, but a command may.
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     import torch
 
@@ -188,7 +188,7 @@ def _run(streams: _Streams, arguments: list[str], place: Path, trouble: Trouble,
     try:
         runpy.run_module("voxelocity", run_name="__main__")
     finally:
-        # Children of `multiprocessing` leave these out; a program does not.
+        # Children of `multiprocessing` skip these; a program does not.
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
@@ -239,5 +239,5 @@ def _matches(pattern: re.Pattern[str], path: Any) -> bool:
 
 
 def _limit(kind: int, num_bytes: int) -> None:
-    # The hard limit stays: what was limited may be freed again.
+    # The hard limit stays, so that the soft limit can be raised again.
     resource.setrlimit(kind, (num_bytes, resource.getrlimit(kind)[1]))

@@ -1,4 +1,4 @@
-"""A program as the recorder's parts see it, for tests: where it is now is set by hand, and events are kept."""
+"""A program as the recorder's parts see it, for tests: the test sets where it is now, and events are kept."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class WatchedMoment:
-    """Fulfils the recorder's `Moment` and `Writer`.
+    """Implements the recorder's `Moment` and `Writer`.
 
     Attributes:
-        part: what `current_part` answers.
-        steps: what `counted_steps` answers.
-        counting: what `is_counting` answers.
+        part: what `current_part` returns.
+        steps: what `counted_steps` returns.
+        counting: what `is_counting` returns.
         events: what was written: (event, fields).
     """
 

@@ -24,7 +24,7 @@ def reference_probabilities(
     sigma_scale: float = 0.125,
     mirror_axes: tuple[int, ...] = (),
 ) -> FloatArray:
-    """Class probabilities (k, x, y, z) float64 of one volume on the CPU, one forward pass a window and mirroring."""
+    """Class probabilities (k, x, y, z) float64 of one volume on the CPU, one forward pass per window and mirroring."""
     inside = image_cxyz.shape[1:]
     before = [max(0, w - n) // 2 for n, w in zip(inside, shape_voxel, strict=True)]
     padded_shape = [max(n, w) for n, w in zip(inside, shape_voxel, strict=True)]
@@ -65,7 +65,7 @@ def _mean_over_mirrorings(
 
 
 def _starts(length: int, window: int, overlap: float) -> list[int]:
-    """From 0 in steps of the window's own part, until the volume is covered; the last is shifted back into it."""
+    """Starts from 0 in steps of the part not overlapped, until the volume is covered; the last is moved back inside."""
     step = max(1, int(window * (1.0 - overlap)))
     starts = [0]
     while starts[-1] + window < length:

@@ -1,4 +1,4 @@
-"""How much of a run is done, for runs that end by step count and runs that end by the clock."""
+"""How much of a run is done, for runs that end after a number of steps and runs that end after a time."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-# The final validation is made cheaper where steps would get less than the first share of a budget of two minutes and
-# less, or the second of five minutes and more; but only below half of the budget is a case left out for it.
+# The final validation is shortened if steps would get less than the first share of a budget of two minutes or less, or
+# less than the second share of five minutes or more; but cases are left out only if steps would get less than half.
 _SHORT_S, _SHORT_SHARE = 120.0, 0.90
 _LONG_S, _LONG_SHARE = 300.0, 0.95
 _SHARE_FOR_CASES = 0.5
-# Where even the cheapest leaves less than this share to training, the budget is exceeded instead.
+# If even the cheapest validation leaves less than this share to training, the budget is exceeded instead.
 _LEAST_SHARE = 0.05
 
 
 class Budget(Protocol):
-    """Says how far a run has come. Progress never falls while a run goes on."""
+    """How far a run has come. Progress never falls during a run."""
 
     def progress(self, step: int) -> float:
         """Share of the training done before optimizer step `step`, 0 to 1; at 1 the training ends."""
         ...
 
     def progress_ahead(self, step: int) -> float:
-        """The same for a step that is not due yet, as far as it can be told; may be asked from any thread."""
+        """Estimate of the same for a step that is not due yet; may be called from any thread."""
         ...
 
     def remaining_s(self) -> float:
-        """Seconds until the clock ends the training, at least 0; infinite where only steps do."""
+        """Seconds until the clock ends the training, at least 0; infinite if only steps end it."""
         ...
 
 
 class StepBudget:
-    """Ends after a number of steps; progress depends on the step alone, so resumed runs repeat it exactly."""
+    """Ends after a number of steps; progress depends only on the step, so resumed runs repeat it exactly."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -48,12 +48,12 @@ class StepBudget:
 
 
 class TimeBudget:
-    """Ends when the clock says so.
+    """Ends at a given time.
 
     Args:
-        elapsed_s: seconds since the program started, of all sessions of this run.
-        begin_s: what `elapsed_s` said when the training began.
-        end_s: what it says when the training must end, so that what follows still fits.
+        elapsed_s: returns the seconds since the program started, of all sessions of this run.
+        begin_s: what `elapsed_s` returned when the training began.
+        end_s: what it returns when the training must end, so that what follows still fits.
         max_steps: ends earlier after this many steps; 0 for no limit.
     """
 
@@ -77,7 +77,7 @@ class TimeBudget:
         return max(0.0, self._end_s - self._elapsed_s())
 
     def end_at(self, end_s: float) -> None:
-        """Moves the end, as what follows the training is known better. Progress waits where it would have to fall."""
+        """Moves the end, once the time for what follows is known better. Progress waits rather than fall."""
         self._end_s = max(end_s, self._begin_s + 1e-3)
 
 
@@ -86,12 +86,12 @@ class Allotment:
     """How the time of a run is divided.
 
     Attributes:
-        begin_s: when the training began, or would have begun in one session; what came before it took as long.
+        begin_s: when the training began, or would have begun in a single session; what came before it took this long.
         end_s: when the training ends.
-        validate_s: what the final validation is expected to take.
-        report_s: what the model's files and the report take at most.
-        late_s: by how much the run misses its budget at least and at most; 0 where it ends in time.
-        is_short: the budget left less than a twentieth of itself for training, which now may take a twentieth.
+        validate_s: expected seconds of the final validation.
+        report_s: most seconds that the model's files and the report take.
+        late_s: least and most seconds by which the run exceeds its budget; 0 if it ends in time.
+        is_short: the budget left less than a twentieth of itself for training, which may now take a twentieth.
     """
 
     begin_s: float
@@ -105,14 +105,14 @@ class Allotment:
 def allot(
     budget_s: float, *, now_s: float, trained_s: float, validate_s: float, report_s: float, may_end_early: bool = False
 ) -> Allotment:
-    """What of a time budget is for training: all but what came before and what follows, and at least a twentieth.
+    """Divides a time budget. Training gets all but what came before and what follows, and at least a twentieth.
 
     Args:
         budget_s: of the whole run.
         now_s: seconds of the run up to now, all sessions.
-        trained_s: those of them that training took, validations on the way included.
-        validate_s: what the final validation is expected to take.
-        report_s: what the model's files and the report take at most.
+        trained_s: those of them that training took, intermediate validations included.
+        validate_s: expected seconds of the final validation.
+        report_s: most seconds that the model's files and the report take.
         may_end_early: a number of steps or a target may end the training before its time.
     """
     begin_s, least_s = now_s - trained_s, _LEAST_SHARE * budget_s
@@ -130,11 +130,11 @@ def allot(
 
 @dataclass(frozen=True, kw_only=True)
 class ForValidation:
-    """What a time budget can pay for the final validation.
+    """The time that a budget has for the final validation.
 
     Attributes:
-        windows_s: seconds for windows as they are planned, mirrored ones too; with less they are made cheaper.
-        cases_s: seconds for all cases in the cheapest way; with less some are left out.
+        windows_s: seconds for the windows as planned, mirrored ones included; if they need more, cheaper ones are used.
+        cases_s: seconds for all cases in the cheapest way; if they need more, some are left out.
     """
 
     windows_s: float
@@ -144,14 +144,14 @@ class ForValidation:
 def left_for_validation(
     budget_s: float, *, now_s: float, stepped_s: float, report_s: float, validation_share: float
 ) -> ForValidation:
-    """What the final validation may take, so that training steps get most of a budget.
+    """The time that the final validation may take, so that training steps get most of a budget.
 
     Args:
         budget_s: of the whole run.
         now_s: seconds of the run up to now, all sessions.
         stepped_s: those of them that went into training steps.
-        report_s: what the model's files and the report take at most.
-        validation_share: of the seconds of steps, what validations on the way may take.
+        report_s: most seconds that the model's files and the report take.
+        validation_share: what intermediate validations may take, as a share of the seconds of steps.
     """
     between = min(1.0, max(0.0, (budget_s - _SHORT_S) / (_LONG_S - _SHORT_S)))
     shares = (_SHORT_SHARE + between * (_LONG_SHARE - _SHORT_SHARE), _SHARE_FOR_CASES)

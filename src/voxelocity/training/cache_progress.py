@@ -1,4 +1,4 @@
-"""Filling the cache as a person sees it."""
+"""How the user sees the cache being filled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxelocity.report import bytes_text, duration_text
 
 
 class CacheProgress:
-    """A bar with cases, prepared bytes a second and time left in a terminal; one closing line everywhere."""
+    """In a terminal, a bar with cases, prepared bytes per second and time left; everywhere, one closing line."""
 
     def __init__(self, console: Console, tier: str, num_cases: int) -> None:
         self._console = console
@@ -43,7 +43,7 @@ class CacheProgress:
         self._bar.update(self._task, advance=1, rate=rate)
 
     def finish(self, facts: CachingFacts) -> None:
-        """Says what was done."""
+        """Prints what was done."""
         found = f", {facts.num_found} of them found ready" if facts.num_found else ""
         num_cases = facts.num_found + facts.num_prepared
         where = f"in the {self._tier} cache" if facts.num_kept else "not kept"

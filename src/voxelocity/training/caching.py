@@ -1,4 +1,4 @@
-"""The cases of a run, prepared as far as training needs it before it begins."""
+"""The cases of a run, prepared as far as training needs them before it begins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voxelocity.training.stage import Stage
 from voxelocity.training.stop import StopRequest
 
 SKIPPED = "skipped"
-"""The event of a case that was left out; runs that go on leave it out too."""
+"""The event of a case that was left out; resumed runs leave it out too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +25,10 @@ class FilledCases:
     """The prepared cases of a run.
 
     Attributes:
-        training: those that it learns from.
-        held: those of the final validation.
-        on_the_way: some of these.
-        load_s: of decoding and preparing one case, by the wall clock with all threads; None where all were found.
+        training: the training cases.
+        held: the cases of the final validation.
+        on_the_way: those of `held` that intermediate validations use.
+        load_s: wall-clock seconds to decode and prepare one case with all threads; None if all were found.
     """
 
     training: PreparedCases
@@ -45,9 +45,9 @@ class Caching:
         planned: of the run.
         label_values: file values in order of class index.
         class_names: in the same order.
-        first_step: that the training does next.
+        first_step: the next step of the training.
         skipped: ids of cases that earlier sessions left out.
-        skip_broken: leave cases out that cannot be used, in place of ending the run.
+        skip_broken: leave out cases that cannot be used, instead of ending the run.
     """
 
     planned: Planned
@@ -63,7 +63,7 @@ class Caching:
     warn: Callable[[str], None]
 
     def fill(self) -> FilledCases:
-        """The prepared cases by what they are for, with the cache filled as far as training needs it.
+        """The prepared cases by purpose, with the cache filled as far as training needs it.
 
         Raises:
             StopAskedError: a stop was asked for.
@@ -74,7 +74,7 @@ class Caching:
         cache = self.planned.plan.data.cache
         if self.skip_broken and not cache.holds_every_case:
             raise InputError(
-                f"train: --skip-broken finds broken cases while all are prepared, which the tier {cache.tier} does not "
+                f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
                 "do; add --set data.cache.tier=disk, or correct the data"
             )
         both, num_training = self._prepared(self.skipped)
@@ -106,7 +106,7 @@ class Caching:
         )
 
     def held(self) -> PreparedCases:
-        """The cases of the final validation, nothing filled."""
+        """The cases of the final validation, without filling the cache."""
         both, num_training = self._prepared(self.skipped)
         return both.part(range(num_training, len(both)) if self._split.held_out else range(num_training))
 
@@ -115,7 +115,7 @@ class Caching:
         return self.planned.cases.split(self.planned.fold)
 
     def _prepared(self, skipped: Collection[str]) -> tuple[PreparedCases, int]:
-        """The training cases and behind them the held-out ones, without those that are left out; how many come first.
+        """The training cases followed by the held-out ones, without those left out; and the number of training cases.
 
         Raises:
             DatasetError: none are left to train on or to judge by.
@@ -126,8 +126,8 @@ class Caching:
         if not training or not held:
             what = "train on" if not training else "judge by"
             raise DatasetError(
-                f"train: of {self.planned.cases.root} no case is left to {what}, as {len(skipped)} cannot be used; "
-                "correct the data"
+                f"train: in {self.planned.cases.root} no case is left to {what}, because {len(skipped)} cannot be "
+                "used; correct the data"
             )
         cases = PreparedCases(
             [*training, *(held if split.held_out else ())],
@@ -140,7 +140,7 @@ class Caching:
         return cases, len(training)
 
     def _needed_first(self, both: PreparedCases, training_cases: PreparedCases) -> PreparedCases:
-        """What fills the cache before the training begins: all cases, the window of one that rotates, or none."""
+        """The cases to cache before training begins: all of them, the window of a rotating cache, or none."""
         data = self.planned.plan.data
         if data.cache.holds_every_case:
             return both
@@ -169,7 +169,7 @@ class Caching:
         )
 
     def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
-        """Some of the cases, evenly chosen, so that validations on the way stay quick; always the same ones."""
+        """Some of the cases, evenly chosen, so that intermediate validations stay quick; always the same ones."""
         most = self.planned.plan.train.validation_cases or len(indices)
         if len(indices) <= most:
             return indices

@@ -1,4 +1,4 @@
-"""Training state on disk: whole or not there, checked before it is used, with an older good one kept."""
+"""Training state on disk: complete or absent, checked before it is used, with an older good one kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voxelocity.core.errors import CheckpointError, OutputError
 from voxelocity.core.whole_file import is_out_of_space, remove_abandoned, whole_file
 
 _NAME = re.compile(r"step_\d{9}\.pt$")
-# Releases up to 0.9 named them by their process; those of killed ones are as large as a checkpoint.
+# Releases up to 0.9 named temporary files by their process; those of killed processes are as large as a checkpoint.
 _ABANDONED = re.compile(r"\.step_\d{9}\.pt\.\d+$")
 
 
@@ -29,10 +29,10 @@ class Checkpoints:
         self._keep = keep
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Writes the state after `step` steps; a reader, or a kill at any moment, sees the whole file or none of it.
+        """Writes the state after `step` steps; even after a kill, a reader sees the whole file or no file.
 
         Raises:
-            OSError: the disk is full. The checkpoints before it are untouched.
+            OSError: the disk is full. Earlier checkpoints are untouched.
             OutputError: the file cannot be written for another reason.
         """
         path = self._folder / f"step_{step:09d}.pt"
@@ -44,8 +44,8 @@ class Checkpoints:
             if is_out_of_space(error):
                 raise
             raise OutputError(
-                f"train: cannot write the checkpoint {path} ({error.strerror}); free the path, then give the same "
-                "command again: the run resumes from its last checkpoint"
+                f"train: cannot write the checkpoint {path} ({error.strerror}); free the path, then repeat the same "
+                "command: the run resumes from its last checkpoint"
             ) from error
         for old in self.paths()[: -self._keep]:
             old.unlink(missing_ok=True)
@@ -66,17 +66,17 @@ class Checkpoints:
         return sorted(path for path in self._folder.iterdir() if _NAME.match(path.name) and path.is_file())
 
     def latest_step(self) -> int:
-        """Steps done at the newest checkpoint; 0 where there is none."""
+        """Steps done at the newest checkpoint; 0 if there is none."""
         return max(map(_step_of, self.paths()), default=0)
 
     def load_latest(self, *, like: Mapping[str, Any]) -> tuple[dict[str, Any], Path, list[Path]] | None:
-        """The newest state that can be used, its file, and newer files that could not; None where there is no file.
+        """The newest usable state, its file, and newer files that are not usable; None if there is no file.
 
-        Every byte is compared with the checksum that was written with it.
+        Every byte is checked against the checksum stored with it.
 
         Args:
-            like: a state before the first step. One that can be used has the same keys, values of the same types, and
-                finite tensors of the same shapes.
+            like: a state before the first step. A usable state has the same keys, values of the same types, and finite
+                tensors of the same shapes.
 
         Raises:
             CheckpointError: there are files, but none can be used.
@@ -96,7 +96,7 @@ class Checkpoints:
 
 
 class _Watched:
-    """A file that keeps the error of a write, which torch makes a RuntimeError of that names no cause."""
+    """A file that keeps the error of a write, because torch turns it into a RuntimeError that names no cause."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -128,9 +128,9 @@ def _step_of(path: Path) -> int:
 
 
 def _load(path: Path) -> Any:
-    """What the file holds; None where it is damaged."""
+    """What the file holds; None if it is damaged."""
     try:
-        # Torch would take anything else for a format of old, and fail in many ways; and it compares no checksum.
+        # Torch would read anything else as an old format and fail in many ways, and it does not check checksums.
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 if archive.testzip() is not None:
@@ -147,7 +147,7 @@ def _fits(state: Any, like: Any) -> bool:
     if isinstance(like, torch.Tensor):
         return isinstance(state, torch.Tensor) and state.shape == like.shape
     if isinstance(like, Mapping):
-        # What is empty before the first step is filled by it: the moments of an optimizer.
+        # A mapping that is empty before the first step is filled by it: the moments of an optimizer.
         return isinstance(state, Mapping) and (
             not like or (state.keys() == like.keys() and all(_fits(state[key], like[key]) for key in like))
         )
@@ -163,7 +163,7 @@ def _is_number(value: Any, *, whole: bool) -> bool:
 
 
 def _is_finite(state: Any) -> bool:
-    """Whether no tensor of the state holds NaN or an infinity, as no run saves one."""
+    """Whether no tensor of the state holds NaN or infinity, which no run saves."""
     if isinstance(state, torch.Tensor):
         return not state.is_floating_point() or bool(state.isfinite().all())
     inner = state.values() if isinstance(state, Mapping) else state if isinstance(state, (list, tuple)) else ()

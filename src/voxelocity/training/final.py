@@ -1,4 +1,4 @@
-"""The final validation of a run: what it will take, how much of it a time budget can pay, and the scores."""
+"""The final validation of a run: how long it will take, how much of it fits a time budget, and the scores."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from voxelocity.training.pictures import SlicePictures
 from voxelocity.training.stop import StopRequest
 from voxelocity.training.validate import rehearse, score_cases
 
-# Of a time budget, what finding out the cost may take.
+# Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
-# Cases are loaded and put back beside the windows that were timed alone: 42 small ones took 1.0 to 1.6 times the
-# forecast on two cores (docs/log.md). The last step of a training ends when it ends, too.
+# The forecast times only windows, but cases are also loaded and put back: 42 small ones took 1.0 to 1.6 times the
+# forecast on two cores (docs/log.md). The last training step may also end late.
 _MARGIN = 0.6
-# Where more would cost cases.
+# If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 _NUM_NAMED = 3
 
 
 class _OutOfTimeError(Exception):
-    """The budget is spent in the middle of a case."""
+    """The budget ran out in the middle of a case."""
 
 
 class FinalValidation:
-    """The cases of a run that it is judged by, in full or as far as its time budget can pay.
+    """Scores the held-out cases of a run, in full or as far as its time budget allows.
 
     Args:
-        cases: prepared; their files are what is scored.
-        on_the_way: those of them that are validated on the way.
+        cases: prepared; their files are scored.
+        on_the_way: those of them that intermediate validations use.
         spec: what the network expects.
         device: where it runs.
         num_threads: that load cases.
         budget_s: of the whole run; 0 for none.
-        is_full: never make it cheaper.
-        has_target: whether a validation on the way may end the training.
-        clock: tells seconds.
-        stop: asked between two batches of windows.
+        is_full: never shorten it.
+        has_target: whether an intermediate validation may end the training.
+        clock: returns seconds.
+        stop: checked between two batches of windows.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class FinalValidation:
         return len(self._cases)
 
     def rehearse(self, network: torch.nn.Module, *, load_s: float | None) -> None:
-        """Finds out what it takes, in a twentieth of the budget.
+        """Measures how long it takes, within a twentieth of the budget.
 
         Args:
-            network: any that is as large.
-            load_s: what loading one case takes; measured if not given.
+            network: any of the same size.
+            load_s: seconds to load one case; measured if not given.
 
         Raises:
             StopAskedError: a stop was asked for.
@@ -88,20 +88,20 @@ class FinalValidation:
         self._cost = rehearse(predictor, self._cases, self._spec, limit_s=limit_s, load_s=load_s, clock=self._clock)
 
     def was_measured(self, seconds: float) -> None:
-        """A validation on the way took so long."""
+        """Takes into account that an intermediate validation took this long."""
         if self._cost is not None:
             self._cost.measured(seconds, num_passes=self._num_passes_on_the_way())
 
     @property
     def seconds_on_the_way(self) -> float:
-        """What a validation on the way is expected to take; as good as none where nothing was rehearsed."""
+        """Seconds that an intermediate validation is expected to take; 1 if nothing was rehearsed."""
         if self._cost is None:
             return 1.0
         return self._cost.window_s * self._num_passes_on_the_way()
 
     @property
     def spec_on_the_way(self) -> ModelSpec:
-        """How validations on the way see volumes: with the windows that were planned for the final one at first."""
+        """How intermediate validations see volumes: with the windows first planned for the final validation."""
         return self._spec.model_copy(update={"window": self._window_on_the_way})
 
     def _num_passes_on_the_way(self) -> int:
@@ -109,29 +109,29 @@ class FinalValidation:
         return num_passes(shapes, self._window_on_the_way)
 
     def reserve_s(self, available: ForValidation) -> float:
-        """Sizes it to the seconds that a budget has for it.
+        """Sizes the validation to the seconds that a budget has for it.
 
         Returns:
-            What must be kept for it: what it is expected to take, and a little more.
+            Seconds to reserve for it: what it is expected to take, and a little more.
         """
         assert self._cost is not None, "rehearsed"
         if self._is_full:
             return self._cost.seconds(self._spec.window) * (1.0 + _MARGIN)
         windows_s, cases_s = available.windows_s / (1.0 + _MARGIN), available.cases_s / (1.0 + _LEAST_MARGIN)
         if self._size is None and not self._has_target:
-            # A target is a Dice of the windows as they are planned.
+            # A target refers to the Dice with the planned windows.
             self._window_on_the_way = self._cost.largest(self._spec.window, windows_s).window
         self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s)
         least_s = self._size.seconds * (1.0 + _LEAST_MARGIN)
         return max(least_s, min(available.cases_s, self._size.seconds * (1.0 + _MARGIN)))
 
     def size_to(self, available_s: float) -> None:
-        """Sizes it to the seconds that are left now that it begins."""
+        """Sizes the validation to the seconds that are left when it begins."""
         if self._cost is not None and not self._is_full:
             self._size = self._cost.largest(self._spec.window, available_s)
 
     def differences(self) -> str:
-        """What is cheaper than in full, in words with the times; "" where nothing is."""
+        """How it is shorter than a full validation, in words with the times; "" if it is not."""
         if self._size is None or self._cost is None:
             return ""
         cheaper = self._size.differences(self._spec.window, self.num_cases)
@@ -143,13 +143,13 @@ class FinalValidation:
     def score(
         self, network: torch.nn.Module, *, until_s: float, pictures: SlicePictures, warn: Callable[[str], None]
     ) -> list[CaseScore]:
-        """Scores of the cases, at least of one.
+        """Scores of the cases, of at least one.
 
         Args:
             network: the trained one.
-            until_s: what the clock says when the time is over; a case that is not done then is left out.
-            pictures: shown each case.
-            warn: told what was left out or estimated.
+            until_s: clock reading at which time is up; a case that is not done by then is left out.
+            pictures: receives each case.
+            warn: called with what was left out or estimated.
 
         Raises:
             StopAskedError: a stop was asked for.
@@ -180,7 +180,7 @@ class FinalValidation:
                 self._stop.check()
         except _OutOfTimeError:
             warn(
-                f"train: the time budget was spent after {len(scores)} of {len(refs)} cases of the final validation; "
+                f"train: the time budget ran out after {len(scores)} of {len(refs)} cases of the final validation; "
                 "the others have no scores"
             )
         without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
@@ -200,7 +200,8 @@ def _tell_of_estimates(scores: list[CaseScore], warn: Callable[[str], None]) -> 
     if estimated:
         warn(
             f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-            f"distances were taken from a part of its voxels: {_named(estimated)}; see hd95_estimated in scores.json"
+            f"distances were measured on only part of its voxels: {_named(estimated)}; see hd95_estimated in "
+            "scores.json"
         )
 
 

@@ -1,4 +1,4 @@
-"""What the final validation takes, and how it is made cheaper where a time budget cannot pay for it."""
+"""How long the final validation takes, and how it is shortened if it does not fit the time budget."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voxelocity.core.region import Index3
 from voxelocity.data.patch import grid_regions
 from voxelocity.infer import WindowConfig
 
-# Neighboring windows meet without a blend at 0; above 0.5 nobody goes.
+# At 0, neighboring windows meet without a blend; values above 0.5 are not used.
 _CHEAPER_OVERLAPS = (0.25, 0.0)
 _NUM_MEASURED = 3
 
@@ -21,9 +21,9 @@ class FinalSize:
 
     Attributes:
         window: how volumes are covered.
-        num_cases: of all, evenly chosen.
+        num_cases: number of cases, evenly chosen from all.
         surface: whether surface distances are measured.
-        seconds: it is expected to take.
+        seconds: expected duration.
     """
 
     window: WindowConfig
@@ -32,7 +32,7 @@ class FinalSize:
     seconds: float
 
     def differences(self, full: WindowConfig, num_cases: int) -> str:
-        """What is cheaper than in full, in words; "" where nothing is."""
+        """How it is shorter than a full validation, in words; "" if it is not."""
         parts = []
         if self.window.mirror_axes != full.mirror_axes:
             fewer = f"over {_axes_text(self.window.mirror_axes)}" if self.window.mirror_axes else "left out"
@@ -47,13 +47,14 @@ class FinalSize:
 
 
 class ValidationCost:
-    """Seconds that validating some cases takes, by how it is done.
+    """Seconds that validating some cases takes, depending on how it is done.
 
     Args:
         shapes: of the prepared cases, in voxels.
-        window_s: one window in one forward pass.
-        other_s: all else for all cases, except surface distances: decoding, preparing, putting back, counting voxels.
-        surface_s: surface distances of all cases.
+        window_s: seconds of one window in one forward pass.
+        other_s: seconds of everything else for all cases, except surface distances: decoding, preparing, putting back,
+            counting voxels.
+        surface_s: seconds of the surface distances of all cases.
     """
 
     def __init__(self, shapes: Sequence[Index3], *, window_s: float, other_s: float, surface_s: float = 0.0) -> None:
@@ -77,29 +78,29 @@ class ValidationCost:
 
     @property
     def _mood(self) -> float:
-        # A machine that became busier or quieter did so for all of the work.
+        # If the machine became busier or less busy, that affects all of the work.
         return self.window_s / self._rehearsed_s
 
     def seconds(self, window: WindowConfig, *, num_cases: int | None = None, surface: bool = True) -> float:
-        """What validating this many cases is expected to take, all of them if not given."""
+        """Expected seconds to validate this many cases, all of them if not given."""
         window_s = self.window_s
         other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._mood
         share = 1.0 if num_cases is None else num_cases / self.num_cases
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
     def measured(self, seconds: float, *, num_passes: int) -> None:
-        """A validation on the way took this long for this many windows; it counts more than the rehearsal."""
+        """Takes the time of an intermediate validation with this many windows; it replaces that of the rehearsal."""
         self._measured = [*self._measured[1 - _NUM_MEASURED :], seconds / max(1, num_passes)]
 
     def largest(self, full: WindowConfig, available_s: float, *, for_cases_s: float | None = None) -> FinalSize:
         """The best validation that is expected to fit: cheaper windows, then no surface distances, then fewer cases.
 
-        One case in the cheapest way is the least, also where that does not fit.
+        The minimum is one case in the cheapest way, even if that does not fit.
 
         Args:
-            full: how windows are planned.
+            full: the windows as planned.
             available_s: seconds for it.
-            for_cases_s: seconds that it may take in the cheapest way before a case is left out; `available_s` if not
+            for_cases_s: seconds that it may take in the cheapest way before cases are left out; `available_s` if not
                 given.
         """
         for_cases_s = available_s if for_cases_s is None else for_cases_s
@@ -114,14 +115,14 @@ class ValidationCost:
 
 
 def num_passes(shapes: Sequence[Index3], window: WindowConfig) -> int:
-    """Windows that the network predicts to cover volumes of these shapes, mirrored ones counted too."""
+    """The number of windows that the network predicts to cover volumes of these shapes, including mirrored ones."""
     num_windows = sum(len(grid_regions(shape, window.shape_voxel, window.overlap)) for shape in shapes)
     num_mirrorings: int = 2 ** len(set(window.mirror_axes))
     return num_windows * num_mirrorings
 
 
 def _cheaper_and_cheaper(full: WindowConfig) -> list[WindowConfig]:
-    """The full way, then ways that are cheaper: an axis less is mirrored, then windows overlap less."""
+    """The full way, then cheaper and cheaper ways: fewer mirrored axes, then less overlap of windows."""
     axes = full.mirror_axes
     ways = [full.model_copy(update={"mirror_axes": axes[:number]}) for number in range(len(axes), -1, -1)]
     overlaps = [overlap for overlap in _CHEAPER_OVERLAPS if overlap < full.overlap]

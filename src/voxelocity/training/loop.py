@@ -1,4 +1,4 @@
-"""The training loop: batches in, a trained network out, facts written down on the way."""
+"""The training loop: batches in, a trained network out, facts logged on the way."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from voxelocity.training.stop import StopAskedError
 
 
 class Progress(Protocol):
-    """Where a person sees how the training goes."""
+    """Shows the user how the training is going."""
 
-    def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None: ...
+    def update(self, window: LogInterval, *, progress: float, remaining_s: float) -> None: ...
 
     def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepWindow:
+class LogInterval:
     """What the last few steps did, summed.
 
     Attributes:
-        seconds: from the end of the window before, or of what came between, until the losses are read.
-        parts: of them, by part of the step; see `part_seconds`.
+        seconds: from the end of the previous window, or of what came between, until the losses are read.
+        parts: how they divide among the parts of the step; see `part_seconds`.
     """
 
     step: int
@@ -48,13 +48,13 @@ class StepWindow:
 
     @property
     def wait_s(self) -> float:
-        """Of the seconds, those in which nothing could be done for want of a batch."""
+        """The part of `seconds` in which the step waited for a batch."""
         return self.parts.get("wait", 0.0)
 
 
 @dataclass(kw_only=True)
 class LoopState:
-    """What must be saved, beside the training step, to go on exactly."""
+    """What must be saved besides the training step to continue exactly."""
 
     step: int = 0
     trained_s: float = 0.0
@@ -67,7 +67,7 @@ class LoopState:
     waited_s: float = 0.0
 
     def has_reached(self, target_dice: float) -> bool:
-        """Whether a validation on the way reached the target; 0 is none. A resumed run must not train past it."""
+        """Whether an intermediate validation reached the target (0: none). A resumed run must not train past it."""
         return 0.0 < target_dice <= self.best_dice
 
     def to_plain(self) -> dict[str, Any]:
@@ -79,11 +79,11 @@ class Loop:
     """One training, from its current state to the end of its budget.
 
     Attributes:
-        validate: mean foreground Dice and Dice per class of the averaged network, on the way; NaN for a class in no
-            case, which the mean leaves out. May raise `StopAskedError`.
-        should_stop: asked between two steps; once true the state is saved and `run` returns.
-        on_validated: told the seconds of each validation on the way, when its facts are written.
-        first_validation_s: what the first of them is expected to take.
+        validate: returns mean foreground Dice and Dice per class of the averaged network during training; NaN for a
+            class in no case, which the mean leaves out. May raise `StopAskedError`.
+        should_stop: checked between two steps; once true the state is saved and `run` returns.
+        on_validated: called with the seconds of each intermediate validation once its facts are logged.
+        first_validation_s: seconds that the first of them is expected to take.
     """
 
     plan: Plan
@@ -106,10 +106,10 @@ class Loop:
         self._saved_step = self.state.step
 
     def run(self) -> bool:
-        """Trains until the budget is spent or the target is reached; True, or False where it was asked to stop.
+        """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
 
         Raises:
-            NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before.
+            NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before that.
         """
         with SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as recorder:
             try:
@@ -119,7 +119,7 @@ class Loop:
 
     def _run(self, recorder: SpanRecorder) -> bool:
         if self.state.has_reached(self.plan.train.target_dice):
-            # Killed between that validation and the end of the run, whose last state is saved.
+            # The run was killed between that validation and its end; its last state is saved.
             return True
         pending = _Pending()
         window_start = saved_at = self.clock()
@@ -135,7 +135,7 @@ class Loop:
             if not pending.losses:
                 if self._validation_is_due():
                     if self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S:
-                        # A kill in the middle of a long validation must not cost the steps before it.
+                        # A kill during a long validation must not lose the steps before it.
                         self._save()
                         saved_at = self.clock()
                     try:
@@ -169,14 +169,14 @@ class Loop:
     def _window_is_full(self, pending: _Pending, seconds: float) -> bool:
         if seconds >= _WINDOW_S or len(pending.losses) >= 200:
             return True
-        # A validation that was asked for by step must come at that step, however quick the steps are.
+        # A validation requested at a certain step must run at that step, however quick the steps are.
         return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
 
     def _close_window(self, pending: _Pending, start_s: float, progress: float, recorder: SpanRecorder) -> float:
-        """Reads the losses of the last steps at once: the only place where a device is waited for.
+        """Reads the losses of the last steps at once: the only place that waits for the device.
 
         Returns:
-            When the window ended, which is when the next one begins.
+            The time at which the window ended and the next one begins.
         """
         losses = torch.stack(pending.losses).float().cpu().tolist()
         first_step = self.state.step - len(losses)
@@ -190,10 +190,10 @@ class Loop:
                     step=first_step + offset,
                 )
         self._check_weights(pending)
-        # The device has passed all that was queued before the losses, so every span of these steps is there.
+        # The device has finished everything queued before the losses, so every span of these steps is complete.
         parts = part_seconds(recorder.take())
         end_s = self.clock()
-        window = StepWindow(
+        window = LogInterval(
             step=self.state.step,
             epoch=self.feed.epoch_of(self.state.step - 1),
             loss=sum(losses) / len(losses),
@@ -224,7 +224,7 @@ class Loop:
         return end_s
 
     def _check_weights(self, pending: _Pending) -> None:
-        """Finds what no loss has shown yet: a gradient that broke the weights in the last step."""
+        """Finds an error that no loss has shown yet: a gradient that broke the weights in the last step."""
         norms = torch._foreach_norm([weight.detach() for weight in self.training.network.parameters()])
         if bool(torch.stack(norms).isfinite().all()):
             return
@@ -246,7 +246,7 @@ class Loop:
             return self.state.step // every > self.state.validated_step // every
         if train.validation_share == 0.0:
             return False
-        # Each validation is paid for by training time: its own share of the time since the last one.
+        # Training time pays for each validation: it may take its share of the time since the last one.
         expected_s = self._expected_validation_s()
         is_paid = self.state.trained_s - self.state.validated_at_s >= expected_s / train.validation_share
         return is_paid and expected_s <= self.budget.remaining_s()
@@ -255,7 +255,7 @@ class Loop:
         return self.state.last_validation_s or self.first_validation_s
 
     def _validate_now(self) -> bool:
-        """Validates, writes the facts, and returns whether the target is reached."""
+        """Validates, logs the facts, and returns whether the target is reached."""
         start = self.clock()
         with phase("validation", color="gold"):
             mean_dice, dice = self.validate()
@@ -290,7 +290,7 @@ _WINDOW_S = 1.0
 
 @dataclass(kw_only=True)
 class _Pending:
-    """Steps whose losses were not read yet."""
+    """Steps whose losses have not been read yet."""
 
     losses: list[torch.Tensor] = field(default_factory=list)
     case_ids: list[tuple[str, ...]] = field(default_factory=list)

@@ -14,7 +14,7 @@ from voxelocity.report import RunFacts
 def write_metrics(facts: RunFacts, path: Path) -> None:
     """Writes one row per logged stretch of steps and one per validation, in order of time.
 
-    A class that is in none of the validated cases has an empty cell and counts among the absent ones.
+    A class that is in none of the validated cases has an empty cell and counts as absent.
     """
     classes = sorted({name for validation in facts.validations for name in validation.dice})
     header = [

@@ -1,4 +1,4 @@
-"""Where the time of training steps goes, as the spans of the step tell it."""
+"""Where the time of training steps goes, according to the spans of the step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PART_OF_SPAN: Mapping[str, str] = {
     "optimizer": "optimizer",
     "averaging": "optimizer",
 }
-"""Parts are those of `voxelocity diagnose`; what is in none of these spans is the remainder."""
+"""The parts match those of `voxelocity diagnose`; time outside these spans is the remainder."""
 
 _SHORTEST_EPOCH_S = 1.0
 
 
 def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
-    """Seconds by part of the step, of the spans that lie in the spans "step", which must be among the records.
+    """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
 
-    With a clock of the device they are what its stream saw: "wait" is the time in which it had nothing to do because
-    the next batch was not there, and work that hides behind other work costs nothing.
+    With a device clock they are the times of its stream: "wait" is the time it was idle because the next batch was not
+    ready, and work that overlaps with other work costs nothing.
     """
     steps = {record.number for record in records if record.name == "step"}
     seconds: dict[str, float] = {}
@@ -37,7 +37,7 @@ def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
 
 
 class EpochPhases:
-    """Tells of each pass over the cases as a phase, or of several together where one takes less than a second.
+    """Records each pass over the cases as a phase, or several together if one takes less than a second.
 
     Args:
         clock: seconds as `time.perf_counter` counts them.

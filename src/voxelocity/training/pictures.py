@@ -1,4 +1,4 @@
-"""One telling slice of a few scored cases, kept for the report."""
+"""One informative slice of each of a few scored cases, kept for the report."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class _Picture:
 
 
 class SlicePictures:
-    """Keeps one telling slice of a few scored cases: worst, middle and best, for the report."""
+    """Keeps one informative slice of each of a few scored cases: worst, middle and best, for the report."""
 
     def __init__(self, *, limit: int = 4) -> None:
         self._limit = limit
         self._kept: list[_Picture] = []
 
     def add(self, score: CaseScore, scan: Volume, prediction: Plane) -> None:
-        """Takes the slice of a case that shows most foreground."""
+        """Keeps the slice of a case with the most foreground."""
         assert scan.label is not None
         # Axial slices: the scan axis nearest to head-foot, shown with the patient's right on the left.
         axis = int(np.argmax(np.abs(scan.grid.matrix[2, :3])))

@@ -1,4 +1,4 @@
-"""The training as a person sees it: a bar in a terminal, a line now and then in a file or pipe."""
+"""The training as the user sees it: a bar in a terminal, a line now and then in a file or pipe."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from voxelocity.core.quantities import count_text
 from voxelocity.observe import Clock
 from voxelocity.report import duration_text, share_text
-from voxelocity.training.loop import StepWindow
+from voxelocity.training.loop import LogInterval
 
 
 class TerminalProgress:
-    """Loss, images a second, share of time spent waiting for data, and time left."""
+    """Loss, images per second, share of time spent waiting for data, and time left."""
 
     def __init__(self, console: Console, clock: Clock, *, target_dice: float = 0.0, line_every_s: float = 10.0) -> None:
         self._target_dice = target_dice
@@ -44,7 +44,7 @@ class TerminalProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, window: StepWindow, *, progress: float, remaining_s: float) -> None:
+    def update(self, window: LogInterval, *, progress: float, remaining_s: float) -> None:
         """Shows the last steps."""
         facts = (
             f"step {window.step}  loss {window.loss:.3f}{self._dice}  "
@@ -58,11 +58,11 @@ class TerminalProgress:
             self._console.print(f"{progress:4.0%}  {facts}", highlight=False, soft_wrap=True)
 
     def _end(self, remaining_s: float) -> str:
-        """What is left to do: with a target nobody knows how long that takes."""
+        """What is left to do: time, or a target, for which the time is unknown."""
         return f"until Dice {self._target_dice:g}" if self._target_dice else f"{duration_text(remaining_s)} left"
 
     def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None:
-        """Shows the result of a validation on the way, with the number of classes that it says nothing about."""
+        """Shows the result of an intermediate validation, with the number of classes in none of its cases."""
         self._dice = f"  Dice {mean_dice:.3f} at step {step}"
         if self._bar is None:
             self._console.print(

@@ -1,4 +1,4 @@
-"""The picture of a run that is still going: drawn from what it told, in a thread of its own, at most once a minute."""
+"""The picture of a run in progress: drawn from its events, in a separate thread, at most once a minute."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ProgressPicture:
     Args:
         facts: what the run's folder says so far.
         path: of the picture.
-        log: whose events are followed; told how long a picture took, as the event "picture".
-        clock: tells seconds.
-        warn: told once where the picture cannot be written.
+        log: the log whose events are followed; it receives the event "picture" with the seconds a picture took.
+        clock: returns seconds.
+        warn: called once if the picture cannot be written.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ProgressPicture:
             self._drawing.result()
 
     def draw(self) -> None:
-        """Begins a picture of what was told up to now, unless one was begun less than a minute ago."""
+        """Starts a picture of the events up to now, unless one was started less than a minute ago."""
         now_s = self._clock()
         is_soon = self._drawn_at_s is not None and now_s - self._drawn_at_s < _PERIOD_S
         if is_soon or self._is_broken or (self._drawing is not None and not self._drawing.done()):
@@ -81,7 +81,7 @@ class ProgressPicture:
             if event["event"] == "steps":
                 self._steps.append(_point(event))
                 if len(self._steps) > _MOST_POINTS:
-                    # The picture is narrower than this, and a run may go on for weeks.
+                    # The picture is narrower than this, and a run may last weeks.
                     del self._steps[1:-1:2]
             elif event["event"] == "validation":
                 self._validations.append(_validation(event))
@@ -107,5 +107,5 @@ def _validation(event: Mapping[str, Any]) -> ValidationRecord:
 
 
 def _number(value: Any) -> Any:
-    """The event log writes null where a number was not finite."""
+    """The number; NaN for None, because the event log writes null for a number that is not finite."""
     return float("nan") if value is None else value

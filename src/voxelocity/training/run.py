@@ -1,4 +1,4 @@
-"""The main job in order: open the folder, fill the cache, train, validate, write the model and the report."""
+"""The main job, step by step: open the folder, fill the cache, train, validate, write the model and the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from voxelocity.training.stage import Stage
 from voxelocity.training.stop import StopAskedError, StopRequest
 from voxelocity.training.validate import validate_prepared
 
-# Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more where they are shared.
+# Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
 _REPORT_S = 2.0
 _MOST_SLOWDOWN = 4.0
 _LOAD_OF_15_MINUTES = 2
@@ -43,16 +43,16 @@ _LOAD_OF_15_MINUTES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What a finished run came to.
+    """The result of a finished run.
 
     Attributes:
-        folder: where everything lies.
-        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None where no case has any
+        folder: where all files are.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None if no case has any
             foreground in truth or prediction.
         scores: one per validation case.
         step: optimizer steps done.
         seconds: of the whole run, all sessions.
-        target_reached_s: seconds until a validation on the way reached the target; None where none did or none was set.
+        target_reached_s: seconds until an intermediate validation reached the target; None if none did or none was set.
     """
 
     folder: Path
@@ -68,9 +68,9 @@ class Run:
     """One training run in its folder, from the plan to the report. Use `train` from `voxelocity.training`.
 
     Attributes:
-        is_full_validation: never make the final validation cheaper.
-        skip_broken: leave cases out that cannot be used.
-        skipped: ids of those that earlier sessions left out.
+        is_full_validation: never shorten the final validation.
+        skip_broken: leave out cases that cannot be used.
+        skipped: ids of cases that earlier sessions left out.
     """
 
     planned: Planned
@@ -96,7 +96,7 @@ class Run:
 
         Raises:
             InterruptedRunError: a signal asked it to stop; the state is saved.
-            NonFiniteLossError: training broke; the last checkpoint is from before.
+            NonFiniteLossError: the loss or a weight became NaN or infinite; the last checkpoint is from before that.
             ScanError: a case cannot be used.
             DatasetError: no label holds anything but background.
             DeviceMemoryError: a step on a single patch does not fit into memory.
@@ -111,7 +111,7 @@ class Run:
         """Validates the network of a finished run in full, and writes its scores and its report again.
 
         Raises:
-            InterruptedRunError: a signal asked it to stop; the scores are those that were there.
+            InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
             ScanError: a case cannot be used.
         """
         with self._stage("network"):
@@ -190,7 +190,7 @@ class Run:
         saved, path, damaged = latest
         for file in damaged:
             self.warn(f"train: the checkpoint {file} cannot be used and is removed; resuming from {path.name}")
-            # Left there, it would count among the newest and push good ones out.
+            # If it stayed, it would count among the newest and push good ones out.
             file.unlink(missing_ok=True)
         training.load_state(saved["training"])
         return training, LoopState(**saved["loop"])
@@ -206,15 +206,15 @@ class Run:
         allotted = self._allotted(state, final)
         if planned := final.differences():
             self.warn(
-                f"train: a budget of {duration_text(train.time_budget_s)} does not pay for the final validation in "
-                f"full; planned for now: {planned}. All of it later: {full_command(self.folder.path)}"
+                f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
+                f"planned for now: {planned}. For a full validation later: {full_command(self.folder.path)}"
             )
         if allotted.is_short:
             self.warn(_short_budget_text(allotted, train.time_budget_s, final.num_cases))
         return TimeBudget(self.log.elapsed_s, begin_s=allotted.begin_s, end_s=allotted.end_s, max_steps=train.steps)
 
     def _allotted(self, state: LoopState, final: FinalValidation) -> Allotment:
-        """How the time budget is divided, by what is known of the final validation now."""
+        """How the time budget is divided, based on what is now known about the final validation."""
         train = self.plan.train
         # A resumed run has trained already; its share of the schedule must not start over.
         trained_s = state.trained_s + state.validated_s
@@ -252,7 +252,7 @@ class Run:
             device=self.device,
             start_step=state.step,
             progress=budget.progress_ahead,
-            # Runs that end by a number of steps train the same weights on every start.
+            # Runs that end after a number of steps train the same weights every time.
             waits_for_loops=not (self.plan.train.time_budget_s or self.plan.train.target_dice),
         )
         with (
@@ -292,8 +292,8 @@ class Run:
         final.size_to(max(0.0, left_s))
         if cheaper := final.differences():
             self.warn(
-                "train: the final validation was made cheaper to keep the time budget: "
-                f"{cheaper}; `voxelocity predict` and a validation in full may give other scores: "
+                "train: the final validation was shortened to keep the time budget: "
+                f"{cheaper}; `voxelocity predict` and a full validation may give other scores: "
                 f"{full_command(self.folder.path)}"
             )
         until_s = self.clock() + left_s if self.plan.train.time_budget_s else math.inf
@@ -306,7 +306,7 @@ class Run:
 
     def _finish(self, scores: list[CaseScore], state: LoopState) -> RunResult:
         summary = summarize(scores)
-        # The event ends the run, so all that `voxelocity report` cannot make again stands before it.
+        # The event ends the run, so everything that `voxelocity report` cannot make again is written before it.
         with self._stage("report"):
             facts = read_run(self.folder.path)
             write_metrics(facts, self.folder.metrics)
@@ -325,7 +325,7 @@ class Run:
             peak_host_bytes=peak_host_bytes(),
             peak_device_bytes=peak_device_bytes(),
         )
-        # Written when it is over, so the page that is made here does not count its own making; one made later does.
+        # The stage is logged when it ends, so this page does not count its own rendering; a page made later does.
         with self._stage("report"):
             render_page(read_run(self.folder.path), self.folder.report)
         return RunResult(
@@ -358,7 +358,7 @@ class Run:
         return Stage(name, self.log, self.clock)
 
     def warn(self, text: str) -> None:
-        """Writes a warning down and shows it."""
+        """Logs a warning and shows it."""
         text = hide_credentials(text)
         self.log.write("warning", text=text)
         self.console.print(f"warning: {text}", style="yellow", highlight=False, soft_wrap=True)
@@ -370,15 +370,15 @@ def _short_budget_text(allotted: Allotment, budget_s: float, num_cases: int) -> 
     return (
         f"train: a budget of {duration_text(budget_s)} is short: {duration_text(allotted.begin_s)} went into what "
         f"comes before training, and validating up to {num_cases} cases takes about "
-        f"{duration_text(allotted.validate_s)} (by a few windows); the run trains for at most a twentieth of the "
-        "budget and "
+        f"{duration_text(allotted.validate_s)} (estimated from a few windows); the run trains for at most a twentieth "
+        "of the budget and "
         f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "
         f"{duration_text(allotted.report_s)}"
     )
 
 
 def _slowdown(wall_s: float, cpu_s: float) -> float:
-    """How many times as long work in one thread takes here as on a machine of its own."""
+    """How many times as long work in one thread takes here as on an idle machine."""
     return min(_MOST_SLOWDOWN, max(1.0, wall_s / max(cpu_s, 1e-9))) if cpu_s > 0.0 else 1.0
 
 

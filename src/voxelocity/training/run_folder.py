@@ -1,4 +1,4 @@
-"""A run's folder: what lies where, and whether a command may start, go on, or must be refused there."""
+"""A run's folder: where its files are, and whether a command may start or continue a run there or must be refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from voxelocity.core.whole_file import put_in_place, remove_abandoned
 from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.observe import events_path, read_events
-from voxelocity.training.begun import Begun
+from voxelocity.training.saved_run import SavedRun
 
 State = Literal["empty", "unfinished", "finished"]
 
@@ -35,7 +35,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run. `run.yaml` marks a run as begun, the event `run_finished` as finished."""
+    """Paths of one run. `run.yaml` marks it as begun, the event `run_finished` as finished."""
 
     path: Path
 
@@ -80,7 +80,7 @@ class RunFolder:
         return self.record.is_file()
 
     def state(self) -> State:
-        """How far a run came here, by its events: a page can be rendered at any time and says nothing.
+        """How far a run came here, by its events: a page can be rendered at any time and proves nothing.
 
         Raises:
             InputError: the events are damaged.
@@ -92,10 +92,10 @@ class RunFolder:
         return "finished" if marks[-1:] == ["run_finished"] else "unfinished"
 
     def check(self) -> None:
-        """Refuses, before any work is done, a folder that `open` would refuse later; makes and writes nothing.
+        """Refuses, before any work is done, a folder that `open` would refuse later; creates and writes nothing.
 
         Raises:
-            OutputError: it lies below a file, cannot be written, or holds something that is not a run.
+            OutputError: it is below a file, cannot be written, or holds something that is not a run.
         """
         place = self.path.absolute()
         while not place.exists():
@@ -103,15 +103,15 @@ class RunFolder:
         if not place.is_dir():
             raise self._unwritable(f"{place} is a file")
         if not os.access(place, os.W_OK | os.X_OK):
-            raise self._unwritable(f"no right to write into {place}")
+            raise self._unwritable(f"no permission to write into {place}")
         if place == self.path.absolute() and not self.holds_run:
             self._check_holds_nothing_else()
 
     def open(self) -> None:
-        """Makes the folder and proves that it can be written.
+        """Creates the folder and checks that it can be written.
 
         Raises:
-            OutputError: it cannot be made or written.
+            OutputError: it cannot be created or written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -126,10 +126,10 @@ class RunFolder:
         return OutputError(f"train: cannot write into the folder {shown} ({reason}); choose another with -o")
 
     def check_length(self) -> None:
-        """Refuses a path that the system would not take, which is found before anything asks for it.
+        """Refuses a path that the system would reject, before anything uses it.
 
         Raises:
-            OutputError: a name in it, or all of it, is too long.
+            OutputError: a name in it, or the whole path, is too long.
         """
         place = self.path.absolute()
         too_long = next((part for part in place.parts if len(os.fsencode(part)) > _LONGEST_NAME_BYTES), "")
@@ -151,7 +151,7 @@ class RunFolder:
             )
 
     def clear(self) -> None:
-        """Removes what a run writes; anything else a person has put into the folder stays."""
+        """Removes what a run writes; anything else that the user has put into the folder stays."""
         for folder in (self.checkpoints, self.tracking):
             shutil.rmtree(folder, ignore_errors=True)
         models = (self.path / WEIGHTS_NAME, self.path / SPEC_NAME)
@@ -162,15 +162,15 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[str]:
-        """Keeps other processes from training here meanwhile; the system lets go when this process dies.
+        """Keeps other processes from training here within the block; the system frees the lock if this process dies.
 
-        What writers that were killed have left is removed.
+        Removes what killed writers have left.
 
         Yields:
-            Why nothing keeps others away, for a warning; "" as a rule.
+            Why nothing keeps others away, for a warning; normally "".
 
         Raises:
-            OutputError: another process trains into this folder now, or the lock cannot be made.
+            OutputError: another process is training into this folder now, or the lock cannot be created.
         """
         lock = FileLock(self.path / ".lock", blocking=False)
         notice = ""
@@ -181,12 +181,12 @@ class RunFolder:
                 f"train: another process is training into {self.path} now; wait for it, or choose another with -o"
             ) from None
         except (OSError, NotImplementedError) as error:
-            # What filelock says of a system without flock is a NotImplementedError.
+            # filelock raises NotImplementedError on a system without flock.
             if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
                 raise self._unwritable(f"{self.path / '.lock'}: {error.strerror or error}") from None
             notice = (
                 f"train: the file system of {self.path} has no locks, so nothing keeps another process from training "
-                "into the same folder; start none"
+                "into the same folder; do not start a second one"
             )
         try:
             self._remove_abandoned()
@@ -195,30 +195,30 @@ class RunFolder:
             lock.release()
 
     def _remove_abandoned(self) -> None:
-        # Not the page's: `voxelocity report` writes it without the lock.
+        # Not those of the page: `voxelocity report` writes it without the lock.
         written = (self.record, self.scores, self.slices, self.metrics, self.progress_picture)
         remove_abandoned(self.path, names=(*(file.name for file in written), WEIGHTS_NAME, SPEC_NAME))
 
     def write_record(self, record: Mapping[str, Any]) -> None:
-        """Writes `run.yaml` at once."""
+        """Writes `run.yaml` in one piece."""
         self.write_text(self.record, yaml.safe_dump(dict(record), sort_keys=False, width=110, allow_unicode=True))
 
-    def read_begun(self) -> Begun:
-        """How this run was begun.
+    def read_saved_run(self) -> SavedRun:
+        """How this run was started.
 
         Raises:
             ConfigError: `run.yaml` is damaged or was written by another version.
         """
         try:
             record = parse_yaml(self.record.read_text(encoding="utf-8"))
-        # What is no UTF-8 is a ValueError too.
+        # Text that is not UTF-8 raises ValueError too.
         except (ValueError, OSError) as error:
             raise ConfigError(f"train: {self.record} cannot be read ({error}); start again with --overwrite") from None
         if not isinstance(record, dict):
             raise ConfigError(
                 f"train: {self.record} holds no run, but {shortened(record)}; start again with --overwrite"
             )
-        return Begun.parse(record, where=str(self.record))
+        return SavedRun.parse(record, where=str(self.record))
 
     def write_text(self, path: Path, text: str) -> None:
         """Writes a text file of this run so that a reader never sees half of it."""

@@ -1,4 +1,4 @@
-"""What the network of a plan expects and predicts, as the model on disk says it."""
+"""What the network of a plan expects and predicts, as stored with the model on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def model_spec(planned: Planned) -> ModelSpec:
         labels=dict(cases.labels),
         prepare=plan.data.prepare,
         window=plan.window,
-        # Windows are predicted by the network as it is: compiled, it would have to be made for each batch of them.
+        # Windows are predicted without compilation, which would have to be repeated for each batch shape.
         precision=plan.precision.model_copy(update={"compile": "none"}),
         trained_on=planned.fingerprint.trained_on(),
     )

@@ -1,4 +1,4 @@
-"""Stages of a run: written down with their seconds, and phases on a monitor's time line."""
+"""Stages of a run: logged with their seconds, and shown as phases on a monitor's timeline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PHASE_NAMES = {"validate": "final validation"}
 
 
 class Stage:
-    """Writes how long a stage of the run took, also when it ends in an error.
+    """Logs how long a stage of the run took, even if it ends in an error.
 
     Args:
-        name: as the event says it.
+        name: as in the event.
         log: where it is written.
-        clock: tells seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, name: str, log: EventLog, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request that the run answers between two steps, after saving its state."""
+"""Ctrl-C and SIGTERM as a request to stop, which the run follows between two steps, after saving its state."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Self
 
 
 class StopAskedError(Exception):
-    """Raised between two batches of windows once a stop was asked for; the code that began the work answers it."""
+    """Raised between two batches of windows once a stop was asked for; the code that began the work handles it."""
 
 
 class StopRequest:
     """While entered, the first Ctrl-C or SIGTERM only sets `signal_number`; a second Ctrl-C stops at once.
 
-    Signals reach Python's main thread alone; entered in another thread, this does nothing.
+    Signals reach only Python's main thread; entered in another thread, this does nothing.
     """
 
     _SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Two ways to judge a network: quickly on prepared volumes while training, and at the end on each scan's own grid."""
+"""Two ways to score a network: quickly on prepared volumes while training, and at the end on each scan's own grid."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def validate_prepared(
 ) -> tuple[float, dict[str, float]]:
     """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
 
-    A class that is in no case, neither in truth nor in prediction, has NaN and counts in no mean. Quicker than
-    `score_cases` and a little different from it: for curves, targets and "best", not for publication.
+    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean. Quicker than
+    `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
 
     Args:
-        network: left in the mode that it had.
+        network: keeps its mode (training or evaluation).
         prepared: the cases.
         spec: what the network expects.
         device: where it runs.
@@ -73,7 +73,7 @@ def score_cases(
         refs: the cases.
         spec: what the network expects.
         num_threads: that load cases.
-        may_measure_surface: asked after each prediction; where it says no, the score has no surface distances.
+        may_measure_surface: called after each prediction; if it returns False, the score has no surface distances.
 
     Yields:
         The score, the scan as decoded, and the predicted class indices (x, y, z).
@@ -104,19 +104,19 @@ def rehearse(
     load_s: float | None,
     clock: Clock,
 ) -> ValidationCost:
-    """What validating the cases will take, from a few windows of the smallest one, without the network's training.
+    """How long validating the cases will take, from a few windows of the smallest one; needs no trained network.
 
-    Windows are timed and those of all cases counted. Surface distances are timed between the truth and the truth moved
-    by a voxel: those of a network that has not learned yet are no measure, as its surfaces are made of noise.
+    Windows are timed, and the windows of all cases counted. Surface distances are timed between the truth and the truth
+    moved by a voxel: those of an untrained network are not representative, because its surfaces are noise.
 
     Args:
         predictor: of the network before its first step.
-        cases: that will be validated.
+        cases: the cases to be validated.
         spec: what the network expects.
-        limit_s: seconds for all of it. One case is loaded where `load_s` is not given, and two batches of windows are
-            predicted, also where these take longer.
-        load_s: seconds of decoding and preparing one case; measured if not given.
-        clock: tells seconds.
+        limit_s: seconds for everything. If `load_s` is not given, one case is loaded; two batches of windows are always
+            predicted, even if that takes longer.
+        load_s: seconds to decode and prepare one case; measured if not given.
+        clock: returns seconds.
 
     Raises:
         ScanError: a case cannot be used.
@@ -141,7 +141,7 @@ def rehearse(
 
 
 def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clock) -> float:
-    """What scoring a case takes, with or without surfaces, from the part around the middle of its foreground."""
+    """Seconds to score a case, with or without surfaces, from the part around the middle of its foreground."""
     assert volume.label is not None, "validation cases have labels"
     label = np.asarray(volume.label)
     part = _around_the_middle(label)
@@ -154,13 +154,13 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
 
 
 def _restore_seconds(volume: Volume, num_classes: int, *, clock: Clock) -> float:
-    """What bringing a prediction back onto the scan's grid takes, from two classes."""
+    """Seconds to bring a prediction back onto the scan's grid, measured with two classes."""
     probabilities = np.zeros((2, *volume.grid.shape), np.float32)
     return _seconds_again(lambda: restore_probabilities(probabilities, volume.trace), clock) * num_classes / 2
 
 
 def _seconds_again(work: Callable[[], object], clock: Clock) -> float:
-    """What work takes once libraries are imported for it; long work is done once, as imports are little of it."""
+    """Seconds of the work once its libraries are imported; long work runs only once, because imports hardly count."""
     for _ in range(2):
         start_s = clock()
         work()

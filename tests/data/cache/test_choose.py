@@ -48,8 +48,8 @@ def test_a_disk_that_is_full_from_the_start_is_told_and_memory_takes_over(tmp_pa
     assert (memory.get("a").load().image == 3).all()
     assert told[0] == (
         f"cache.{tier}: no space in {tmp_path / 'disk'} (No space left on device); free some space or set "
-        "data.cache.folder to another disk; continuing in memory, up to data.cache.max_bytes: what is kept there is "
-        "made again in the next run"
+        "data.cache.folder to another disk; continuing in memory, up to data.cache.max_bytes; the next run prepares "
+        "those cases again"
     )
     with pytest.raises(CacheFullError, match=rf"cache\.{tier}: no space in .*; free some space or set data\.cache"):
         open_tier(config(tier, tmp_path, max_bytes=0), pytest.fail)
@@ -84,8 +84,8 @@ def test_memory_that_cannot_be_shared_is_told_with_its_price_and_used_all_the_sa
     assert (tier.get("a").load().image == 3).all()
     assert told == [
         "cache: prepared cases cannot be shared between processes (/dev/shm has 64 MB of the 1000 MB budget free): "
-        "each training process on this machine keeps a copy of its own; for one process nothing changes, otherwise "
-        "give /dev/shm more (docker run --shm-size)"
+        "each training process on this machine keeps its own copy; nothing changes for one process, otherwise enlarge "
+        "/dev/shm (docker run --shm-size)"
     ]
 
 
@@ -96,7 +96,7 @@ def test_shared_folder_of_somebody_else_is_passed_over(tmp_path, memory_at, monk
     monkeypatch.setattr(choose, "memory_folder_in", lambda place: place / "open")
     told = []
     assert isinstance(open_tier(config("memory", tmp_path), told.append)._front, MemoryTier)
-    assert "belongs to somebody else or others may write in it" in told[0]
+    assert "belongs to another user, or others may write in it" in told[0]
 
 
 def test_memory_goes_on_in_the_cache_folder_if_there_is_one(tmp_path, memory_at, sized_volume):

@@ -44,7 +44,7 @@ def test_empty_box_has_no_voxels():
 
 
 def test_bytes_that_are_no_array_are_an_error():
-    with pytest.raises(UndecodableError, match="64 bytes are no Blosc2 array"):
+    with pytest.raises(UndecodableError, match="64 bytes are not a Blosc2 array"):
         decode(memoryview(bytes(64)), [0], [1], "int16")
 
 

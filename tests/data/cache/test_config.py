@@ -69,7 +69,7 @@ def test_only_tiers_that_hold_every_case_are_filled_with_all_first(tier, holds):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"device_max_bytes": 1}, r"device_max_bytes = 1 is not valid.*a device keeps what it was given; set.* to 0"),
+        ({"device_max_bytes": 1}, r"device_max_bytes = 1 is not valid.*but a device never drops a case; set.* to 0"),
         ({"num_parts": 2}, r"num_parts = 2 is not valid.*one window over all cases; set num_parts to 1"),
     ],
 )

@@ -126,7 +126,7 @@ def test_folder_that_is_no_cache_is_refused(tmp_path, content):
     if content == "weights":
         (place / "model.safetensors").write_bytes(b"weights")
     with pytest.raises(
-        ConfigError, match=r"place is no cache of prepared cases; name the one that data\.cache\.folder"
+        ConfigError, match=r"place is not a cache of prepared cases; name the one in data\.cache\.folder"
     ):
         CacheContents(place)
 

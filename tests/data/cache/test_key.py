@@ -68,7 +68,7 @@ def test_missing_file_is_named_with_its_cure(tmp_path):
 
 
 def test_folder_is_refused_because_changes_inside_would_go_unnoticed(tmp_path):
-    with pytest.raises(ScanError, match="no regular file"):
+    with pytest.raises(ScanError, match="not a regular file"):
         source_identity([tmp_path])
 
 

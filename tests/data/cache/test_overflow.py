@@ -53,8 +53,8 @@ def test_entries_that_find_no_space_go_to_memory_which_is_told_once(tier, told, 
     assert tier._spare.bytes_used() == 3 * sized_volume().num_bytes
     assert tier.bytes_used() == tier._files.bytes_used() + tier._spare.bytes_used()
     assert told == [
-        "cache.disk: no space in X; continuing in memory, up to data.cache.max_bytes: what is kept there is made again "
-        "in the next run"
+        "cache.disk: no space in X; continuing in memory, up to data.cache.max_bytes; the next run prepares those "
+        "cases again"
     ]
 
 

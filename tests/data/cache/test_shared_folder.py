@@ -84,7 +84,7 @@ def test_folder_that_others_may_write_or_that_is_a_link_is_refused(tmp_path):
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("open", "link"):
-        with pytest.raises(PermissionError, match="belongs to somebody else or others may write in it"):
+        with pytest.raises(PermissionError, match="belongs to another user, or others may write in it"):
             SharedFolder(tmp_path / name)
 
 

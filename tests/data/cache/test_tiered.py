@@ -80,9 +80,9 @@ def test_when_memory_runs_low_new_entries_go_behind_and_old_ones_move_there(cach
     assert on_disk(tmp_path) == ["k0", "k1", "k4"]
     assert values(tier, [f"k{n}" for n in range(5)]) == {f"k{n}": n for n in range(5)}
     assert machine.told == [
-        "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; 0.0 MB of prepared cases moved "
+        "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; 0.0 MB of prepared cases moved "
         "to the disk tier in X, and more may follow",
-        "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; the cache continues in the "
+        "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; the cache continues in the "
         "disk tier in X, which is slower to read",
     ]
 
@@ -129,7 +129,7 @@ def test_without_a_tier_behind_entries_are_dropped_when_memory_runs_low_and_it_i
     machine.free_bytes, machine.now_s = 35_000, 1.0
     assert values(tier, ["k0", "k1", "k2"]) == {"k0": None, "k1": None, "k2": 2}
     assert machine.told == [
-        "cache: memory runs low: 0 MB are free and 0 MB are left to everything else; 0.0 MB of prepared cases were "
+        "cache: memory runs low: 0 MB are free and 0 MB are reserved for other use; 0.0 MB of prepared cases were "
         "dropped and are prepared again when they are used"
     ]
 

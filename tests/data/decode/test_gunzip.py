@@ -119,7 +119,7 @@ def test_truncated_file_is_refused_with_both_counts(packed: Path, kept: int) -> 
 
 def test_file_without_its_checksum_is_refused(packed: Path) -> None:
     packed.write_bytes(packed.read_bytes()[:-6])
-    with pytest.raises(ScanError, match=r"truncated: all 100,000 bytes .* but not the checksum"):
+    with pytest.raises(ScanError, match=r"truncated: all 100,000 bytes .* but the checksum after them is missing"):
         read_unpacked(packed, num_expected=len(CONTENT))
 
 

@@ -102,7 +102,7 @@ def test_impossible_quaternion_is_refused(save, patch_header) -> None:
 
 
 def test_flat_image_is_refused(save) -> None:
-    with pytest.raises(ScanError, match=r"the image has 2 axes, shape \(4, 5\); volumes of 3 axes are needed"):
+    with pytest.raises(ScanError, match=r"the image has 2 axes, shape \(4, 5\); volumes need 3 axes"):
         read_header(save("a.nii", np.zeros((4, 5), np.uint8)))
 
 

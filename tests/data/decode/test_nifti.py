@@ -118,7 +118,7 @@ def test_label_with_fractions_is_refused(save, value: float, said: str) -> None:
     labels = np.ones((4, 4, 4), np.float32)
     labels[1, 2, :3] = value
     with pytest.raises(
-        ScanError, match=f"a.nii: the label holds 3 values that are no whole numbers, the first is {said};"
+        ScanError, match=f"a.nii: the label holds 3 values that are not whole numbers, the first is {said};"
     ):
         label_values_in(save("a.nii", labels))
 

@@ -44,7 +44,7 @@ def test_equal_cases_are_shared_out_by_number():
 
 
 def test_fewer_cases_than_ranks_is_a_clear_error():
-    with pytest.raises(DatasetError, match=r"3 case\(s\) cannot be shared out among 4 ranks; start at most 3, or let"):
+    with pytest.raises(DatasetError, match=r"3 case\(s\) cannot be divided among 4 ranks; start at most 3, or let"):
         partition([1, 1, 1], 4)
 
 

@@ -265,4 +265,4 @@ def test_sources_for_their_owner_alone_in_a_cache_for_a_group_are_reported_once(
     told = []
     fill(prepared(refs, config, told))
     assert len(told) == (source_mode == 0o600)
-    assert all(str(folder) in text and "for their owner alone" in text for text in told)
+    assert all(str(folder) in text and "only their owner may read" in text for text in told)

@@ -98,9 +98,9 @@ def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_fro
     assert type(open_resident_supply(cases, 10**6, CPU, free_bytes=lambda _: free_bytes)) is kind
     if kind is WholeSupply:
         assert told == [
-            "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave the network less than half "
-            "of them; lower data.cache.device_max_bytes; continuing with cases copied from the tier behind it for each "
-            "batch"
+            "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave less than half of that for "
+            "the network; lower data.cache.device_max_bytes; continuing with cases copied from the tier behind it for "
+            "each batch"
         ]
 
 
@@ -162,7 +162,7 @@ def test_an_engine_of_the_cpu_keeps_cases_off_another_device_and_says_so(blob_re
     with Feed(prepared_of(blob_refs, config, told), config, device="meta") as feed:
         assert isinstance(feed._supply, WholeSupply)
     assert told == [
-        "feed: data.cache.device_max_bytes is not used, as the augmentation's engine fills batches on the CPU and not "
+        "feed: data.cache.device_max_bytes is not used because the augmentation engine fills batches on the CPU, not "
         "on meta; choose data.augment.engine: auto"
     ]
 

@@ -37,7 +37,7 @@ def test_another_encoding_is_refused(tmp_path):
 
 def test_a_key_that_stands_twice_is_refused(tmp_path):
     (tmp_path / "x.json").write_text('{"dataset": {"a": 1, "b": 2, "a": 3}}')
-    with pytest.raises(DatasetError, match=r'x\.json: "a" stands twice in one object; remove or rename'):
+    with pytest.raises(DatasetError, match=r'x\.json: "a" appears twice in one object; remove or rename'):
         read_json(tmp_path / "x.json")
 
 
@@ -62,7 +62,7 @@ def test_a_missing_field_is_shown_as_it_should_be(tmp_path):
         described(tmp_path).require("labels", dict)
 
 
-@pytest.mark.parametrize(("value", "kind"), [([], "a list"), ("x", "a text"), (True, "true"), (None, "null")])
+@pytest.mark.parametrize(("value", "kind"), [([], "a list"), ("x", "a string"), (True, "true"), (None, "null")])
 def test_a_field_of_the_wrong_type_is_named(tmp_path, value, kind):
     with pytest.raises(DatasetError, match=rf'"labels" is {kind}; write it in the form'):
         described(tmp_path, labels=value).require("labels", dict)
@@ -95,7 +95,7 @@ def test_channel_numbers_with_gaps_are_refused(tmp_path, names):
 
 
 def test_a_channel_name_must_be_a_text(tmp_path):
-    with pytest.raises(DatasetError, match=r'"modality" calls channel 1 7; write its name as a text'):
+    with pytest.raises(DatasetError, match=r'"modality" calls channel 1 7; write its name as a string'):
         _ = described(tmp_path, modality={"0": "CT", "1": 7}).channels
 
 

@@ -81,7 +81,7 @@ def test_what_is_no_file_is_missing(tmp_path, touch, case_id):
     ("inside", "text"),
     [
         (["slice_1.dcm"], r"DICOM is not read: convert each series to one file, as with `dcm2niix -z y -o OUT FOLDER`"),
-        (["a.nrrd"], r"save them so in 3D Slicer, or in Python by .*ReadImage\(\"a\.nrrd\"\)"),
+        (["a.nrrd"], r"save them in this format in 3D Slicer, or in Python by .*ReadImage\(\"a\.nrrd\"\)"),
         (["a.nii.gz"], "name one of its files"),
         ([], "no scan .* was found in it"),
     ],
@@ -98,9 +98,9 @@ def test_a_folder_in_place_of_a_file_is_called_a_folder(tmp_path, touch, inside,
 @pytest.mark.parametrize(
     ("case_ids", "text"),
     [
-        (["n" * 221], "has 221 bytes, and a file name holds 220 of them beside its ending; shorten it"),
+        (["n" * 221], "has 221 bytes, and a file name holds 220 of them besides its ending; shorten it"),
         (["é" * 111], "has 222 bytes"),
-        (["Case", "case"], "case ids 'Case' and 'case' differ in capitals alone"),
+        (["Case", "case"], "case ids 'Case' and 'case' differ only in capitalization"),
     ],
 )
 def test_ids_that_some_disks_cannot_hold_are_refused(tmp_path, touch, case_ids, text):

@@ -83,7 +83,7 @@ def test_paths_that_leave_the_folder_are_refused(tmp_path, msd, write_json, list
     [
         ({"training": []}, r'"training" lists no cases; add an'),
         ({"training": {}}, r'"training" is an object; write it in the form'),
-        ({"training": ["x.nii.gz"]}, r'entry 0 of "training" is a text; write it as \{"image"'),
+        ({"training": ["x.nii.gz"]}, r'entry 0 of "training" is a string; write it as \{"image"'),
         ({"training": [{"image": "x.nii.gz"}]}, r"entry 0 of \"training\" has no \"label\", only \['image'\]; add"),
         ({"training": [{"label": "x.nii.gz"}]}, r"entry 0 of \"training\" has no \"image\", only \['label'\]; add"),
         ({"training": [{"image": 3, "label": "x"}]}, r'entry 0 of "training" has the image 3; write a path, or'),

@@ -75,7 +75,7 @@ def test_a_dataset_list_names_files_anywhere(tmp_path, nnunet, write_json, touch
             r"case 'a': a_0002\.nii\.gz is missing from .*imagesTr, as .* 3 channel\(s\): T1, T2, FLAIR; complete",
         ),
         ({"dataset": {}}, r'"dataset" lists no cases; add them, or remove it to find the cases in imagesTr'),
-        ({"dataset": {"a": "x"}}, r"case 'a' is a text; write it as \{\"images\""),
+        ({"dataset": {"a": "x"}}, r"case 'a' is a string; write it as \{\"images\""),
         ({"dataset": {"a": {"images": ["x"]}}}, r"case 'a' has no \"label\", only \['images'\]; add its path"),
         (
             {"dataset": {"a": {"images": ["x"] * 3, "label": "y"}}},
@@ -123,5 +123,5 @@ def test_two_entries_for_one_case_are_refused(tmp_path, nnunet):
         '{"channel_names": {"0": "T1"}, "labels": {"background": 0, "lesion": 1},'
         '"dataset": {"a": {"images": ["x"], "label": "y"}, "a": {"images": ["v"], "label": "w"}}}'
     )
-    with pytest.raises(DatasetError, match=r'dataset\.json: "a" stands twice in one object'):
+    with pytest.raises(DatasetError, match=r'dataset\.json: "a" appears twice in one object'):
         open_cases(tmp_path)

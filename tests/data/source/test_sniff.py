@@ -102,7 +102,7 @@ def test_names_of_more_channels_than_columns_are_refused(tmp_path, touch, write_
 
 def test_labels_the_wrong_way_round_for_nnunet_are_shown_turned_round(tmp_path, nnunet, write_json):
     write_json(nnunet | {"labels": {"0": "background", "1": "liver"}})
-    with pytest.raises(DatasetError, match=r'leads from number to name.*turn it into \{"background": 0, "liver": 1\}$'):
+    with pytest.raises(DatasetError, match=r'maps numbers to names.*turn it into \{"background": 0, "liver": 1\}$'):
         open_cases(tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_several_tables_need_a_choice(tmp_path, touch):
 
 def test_labels_of_mixed_direction_are_refused(tmp_path, msd, write_json):
     write_json(msd | {"labels": {"0": "background", "spleen": 1}})
-    with pytest.raises(DatasetError, match=r'dataset\.json: "labels" mixes two directions: "0" leads to a text and'):
+    with pytest.raises(DatasetError, match=r'dataset\.json: "labels" mixes two directions: "0" maps to a string and'):
         open_cases(tmp_path)
 
 

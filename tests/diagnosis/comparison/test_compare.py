@@ -4,7 +4,7 @@ import pytest
 
 from voxelocity.diagnosis.comparison.compare import compare_diagnoses
 from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
-from voxelocity.diagnosis.comparison.told import comparison_lines, comparison_verdict
+from voxelocity.diagnosis.comparison.text import comparison_lines, comparison_verdict
 
 
 def mean_step_s(diagnosis):
@@ -23,7 +23,7 @@ def test_what_is_gone_is_told_with_what_was_predicted_and_what_came(before, afte
     assert found.gone[0].predicted == pytest.approx(2.5)
     assert found.gone[0].agreement == pytest.approx(2.5 / expected)
     assert found.predicted == pytest.approx(2.5)
-    assert comparison_verdict(found).endswith("2.5× was predicted, 1.9× came: as predicted.")
+    assert comparison_verdict(found).endswith("2.5× was predicted, 1.9× was achieved: as predicted.")
 
 
 def test_a_cause_that_no_longer_holds_it_back_is_gone_and_one_that_begins_to_is_new(before, changed):
@@ -61,10 +61,10 @@ def test_how_often_validation_was_watched_does_not_decide(example_diagnosis):
     none_seen = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=()))
     assert compare_diagnoses(before, none_seen).achieved == pytest.approx(1.0)
     assert compare_diagnoses(before, none_seen).notices == [
-        "Validation was seen before alone; it is counted as it was before.",
-        "Saving was seen before alone; it is counted as it was before.",
+        "Validation was seen only before; it is counted at its earlier cost.",
+        "Saving was seen only before; it is counted at its earlier cost.",
     ]
-    assert compare_diagnoses(none_seen, before).notices[0] == "Validation was seen after alone; it is left out."
+    assert compare_diagnoses(none_seen, before).notices[0] == "Validation was seen only after; it is left out."
     fast = [dataclasses.replace(one, seconds=one.seconds / 10) for one in before.facts.passes]
     three_times = dataclasses.replace(before, facts=dataclasses.replace(before.facts, passes=fast * 3))
     found = compare_diagnoses(before, three_times)
@@ -87,7 +87,7 @@ def test_settings_that_differ_are_named_and_places_are_not(before, after):
 def test_two_machines_and_few_steps_are_noticed(before, example_diagnosis, changed):
     other = changed(before, findings=[], cpu="another")
     assert "different machines (cpu: AMD EPYC 9354, another)" in compare_diagnoses(before, other).notices[0]
-    assert "rests on 4 steps only" in " ".join(compare_diagnoses(before, example_diagnosis("killed")).notices)
+    assert "rests on only 4 steps" in " ".join(compare_diagnoses(before, example_diagnosis("killed")).notices)
     assert compare_diagnoses(before, before).notices == []
 
 

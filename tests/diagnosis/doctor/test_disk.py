@@ -53,7 +53,7 @@ def test_a_slow_disk_is_measured_on_what_it_manages_in_the_time(tmp_path, monkey
 def test_where_space_is_short_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", lambda *arguments: pytest.fail("a file was made"))
     disk = see_disk(tmp_path, min_free_bytes=2**62)
-    assert disk.not_measured == "too little of it is free to write a file for a test"
+    assert disk.not_measured == "too little free space to write a test file"
     assert disk.read_bytes_per_s is None
     assert disk.free_bytes > 0
 

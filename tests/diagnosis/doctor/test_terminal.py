@@ -16,7 +16,7 @@ CHECKS = [
         name="GPU 0 link",
         level="warning",
         found="PCIe x8 of x16",
-        costs="batches reach the GPU at 50% of what it could take, and each step waits for them that much longer",
+        costs="batches reach the GPU at 50% of the possible speed, and each step waits for them that much longer",
         cure=LONG,
         source="https://example.org/a-very-long-address/that-no-line-of-sixty-columns/can/hold.html",
     ),

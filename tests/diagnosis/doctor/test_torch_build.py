@@ -40,8 +40,8 @@ def test_words_that_libraries_print_before_the_answer_do_no_harm():
     [
         ("import os; os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
         ("raise SystemExit('no torch today')", "ended with status 1: no torch today"),
-        ("print('no json')", "ended with status 0: no word"),
-        ("", "ended with status 0: no word"),
+        ("print('no json')", "ended with status 0: no message"),
+        ("", "ended with status 0: no message"),
     ],
 )
 def test_a_process_that_breaks_off_is_told_and_ends_nothing(script, words):

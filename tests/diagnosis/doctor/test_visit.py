@@ -11,7 +11,7 @@ from voxelocity.diagnosis.doctor.seen import Driver, Limits, Memory, Packages, P
 def test_a_machine_without_fault_gets_no_word_of_blame(seen):
     check_up = judge(seen)
     assert {check.level for check in check_up.checks} == {"ok"}
-    assert check_up.verdict.endswith("Nothing to mend.")
+    assert check_up.verdict.endswith("Nothing to fix.")
     assert not any(check.costs for check in check_up.checks)
 
 
@@ -43,7 +43,7 @@ def test_whatever_is_not_ok_says_what_it_costs(seen):
 def test_a_machine_of_many_cores_is_not_asked_for_room_for_as_many_workers(seen):
     many = replace(seen.processor, num_cores=256, num_affine=256, num_budget=256)
     little = replace(seen.memory, shm_bytes=2 * 2**30, shm_free_bytes=2 * 2**30)
-    assert judge(replace(seen, processor=many, memory=little)).verdict.endswith("Nothing to mend.")
+    assert judge(replace(seen, processor=many, memory=little)).verdict.endswith("Nothing to fix.")
 
 
 def test_this_machine_is_looked_at_and_judged(tmp_path, monkeypatch):

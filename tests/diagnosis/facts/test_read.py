@@ -145,7 +145,7 @@ def test_workers_are_joined_to_the_process_they_work_for(tmp_path: Path) -> None
     facts = read_facts(tmp_path)
     assert facts.main.pid == 10
     assert [(f.worker, f.num_batches, len(f.batch_s)) for f in facts.fetches] == [(0, 5, 2), (1, 4, 1)]
-    assert "rank 1: recorded too; what is told is rank 0" in facts.not_measured
+    assert "rank 1: recorded too; this report is about rank 0" in facts.not_measured
 
 
 def test_process_that_trains_is_the_main_one_and_not_the_one_that_started_it(tmp_path: Path) -> None:
@@ -203,10 +203,10 @@ def test_program_that_only_warmed_up_or_never_stepped_is_told_so(tmp_path: Path)
     write(tmp_path, "10-a", [process(10), ("step", warm), ("end", Ending(reason="program", time_s=0))])
     told = read_facts(tmp_path).not_measured
     assert "steps: the program ended after 1 warm-up step; let it train longer" in told
-    assert "the ceiling: no experiment was made, as the program ended by itself before" in told
+    assert "the ceiling: no experiment was made because the program ended by itself before" in told
     (tmp_path / "10-a.jsonl").unlink()
     write(tmp_path, "10-a", [process(10), ("end", Ending(reason="program", time_s=0))])
-    assert "steps: no optimizer of torch stepped while the program was watched" in read_facts(tmp_path).not_measured
+    assert "steps: no torch optimizer made a step while the program was watched" in read_facts(tmp_path).not_measured
 
 
 def test_experiment_that_could_not_be_done_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_what_the_recorder_could_not_do_is_told(tmp_path: Path) -> None:
 def test_folder_without_a_recording_is_refused_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no Python program was recorded in .*: the command starts no Python, or one"):
         read_facts(tmp_path)
-    with pytest.raises(InputError, match="missing is no folder; name the folder of a recording"):
+    with pytest.raises(InputError, match="missing is not a folder; name the folder of a recording"):
         read_facts(tmp_path / "missing")
 
 

@@ -43,9 +43,7 @@ def test_findings_of_one_pool_never_save_more_than_it_holds(clean, make):
     # 20 s of steps, 9.9 s without data.
     assert [one.saves_s for one in diagnosis.findings] == pytest.approx([9.0, 1.1, 0.0])
     assert [one.code for one in diagnosis.causes] == ["A", "B"]
-    assert diagnosis.findings[1].evidence == (
-        "alone it would save 8.0 s; beside the causes above it 1.1 s of that is left",
-    )
+    assert diagnosis.findings[1].evidence == ("alone it would save 8.0 s; the causes listed above leave 1.1 s of that",)
 
 
 def test_findings_of_different_pools_do_not_take_from_each_other(clean, make):
@@ -68,7 +66,8 @@ def test_what_other_programs_do_never_comes_before_the_programs_own_cause(clean,
     diagnosis = diagnose(facts, rules=rules)
     assert [one.code for one in diagnosis.findings] == ["B", "A", "C"]
     assert diagnosis.verdict == (
-        "50 % of the training time the network waits for data: cause B; the machine holds it back, too: cause A."
+        "The network spends 50 % of the training time waiting for data: cause B; the machine holds it back, too: "
+        "cause A."
     )
     assert diagnose(facts, rules=rules[:1]).verdict.startswith("The machine holds this program back: cause A")
 
@@ -85,7 +84,7 @@ def test_a_slow_collate_function_in_the_own_thread_is_named_before_the_thread(wa
     facts = waiting(0.06, loader, make.fetch(batch_s=0.06, collate_share=0.9, worker=-1))
     diagnosis = diagnose(facts)
     assert [one.code for one in diagnosis.findings][:2] == ["VX111", "VX101"]
-    assert "37 % of the training time the network waits for data: the function that puts batches" in diagnosis.verdict
+    assert "The network spends 37 % of the training time waiting for data: the function that puts" in diagnosis.verdict
 
 
 def test_data_rules_that_fire_together_stay_below_the_ceiling(waiting, make):
@@ -127,17 +126,18 @@ def test_what_was_not_measured_is_said_with_its_reason(clean):
 
 
 def test_that_there_was_no_experiment_and_what_the_ceiling_rests_on_is_one_line(clean):
-    facts = replace(clean, experiments=[], not_measured=["the ceiling: no experiment was made, as none was asked for"])
+    note = "the ceiling: no experiment was made because none was asked for"
+    facts = replace(clean, experiments=[], not_measured=[note])
     assert [text for text in diagnose(facts).not_measured if "ceiling" in text] == [
-        "the ceiling: no experiment was made, as none was asked for; it is estimated from the steps' parts"
+        f"{note}; it is estimated from the steps' parts"
     ]
 
 
 def test_a_change_of_load_among_the_experiments_is_told(clean, make):
     later = [replace(step, phase="unchanged", seconds=step.seconds * 1.6) for step in clean.steps[:3]]
     diagnosis = diagnose(replace(clean, steps=[*clean.steps, *later]))
-    (told,) = [text for text in diagnosis.not_measured if text.startswith("one load of the machine")]
-    assert "took 1.6 times as long among the experiments" in told
+    (told,) = [text for text in diagnosis.not_measured if text.startswith("a constant load on the machine")]
+    assert "took 1.6 times as long during the experiments" in told
     assert diagnosis.verdict.endswith(
         "; the machine's load changed during the measurement, so take the gains as rough."
     )

@@ -17,23 +17,22 @@ def verdict(facts, **changes):
 def test_waiting_for_data_is_told_with_its_share_and_cause(waiting, make):
     facts = waiting(0.15, make.loader(num_workers=0), make.fetch(batch_s=0.15, worker=-1))
     assert verdict(facts) == (
-        "60 % of the training time the network waits for data: batches are made in the training's own thread, one "
-        "after "
-        "the other."
+        "The network spends 60 % of the training time waiting for data: batches are made in the training's own thread, "
+        "one after the other."
     )
 
 
 def test_shares_are_of_the_watched_time_where_there_is_validation(waiting, make):
     facts = waiting(0.1, make.loader(num_workers=0), make.fetch(batch_s=0.1, worker=-1))
     told = verdict(facts, passes=[make.between("validation", 1.0, at=50)])
-    assert told.startswith("48 % of the watched time the network waits for data: ")
+    assert told.startswith("The network spends 48 % of the watched time waiting for data: ")
 
 
 def test_a_program_at_its_ceiling_is_told_what_would_help(clean, clean_gpu):
     assert verdict(clean) == (
         "Nothing holds this program back: the network computes 99 % of the time; a faster device, a smaller "
         "network or "
-        "lower precision is what would help."
+        "lower precision would help."
     )
     assert "a faster GPU, a smaller network" in verdict(clean_gpu)
 
@@ -41,7 +40,7 @@ def test_a_program_at_its_ceiling_is_told_what_would_help(clean, clean_gpu):
 def test_waiting_that_no_rule_explains_is_not_called_a_ceiling(clean, make):
     facts = replace(clean, steps=make.steps({"wait": 0.03, "forward": 0.07}), loaders=[], fetches=[])
     assert verdict(facts) == (
-        "30 % of the training time the network waits for data, and what was seen does not tell why."
+        "The network spends 30 % of the training time waiting for data, and the recording does not show why."
     )
 
 
@@ -50,7 +49,7 @@ def test_waiting_that_no_rule_explains_is_not_called_a_ceiling(clean, make):
     [
         (
             {"detect_anomaly": True},
-            "The network computes 99 % of the training time, and could do so faster: autograd's ",
+            "The network computes for 99 % of the training time and could do so faster: autograd's ",
         ),
         ({"has_cuda": True}, "could do so faster: there is a GPU, and the network runs on the CPU."),
     ],
@@ -74,14 +73,15 @@ def test_a_machine_that_swaps_is_named(clean):
 
 
 def test_few_steps_are_owned_up_to(clean):
-    assert verdict(clean, steps=clean.steps[:4]).endswith("; only 4 steps could be counted, so look again with more.")
+    told = verdict(clean, steps=clean.steps[:4])
+    assert told.endswith("; only 4 steps could be counted, so repeat the diagnosis with more.")
 
 
 def test_a_step_that_stood_still_is_told_and_a_late_batch_is_not(clean):
     stopped = [*clean.steps[:-1], replace(clean.steps[-1], seconds=18.0, parts={"forward": 0.1, "backward": 17.9})]
     assert verdict(clean, steps=stopped).endswith(
-        "; one step computed for 18 s, as if the program had been stopped meanwhile, which blurs all shares: look "
-        "again."
+        "; one step computed for 18 s, as if the program had been stopped meanwhile; this blurs all shares, so "
+        "repeat the diagnosis."
     )
     late = [*clean.steps[:-1], replace(clean.steps[-1], seconds=18.0, parts={"wait": 17.9, "forward": 0.1})]
     assert "stopped meanwhile" not in verdict(clean, steps=late)
@@ -101,13 +101,13 @@ def test_a_program_without_torch_is_told_so(clean):
     assert verdict(clean, **none) == "This program never imported torch, so there is no training to look at."
     assert verdict(clean, **none, ended=None, status=2).startswith("This program never imported torch")
     none["main"] = replace(clean.main, versions={"torch": "2.13.0"})
-    assert "no optimizer of torch's made a step" in verdict(clean, **none, ended=None, status=-9)
+    assert "no torch optimizer made a step" in verdict(clean, **none, ended=None, status=-9)
 
 
 def test_only_validation_is_told_with_its_cause(clean, make):
     slow = make.between("validation", 4.0, at=-20, num_forwards=4, parts={"wait": 3.0, "forward": 1.0})
     assert verdict(clean, steps=[], passes=[slow]) == (
-        "No training step was seen, the network only predicted, for 4.0 s: validation waits for its data."
+        "No training step was seen; the network only predicted, for 4.0 s: validation waits for its data."
     )
 
 
@@ -140,7 +140,7 @@ def test_a_program_that_was_ended_when_enough_was_seen_did_not_fail(clean):
 def test_the_programs_own_cause_is_named_before_a_busy_machine(waiting, make):
     facts = waiting(0.15, make.loader(num_workers=0), make.fetch(batch_s=0.15, worker=-1))
     told = verdict(facts, host=HostFacts(num_cpus=2, num_machine_cpus=2, cpu_share=0.3, others_share=1.6))
-    assert told.startswith("60 % of the training time the network waits for data: batches are made in")
+    assert told.startswith("The network spends 60 % of the training time waiting for data: batches are made in")
     assert told.endswith("; the machine holds it back, too: other programs use the same cores.")
 
 

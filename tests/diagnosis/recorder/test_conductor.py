@@ -134,7 +134,7 @@ def test_ceiling_without_a_known_loader_is_told_to_be_impossible(
     (note,) = [text for text in facts.not_measured if text.startswith("the step on batches")]
     assert note.startswith(
         "the step on batches that are there already, the loader alone, the data set alone, putting a batch together, "
-        "copying a batch to the device: the program's batches come from no loader "
+        "copying a batch to the device: the program's batches do not come from a known loader "
     )
 
 
@@ -160,7 +160,7 @@ def test_recording_goes_on_until_a_validation_was_counted_or_the_time_is_over(
     facts = recorded(program, **{**SHORT, "experiments": False}, seconds=0.2)
     assert 0.2 <= sum(step.seconds for step in facts.counted) < 0.4
     assert len(facts.counted) > 4
-    assert "the ceiling: no experiment was made, as none was asked for" in facts.not_measured
+    assert "the ceiling: no experiment was made because none was asked for" in facts.not_measured
 
 
 def test_whole_program_runs_to_its_end_and_has_its_own_results(recorded: Recorded, items: Any) -> None:
@@ -196,7 +196,7 @@ def test_program_that_makes_very_many_steps_runs_on_unwatched(recorded: Recorded
     assert len(num_steps) == 20
     assert len(facts.counted) == 6
     assert facts.ended is not None
-    assert facts.ended.note == "6 steps were counted; the program ran on unwatched"
+    assert facts.ended.note == "6 steps were counted; the program continued unwatched"
 
 
 def test_warm_up_lasts_until_step_times_settle(recorded: Recorded, net: nn.Module, learn: Any) -> None:
@@ -340,8 +340,6 @@ def test_data_set_that_raises_in_an_experiment_is_told() -> None:
     assert len(items["seconds"]) == 3
     assert collate["note"] == "the collate function raised KeyError: 'image'"
     entry.dataset = iter(())
-    assert experiments.items_and_collate(entry, 0.1)[0]["note"] == (
-        "items of a tuple_iterator cannot be asked for by number"
-    )
+    assert experiments.items_and_collate(entry, 0.1)[0]["note"] == ("items of a tuple_iterator cannot be indexed")
     entry.dataset = None
     assert experiments.items_and_collate(entry, 0.1)[0]["note"] == "the loader has no data set"

@@ -69,7 +69,7 @@ def test_a_file_that_is_open_for_writing_is_never_torn(
     played.wait(tmp_path)
     assert played.ended == [(60.0 + 201 * 5.0, 0)], "longer than the most that one that computes is given"
     assert capsys.readouterr().err == (
-        "voxelocity: the program was told to end and has not; it holds /scratch/last.pt open for writing, so it is "
+        "voxelocity: the program was asked to end and has not; it holds /scratch/last.pt open for writing, so it is "
         "left alone; Ctrl-C ends it\n"
     )
 

@@ -142,7 +142,7 @@ def test_what_a_program_saves_on_its_way_out_is_not_written_and_told(
     assert refused.path == str(old)
     assert refused.where.startswith(f"{__file__}:")
     told = capsys.readouterr().err.splitlines()
-    assert told[1] == f"voxelocity: not written, as the program is being ended: {old} ({refused.where})"
+    assert told[1] == f"voxelocity: not written because the program is being ended: {old} ({refused.where})"
     torch.save(training.state(), old)
     assert old.read_bytes() != OLD, "after the block everything may be written again"
 
@@ -204,7 +204,7 @@ def test_without_memory_for_the_state_there_are_no_steps_on_resident_batches(
     assert {step.phase for step in facts.steps} == {"warm-up", "watched", "profiled"}
     assert training.sha256() == undiagnosed(len(facts.steps))
     (told,) = [text for text in facts.not_measured if text.startswith("the step on batches that are there already")]
-    assert "weights and optimizer (0.0 GiB) could not be kept to be put back after them: 0.0 GiB of memory" in told
+    assert "weights and optimizer (0.0 GiB) could not be saved to be restored after them: 0.0 GiB of memory" in told
 
 
 def test_a_saving_in_a_thread_of_the_programs_is_not_made_either(recorded: Recorded, old: Path) -> None:
@@ -318,10 +318,10 @@ def test_a_program_that_only_predicts_is_ended_by_the_clock(
     facts = recorded(program, whole=False, experiments=True, seconds=0.2)
     assert predicted
     assert facts.ended is not None
-    assert (facts.ended.reason, facts.ended.note) == ("limit", "no step of a training was made in 0.2 s")
+    assert (facts.ended.reason, facts.ended.note) == ("limit", "no training step was made in 0.2 s")
     assert [one.kind for one in facts.passes] == ["validation"]
     assert capsys.readouterr().err == (
-        "voxelocity: no step of a training was made in 0.2 s, so the program is ended here.\n"
+        "voxelocity: no training step was made in 0.2 s, so the program is ended here.\n"
     )
 
 
@@ -365,8 +365,8 @@ def test_a_command_that_only_predicts_is_ended_wherever_it_is_and_writes_nothing
     _, told = child.communicate(timeout=120)
     assert child.returncode == 0
     assert "Traceback" not in told
-    assert "no step of a training was made in 2 s, so the program is ended here." in told
-    assert told.count("not written, as the program is being ended") == 2
+    assert "no training step was made in 2 s, so the program is ended here." in told
+    assert told.count("not written because the program is being ended") == 2
     assert not list(tmp_path.glob("*.txt"))
     facts = read_facts(tmp_path / "recording")
     assert facts.ended is not None

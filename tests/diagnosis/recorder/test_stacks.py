@@ -147,7 +147,7 @@ def test_a_failure_ends_the_looking_and_is_told_but_not_in_the_programs_output(c
     while not stacks.failure:
         time.sleep(0)
     stacks.stop()
-    assert stacks.failure == "looking at the stacks failed: LookupError: no part"
+    assert stacks.failure == "sampling the stacks failed: LookupError: no part"
     assert capfd.readouterr() == ("", "")
 
 

@@ -90,4 +90,4 @@ def test_a_program_that_only_predicts_is_told_that_its_windows_overlap(recorded:
     # 37 windows in steps of 100 voxels, 19 in steps of 200.
     assert found.saves_s == pytest.approx(found.of_s * (1 - 19 / 37), rel=0.02)
     assert "windows overlap more than they need" in diagnosis.verdict
-    assert diagnosis.verdict.startswith("No training step was seen, the network only predicted, for ")
+    assert diagnosis.verdict.startswith("No training step was seen; the network only predicted, for ")

@@ -48,8 +48,8 @@ def test_value_that_is_no_plain_data_is_told_and_the_rest_is_written(tmp_path: P
     writer.close()
     assert [line["event"] for line in lines(tmp_path / "7-a.jsonl")] == ["step"]
     told = (tmp_path / "errors.txt").read_text()
-    assert "event 'step' holds what is no plain data" in told
-    assert "event 'loader' holds what is no plain data" in told
+    assert "event 'step' holds a value that is not plain data" in told
+    assert "event 'loader' holds a value that is not plain data" in told
 
 
 def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_full_disk_leaves_whole_lines_and_raises_nothing(tmp_path: Path, monkeyp
     writer.close()
     assert [line["seconds"] for line in lines(tmp_path / "7-a.jsonl")] == [1.0]
     told = (tmp_path / "errors.txt").read_text()
-    assert told.startswith("no more could be written from here on")
+    assert told.startswith("nothing more could be written")
     assert told.count("No space left on device") == 1
 
 

@@ -33,7 +33,7 @@ def test_a_network_called_once_a_sample_is_found_with_what_a_batch_brings(single
     assert "calls the network 4 times with 1 × 1 × 8 × 8 × 8; one call with 4 × 1 × 8 × 8 × 8" in found.cause
     assert found.saves_s == pytest.approx(0.75 * 100 * (0.0405 + 0.055))
     assert found.where == "train.py:55"
-    assert "# in place of: outputs.append(network(image[None]))" in found.change
+    assert "# instead of: outputs.append(network(image[None]))" in found.change
     (found,) = find("VX314", single)
     assert found.saves_s is None, "without the experiment nobody knows"
 
@@ -74,8 +74,8 @@ def test_a_list_of_losses_with_their_graphs_is_the_cause_and_tells_when_memory_e
     growing = MemoryFacts(samples=[(step, 500 * MIB + step * MIB, 0) for step in range(1, 101, 5)])
     facts = replace(clean, memory=growing, held=[held(name="images", item_bytes=8 * MIB, holds_graph=False), held()])
     (found,) = find("VX508", facts)
-    assert "`losses` got 90 entries longer in 90 steps, each with the graph of its step." in found.cause
-    assert "grows by 1.00 MiB a step; in about 65,536 steps none is left." in found.cause
+    assert "`losses` grew by 90 entries in 90 steps, each with the graph of its step." in found.cause
+    assert "grows by 1.00 MiB a step; free memory lasts about 65,536 steps." in found.cause
     assert (found.where, found.saves_s, found.is_cause) == ("train.py:9", None, True)
     assert ".item()" in found.change
     assert diagnose(facts).verdict == (

@@ -27,7 +27,7 @@ def read(waiting, make, clean):
 def test_slow_storage_is_found_by_reading_again(read, clean, find):
     known = [*clean.experiments, storage("storage", 100 * MB), storage("storage, page cache", 5000 * MB)]
     (found,) = find("VX121", read(experiments=known, host=replace(clean.host, file_system="nfs4")))
-    assert "A batch reads 19.1 MiB from nfs4, a file system over the network, at 95.4 MiB a second" in found.cause
+    assert "A batch reads 19.1 MiB from nfs4, a network file system, at 95.4 MiB a second" in found.cause
     assert found.basis == "measured"
     # 0.2 of 0.3 s are reading; without it the worker is as fast as the network.
     assert found.saves_s == pytest.approx(19.7, rel=0.03)
@@ -58,7 +58,7 @@ def test_many_small_files_are_told_from_few_large_ones(read, make, find):
     stacks = [make.stack("worker", "read", 60), make.stack("worker", "transform", 40)]
     small = FileFacts(kinds={".dcm": 20000}, num_opens=20_000, num_files=20_000, read_bytes=20_000 * 50_000)
     (found,) = find("VX122", read(files=small, stacks=stacks))
-    assert "An item opens 100 files of 48.8 KiB on average; 60 % of the making" in found.cause
+    assert "An item opens 100 files of 48.8 KiB on average; 60 % of making batches" in found.cause
     assert find("VX122", read(stacks=stacks)) == ()
 
 

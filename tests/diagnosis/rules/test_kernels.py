@@ -41,7 +41,7 @@ def test_contiguous_tensors_are_told_with_the_gain_that_was_measured_on_a_cpu(cl
 def test_recompiles_cost_what_they_took(clean, find):
     compiled = CompileFacts(num_frames=4, num_recompiles=3, seconds=2.5, reasons=["size mismatch at index 0"])
     (found,) = find("VX321", replace(clean, compiled=compiled))
-    assert "compiled 3 times more, 2.5 s in all: size mismatch at index 0" in found.cause
+    assert "compiled 3 more times, 2.5 s in all: size mismatch at index 0" in found.cause
     assert (found.saves_s, found.basis) == (2.5, "measured")
     assert find("VX321", replace(clean, compiled=replace(compiled, num_recompiles=1))) == ()
 

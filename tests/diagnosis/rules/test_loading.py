@@ -12,7 +12,7 @@ from voxelocity.diagnosis.facts import ExperimentFacts, HostFacts
 def test_own_thread_is_found_and_saves_the_wait_where_cores_are_free(waiting, make, find):
     facts = waiting(0.06, make.loader(num_workers=0), make.fetch(batch_s=0.06, worker=-1))
     (found,) = find("VX101", facts)
-    assert "the network waits for data 6.0 s of 16 s (37 %)" in found.cause
+    assert "the network spends 6.0 s of 16 s (37 %) waiting for data" in found.cause
     assert found.saves_s == pytest.approx(6.0, rel=0.05)
     assert found.change == "DataLoader(..., num_workers=1, persistent_workers=True)"
     assert found.where == "train.py:40"
@@ -224,7 +224,7 @@ def test_more_work_than_cores_is_told_without_promising_anything(waiting, make, 
         settings=replace(clean.settings, num_threads=2),
     )
     (found,) = find("VX108", facts)
-    assert "need 0.40 s of CPU time together, on 2 cores that is 0.20 s a step" in found.cause
+    assert "need 0.40 s of CPU time together; on 2 cores that is 0.20 s a step" in found.cause
     assert found.saves_s is None
     assert found.is_cause
 

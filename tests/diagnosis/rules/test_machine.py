@@ -93,7 +93,7 @@ def test_heat_is_a_cause_and_a_limit_on_power_worth_knowing(on):
 
 def test_another_program_on_the_gpu_is_worth_knowing(on):
     (found,) = on("VX506", gpu=True, gpu_other_processes=2)
-    assert "2 other programs had memory of the GPU" in found.cause
+    assert "2 other programs held memory on the GPU" in found.cause
     assert not found.is_cause
     assert on("VX506", gpu=True) == ()
 

@@ -66,7 +66,7 @@ def test_spinning_threads_are_found_by_the_step_alone(waiting, make, find, clean
         experiments=[ExperimentFacts(name="resident batch", unit="step", seconds=[0.04] * 5)],
     )
     (found,) = find("VX353", facts)
-    assert "Beside 2 workers a step computes 0.10 s, alone 40 ms" in found.cause
+    assert "With 2 workers a step computes for 0.10 s, alone for 40 ms" in found.cause
     assert found.saves_s == pytest.approx(6.0, rel=0.01)
     assert found.change == "export OMP_WAIT_POLICY=PASSIVE"
     passive = replace(facts.settings, environment={"OMP_WAIT_POLICY": "passive"})

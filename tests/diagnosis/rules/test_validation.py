@@ -97,7 +97,7 @@ def test_windows_that_overlap_by_three_quarters_are_told_what_half_would_leave(c
         stacks=[make.stack("validation", "other", 50, where="train.py:80", line=line)],
     )
     (found,) = find("VX406", facts)
-    assert "with windows that overlap by 75 % along each axis; with 50 % it would be 22 % of the windows" in found.cause
+    assert "windows that overlap by 75 % along each axis; an overlap of 50 % needs 22 % of the windows" in found.cause
     assert found.saves_s == pytest.approx(10.0 * (1 - 27 / 125))
     assert found.change.startswith("output = sliding_window_inference(image, roi, 4, model, overlap=0.5)")
     assert "125 windows a scan" in found.evidence

@@ -133,7 +133,7 @@ def test_a_failing_transform_is_named() -> None:
 
 
 def test_no_draws_and_chains_that_cannot_be_split_are_refused() -> None:
-    with pytest.raises(ConfigError, match=re.escape("num_draws is 0; at least one draw can be compared")):
+    with pytest.raises(ConfigError, match=re.escape("num_draws is 0; at least one draw is needed")):
         check(_chain(), _item(), num_draws=0)
     with pytest.raises(ChainError, match=r"lazy=True cannot be split"):
         check(Compose([Flipd("image")], lazy=True), _item())

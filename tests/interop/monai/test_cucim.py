@@ -226,7 +226,7 @@ def test_cucim_itself_gets_arrays_where_it_is_installed(installed, said):
 def test_what_the_installed_cucim_has_not_or_takes_arrays_for_is_refused(installed):
     with pytest.raises(InputError, match="'sharpen' is not an operation of cuCIM; choose from blur, image_flip"):
         CuCIM("sharpen")
-    with pytest.raises(InputError, match="'blur' takes arrays alone, not tensors; put ToCupy before it"):
+    with pytest.raises(InputError, match="'blur' takes only arrays, not tensors; put ToCupy before it"):
         CuCIM("blur")(torch.from_numpy(RAMP))
 
 
@@ -255,7 +255,7 @@ def test_missing_cucim_is_said_once(monkeypatch):
         ("normalize_data", (1.0, 0.0, 2.0, "log"), RAMP, "type 'log' is not known; choose 'range' or 'atan'"),
         ("color_jitter", (-1.0,), RAMP, "brightness is -1.0; a single number must be 0 or more"),
         ("color_jitter", (0, 0, 0, (-0.6, 0.1)), RAMP, r"hue \(-0.6, 0.1\) is not valid; choose from -0.5 to 0.5, low"),
-        ("color_jitter", (0.5,), RAMP[:1], r"an image of shape \(1, 2, 2\) has no three channels; colors need them"),
+        ("color_jitter", (0.5,), RAMP[:1], r"image shape \(1, 2, 2\) lacks the three channels of a color image"),
         ("image_flip", (-1,), "text", "data is str; it must be an array or a tensor"),
     ],
 )

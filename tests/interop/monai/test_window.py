@@ -267,16 +267,16 @@ def test_progress_without_tqdm_is_refused(monkeypatch):
         ({"buffer_steps": 1, "buffer_dim": 2}, r"buffer_dim must be in \[-2, 1\], got 2"),
         (
             {"buffer_steps": 1, "predictor": lambda x: x[:, :, ::2]},
-            r"answer windows of \(4, 4\) in their size, and .* leave",
+            r"return windows of \(4, 4\) at their own size, but .* leave",
         ),
         ({"mode": "cubic"}, "cubic"),
         ({"roi_weight_map": torch.ones(3, 4)}, r"roi_weight_map has shape \(3, 4\), and windows have \(4, 4\)"),
         ({"roi_weight_map": torch.ones(1, 2, 4, 4)}, r"weights of shape \(1, 2, 4, 4\) do not fit windows of \(4, 4\)"),
-        ({"predictor": lambda x: x[:1]}, r"the predictor answered \(1, 1, 4, 4\) to 2 windows of \(4, 4\); it must"),
-        ({"predictor": lambda x: "no"}, r"the predictor answered str to 2 windows|answered n"),
+        ({"predictor": lambda x: x[:1]}, r"the predictor returned \(1, 1, 4, 4\) for 2 windows of \(4, 4\); it must"),
+        ({"predictor": lambda x: "no"}, r"the predictor returned str for 2 windows|returned n"),
         (
             {"predictor": lambda x: x.long()},
-            "answered torch.int64, which cannot be blended in the inputs' torch.float32",
+            "returned torch.int64, which cannot be blended in the inputs' torch.float32",
         ),
     ],
 )

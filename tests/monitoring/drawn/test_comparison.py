@@ -57,7 +57,7 @@ def test_what_spoils_the_figures_is_said(record):
     after = record(3, status=-9, environment={"cpu": "Other", "num_cpus": 2})
     assert compare_records(before, after).notices == [
         "After, the command was ended by SIGKILL.",
-        "After has 3 samples only; its means are rough.",
+        "After has only 3 samples; its means are rough.",
         "The two were made on different machines (cpu: AMD EPYC, Other).",
     ]
     assert compare_records(before, before).notices == []

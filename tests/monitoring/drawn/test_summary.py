@@ -24,7 +24,7 @@ def test_what_could_not_be_asked_is_not_spoken_of(record, gpu):
     bare = record(
         5, core_shares=(), program_cores=None, memory_used_bytes=None, gpus=[gpu(busy_share=None)], command=()
     )
-    assert sentence(Columns(bare)) == "In 5.0 s, nothing could be asked of this machine."
+    assert sentence(Columns(bare)) == "In 5.0 s, this machine gave no data."
     only_program = record(5, core_shares=(), memory_used_bytes=None, command=())
     assert sentence(Columns(only_program)) == "In 5.0 s, the program kept 0.500 cores busy."
 

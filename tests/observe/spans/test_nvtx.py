@@ -81,7 +81,7 @@ def test_nvidias_package_is_given_the_color(package):
 
 
 def test_a_color_that_is_none_is_told_once_and_left_to_the_tool(package):
-    told = pytest.warns(UserWarning, match="'blurple' is no color, so the profiler chooses one; write a name")
+    told = pytest.warns(UserWarning, match="'blurple' is not a color, so the profiler chooses one; write a name")
     with told, span("a", color="blurple"):
         pass
     with span("a", color="blurple"):

@@ -249,7 +249,7 @@ def _spline_weights(num_points: int, points_per_knot: float) -> FloatArray:
 
 
 def _blur(volume: FloatArray, axis: int) -> FloatArray:
-    """A new volume blurred along one axis by (1, 2, 1) / 4; the two outermost planes are kept as they are."""
+    """A new volume blurred along one axis by (1, 2, 1) / 4; the two outermost planes stay unchanged."""
     source = np.moveaxis(volume, axis, 0)
     result = volume.copy()
     target = np.moveaxis(result, axis, 0)[1:-1]

@@ -1,6 +1,6 @@
 """CT-like phantoms written as a Medical Segmentation Decathlon data set, for demonstrations and tests offline.
 
-Dice figures reached on them say nothing about patients. What a phantom looks like stands in `anatomy`.
+Dice figures reached on them say nothing about patients. `anatomy` defines what a phantom looks like.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
 
     Images are int16 in Hounsfield units and labels uint8 (names in `LABELS`), both `.nii.gz`. Spacing, shape and
     orientation differ from case to case. Case `i` depends on `(seed, i, scale)` alone, bit for bit on one machine.
-    A complete data set made with the same parameters is reused. Files are made in a hidden folder beside `folder`,
+    A complete data set made with the same parameters is reused. Files are made in a hidden folder next to `folder`,
     which takes the name in one step at the end, so an interrupted call leaves nothing that could be reused by mistake.
 
     Costs about 0.65 s of one core and 5 MB of disk for a case of scale 1; cases are made in threads.
@@ -50,7 +50,7 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
 
     Raises:
         ConfigError: A parameter is out of its range.
-        OutputError: `folder` holds something else than a complete data set made with these parameters.
+        OutputError: `folder` holds something other than a complete data set made with these parameters.
     """
     _check_parameters(num_cases, seed, scale)
     folder = Path(folder)
@@ -132,7 +132,7 @@ def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
     """Whether `folder` is a complete data set made with `parameters`; False where there is nothing yet.
 
     Raises:
-        OutputError: The folder holds something else, which is left as it is.
+        OutputError: The folder holds something else, which is left unchanged.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False

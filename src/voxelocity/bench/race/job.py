@@ -15,7 +15,7 @@ from voxelocity.planning import Planned
 Recipe = Literal["plain", "fast"]
 
 LIMITS: dict[str, Any] = {
-    # What nnU-Net adds on a GPU, and MONAI's script has no counterpart of.
+    # nnU-Net adds these on a GPU; MONAI's script has no counterpart.
     "data.augment.blur_probability": 0.0,
     "data.augment.contrast_probability": 0.0,
     "data.augment.low_resolution_probability": 0.0,
@@ -25,7 +25,7 @@ LIMITS: dict[str, Any] = {
     "window.overlap": 0.25,
     "window.mirror_axes": [],
 }
-"""Keys of the plan that the script cannot follow otherwise."""
+"""Keys of the plan, set so that the script can follow it."""
 
 PEER_KEYS: Mapping[str, Any] = {
     "network.stem_stride": [1, 1, 1],
@@ -49,7 +49,7 @@ def script_job(
         epochs_per_validation: 0 never validates.
 
     Raises:
-        ConfigError: the plan has what the script has no counterpart of.
+        ConfigError: the plan has keys without a counterpart in the script.
     """
     _check(planned)
     plan = planned.plan
@@ -97,7 +97,7 @@ def script_job(
         "channels_last": plan.precision.channels_last,
         "window_overlap": plan.window.overlap,
         "epochs_per_validation": epochs_per_validation,
-        # Without worker processes every core computes; `ScriptSettings.num_threads` says why it is one beside workers.
+        # Without worker processes every core computes; `ScriptSettings.num_threads` says why it is one with workers.
         "num_threads": cpu_budget() if recipe == "fast" else 1,
     }
 
@@ -122,7 +122,7 @@ def _check(planned: Planned) -> None:
     named = [key for key, is_wrong in wrong.items() if is_wrong]
     if named:
         raise ConfigError(
-            f"bench: the MONAI script has no counterpart of the plan's {', '.join(named)}, so the sides would not "
+            f"bench: the MONAI script has no counterpart for the plan's {', '.join(named)}, so the sides would not "
             "train alike; leave these keys to the rules"
         )
 

@@ -2,9 +2,9 @@
 
     python nnunet_script.py JOB.json --out RESULT.json [--predictions FOLDER] [--began UNIX_SECONDS]
 
-The job is that of `monai_script`. nnU-Net takes its own fingerprint, prepares the scans, and trains with its own loss,
-augmentation, SGD and deep supervision. Replaced in its plans file, as its guide describes it, are spacing, patch, batch
-and network: its own take minutes a step without a GPU. Without a target its poly schedule ends with the budget.
+The job is the one of `monai_script`. nnU-Net takes its own fingerprint, prepares the scans, and trains with its own
+loss, augmentation, SGD and deep supervision. Spacing, patch, batch and network are replaced in its plans file, as its
+guide describes: its own take minutes a step without a GPU. Without a target its poly schedule ends with the budget.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All sides, seed by seed, each round begun by another side; what was measured is kept even where a later one fails."""
+"""All sides, seed by seed, each round begun by another side; results are kept even if a later round fails."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def run_rounds(
         race: what they are to do.
         names: sides, ours last.
         seeds: one round each.
-        on_start: told the side and the seed before each training.
-        on_outcome: told what there is after each round.
+        on_start: called with the side and the seed before each training.
+        on_outcome: called with the results so far after each round.
 
     Raises:
         VoxelocityError: a training failed.

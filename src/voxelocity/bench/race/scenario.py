@@ -66,7 +66,7 @@ def run_race(
     keys: dict[str, Any] | None = None,
     on_start: Callable[[str, int], None],
 ) -> tuple[Record, Outcome]:
-    """Trains every side with every seed on a task; what there is stands in `out` after each round.
+    """Trains every side with every seed on a task; `out` holds the results so far after each round.
 
     Args:
         settings: what to race.
@@ -74,7 +74,7 @@ def run_race(
         data: folder of real scans; as `run_scenario` finds it if not given.
         out: folder of the record and the page; nothing is written if not given.
         keys: of the plan, for all sides, in place of those of the task.
-        on_start: told the side and the seed before each training.
+        on_start: called with the side and the seed before each training.
 
     Raises:
         InputError: the task is unknown, or its scans are not there.

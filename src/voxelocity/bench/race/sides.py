@@ -16,10 +16,10 @@ import yaml
 
 from voxelocity.bench.race.job import Recipe, script_job
 from voxelocity.core.errors import VoxelocityError
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.observe import environment, phase
 from voxelocity.planning import Planned
 from voxelocity.report import LabeledRun, label_run, read_run
-from voxelocity.report.summary import TimeShare
 
 SideName = Literal["fast", "plain", "switched", "nnunet", "ours"]
 
@@ -70,7 +70,7 @@ def train_side(side: SideName, race: Race, *, seed: int) -> LabeledRun:
     """Trains one side once.
 
     Raises:
-        VoxelocityError: the training failed; its own message stands in the terminal.
+        VoxelocityError: the training failed; its own message is in the terminal.
     """
     with phase(LABELS[side], color="silver"):
         return _ours(race, seed) if side == "ours" else _script(side, race, seed)
@@ -198,5 +198,5 @@ def _call(*arguments: object) -> None:
     status = subprocess.run([sys.executable, *words], check=False).returncode
     if status != 0:
         raise VoxelocityError(
-            f"bench: 'python {' '.join(words[:4])} ...' ended with status {status}; its message stands above"
+            f"bench: 'python {' '.join(words[:4])} ...' ended with status {status}; see its message above"
         )

@@ -148,6 +148,6 @@ TASKS: dict[str, Task] = {
         words="MSD's hippocampus, fold 0", dataset=_hippocampus, target_dice=0.86, epochs_per_validation=1
     ),
     "organs": Task(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
-    # Nothing of the recipe was ever chosen on these.
+    # No part of the recipe was ever tuned on these.
     "bodies": Task(words=f"{_BODIES.words} with six organs", dataset=_bodies, target_dice=0.85),
 }

@@ -1,4 +1,4 @@
-"""Random changes of a batch: drawn first, as plain data, then made in one pass from the cached volume."""
+"""Random changes of a batch: drawn first, as plain data, then applied in one pass over the cached volume."""
 
 from voxelocity.data.augment.apply import augment, chosen_engine, filling_device
 from voxelocity.data.augment.config import AugmentConfig

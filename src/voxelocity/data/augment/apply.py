@@ -1,4 +1,4 @@
-"""From stored voxels to an augmented batch: which engine computes it."""
+"""From stored voxels to an augmented batch, with the engine that computes it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def augment(
     the batch's device and does not wait for it.
 
     Args:
-        sources: one per sample, what it looks at by `needed_box`. Those that are resident must lie on the batch's
-            device.
+        sources: one per sample, the box from `needed_box`. Resident ones must lie on the batch's device.
         regions: one per sample, where its patch lies in the volume.
         params: of b samples and c channels.
         image: (b, c, x, y, z) float32 in C order, written as a whole.
@@ -46,14 +45,14 @@ def augment(
         engine: as in `AugmentConfig`.
 
     Raises:
-        ConfigError: the engine is not to be had here.
+        ConfigError: the engine is not available here.
     """
     assert image.dtype == torch.float32, f"image {image.dtype}"
     assert label.dtype == torch.uint8, f"label {label.dtype}"
     assert image.shape[:2] == (params.num_samples, params.num_channels), f"image {tuple(image.shape)}"
     chosen = chosen_engine(engine, image.device)
     if chosen == "triton":
-        # Compiled kernels are loaded when they are first used: a command that needs none need not wait for them.
+        # Compiled kernels are loaded on first use: a command that needs none does not wait for them.
         from voxelocity.data.augment.triton_engine import augment_batch
 
         augment_batch(sources, regions, params, image, label)
@@ -67,7 +66,7 @@ def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
     """The engine that this name means for batches on this device.
 
     Raises:
-        ConfigError: it is not to be had here.
+        ConfigError: it is not available here.
     """
     if engine == "torch":
         return "torch"
@@ -79,10 +78,10 @@ def chosen_engine(engine: EngineName, device: torch.device) -> Engine:
 
 
 def filling_device(engine: EngineName, device: torch.device) -> torch.device:
-    """Where batches for this device are best filled by the engine: there, or on the CPU, to be copied afterwards.
+    """Where the engine fills batches for this device: there, or on the CPU, to be copied afterwards.
 
     Raises:
-        ConfigError: the engine is not to be had here.
+        ConfigError: the engine is not available here.
     """
     cpu = torch.device("cpu")
     if engine == "triton" or (engine == "auto" and device.type == "cuda" and _has_triton()):
@@ -116,7 +115,7 @@ def _numba(engine: EngineName, device: torch.device) -> Engine:
 
 
 def _is_interpreted() -> bool:
-    """Whether Triton runs its kernels in Python, on the CPU, as tests without a GPU have it."""
+    """Whether Triton runs its kernels in Python on the CPU, as in tests without a GPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

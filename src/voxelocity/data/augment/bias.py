@@ -20,7 +20,7 @@ def legendre(side: int) -> npt.NDArray[np.float32]:
 
 
 def coefficient_cube(coefficients: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The 20 coefficients by their degrees along (x, y, z): (4, 4, 4), zero where the degrees add up to more than 3."""
+    """The 20 coefficients by degrees along (x, y, z): (4, 4, 4), zero where the degrees add up to more than 3."""
     cube = np.zeros((4, 4, 4), dtype=np.float32)
     for value, degrees in zip(coefficients, DEGREES, strict=True):
         cube[degrees] = value

@@ -9,7 +9,7 @@ _TRUNCATE = 4.0
 
 
 def blur_weights(sigma_voxel: float, side: int) -> npt.NDArray[np.float32]:
-    """Weights from -r to r, summing to one, with r four standard deviations, rounded, and below `side`."""
+    """Weights from -r to r, summing to one; r is four standard deviations, rounded, and below `side`."""
     radius = min(int(_TRUNCATE * sigma_voxel + 0.5), side - 1)
     if sigma_voxel <= 0.0 or radius <= 0:
         return np.ones(1, dtype=np.float32)

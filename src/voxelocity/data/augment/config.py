@@ -20,25 +20,25 @@ EngineName = Literal["auto", "numba", "triton", "torch"]
 class AugmentConfig(Config):
     """Random changes of patches, listed in the order in which they are made.
 
-    Defaults are those of nnU-Net v2's training and suppose intensities of mean 0 and deviation 1.
+    Defaults are those of nnU-Net v2's training and assume intensities of mean 0 and deviation 1.
     """
 
     enabled: bool = True
-    """False leaves every patch as it is, whatever stands below."""
+    """False leaves every patch unchanged, whatever the fields below say."""
     engine: EngineName = "auto"
     """What computes them: "numba" on a CPU, "triton" on a CUDA device, "torch" (slow) anywhere; "auto" the fastest."""
     ramp_epochs: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Epochs over which each probability below, but those of flips and quarter turns, rises from 0 to what is given: a
-    case that is new need not be changed. 0: all from the first epoch on."""
+    """Epochs over which each probability below, except those of flips and quarter turns, rises from 0 to its value:
+    while cases are new, they need no changes. 0: full probabilities in every epoch."""
     flip_probability: tuple[_Probability, _Probability, _Probability] = (0.5, 0.5, 0.5)
     """Probability of a flip along each of (x, y, z)."""
     swap_pairs: tuple[tuple[str, str], ...] = ()
-    """Names of classes that trade places in a patch whose left and right are flipped, two by two, as in
+    """Pairs of class names that swap in a patch whose left and right are flipped, as in
     [[left kidney, right kidney]]. The x axis of scans in RAS orientation runs from left to right."""
     quarter_turn_probability: tuple[_Probability, _Probability, _Probability] = (0.0, 0.0, 0.0)
     """Probability of one, two or three quarter turns about each of (x, y, z), voxel onto voxel."""
     affine_probability: _Probability = 0.36
-    """Probability that a patch is rotated, scaled, sheared or shifted, by all that stands below."""
+    """Probability that a patch is rotated, scaled, sheared or shifted by the settings below."""
     rotation_share: _Probability = 0.56
     """Of these patches, the share that is rotated."""
     rotation_degrees: tuple[_Degrees, _Degrees, _Degrees] = (30.0, 30.0, 30.0)
@@ -46,7 +46,7 @@ class AugmentConfig(Config):
     scale_share: _Probability = 0.56
     """Of these patches, the share that is scaled."""
     scale_range: tuple[_Positive, _Positive] = (0.7, 1.4)
-    """Smallest and largest zoom; above 1 things become larger."""
+    """Smallest and largest zoom; above 1 structures become larger."""
     shear: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Largest shear of one axis by another, either way."""
     translate_voxel: tuple[_Voxels, _Voxels, _Voxels] = (0.0, 0.0, 0.0)
@@ -54,13 +54,13 @@ class AugmentConfig(Config):
     elastic_probability: _Probability = 0.0
     """Probability of a smooth deformation."""
     elastic_spacing_voxel: Annotated[float, Field(ge=4.0, le=4096.0)] = 24.0
-    """Distance of the points that are moved; a cubic B-spline fills the space between them."""
+    """Spacing of the control points; a cubic B-spline interpolates between them."""
     elastic_voxel: _Voxels = 6.0
-    """Largest shift of such a point along each axis, either way."""
+    """Largest shift of a control point along each axis, either way."""
     label_interpolation: Literal["nearest", "vote"] = "nearest"
-    """Label of a warped patch: of the "nearest" voxel, or by "vote" of the eight around with their linear weights."""
+    """Label of a warped patch: of the "nearest" voxel, or by "vote" of the eight neighbors with linear weights."""
     bias_probability: _Probability = 0.0
-    """Probability of a smooth change of brightness over the patch, as a coil makes it in MR."""
+    """Probability of a smooth change of brightness over the patch, as from an MR coil."""
     bias_strength: _NonNegative = 0.1
     """Largest coefficient, either way, of the field's logarithm in Legendre polynomials of degree up to 3."""
     noise_probability: _Probability = 0.1
@@ -80,25 +80,25 @@ class AugmentConfig(Config):
     intensity_shift_range: tuple[float, float] = (-0.1, 0.1)
     """Smallest and largest of these numbers; drawn per channel."""
     contrast_probability: _Probability = 0.15
-    """Probability that intensities are spread about their mean, then clipped to the range they had."""
+    """Probability that intensities are spread about their mean, then clipped to their previous range."""
     contrast_range: tuple[_NonNegative, _NonNegative] = (0.75, 1.25)
     """Smallest and largest spread; drawn per channel."""
     low_resolution_probability: _Probability = 0.25
-    """Probability of a coarser look: fewer voxels, enlarged again; each channel then has an even chance."""
+    """Probability of a low resolution: fewer voxels, enlarged again; each channel then has an even chance."""
     low_resolution_range: tuple[_Zoom, _Zoom] = (0.5, 1.0)
     """Smallest and largest zoom of the coarser grid; drawn per channel, the same along all axes."""
     gamma_inverted_probability: _Probability = 0.1
-    """Probability that intensities are bent from their upper end; `gamma_range` holds for both."""
+    """Probability of a gamma change from the upper end of intensities; `gamma_range` applies to both."""
     gamma_probability: _Probability = 0.3
-    """Probability that intensities are bent from their lower end."""
+    """Probability of a gamma change from the lower end."""
     gamma_range: tuple[_Positive, _Positive] = (0.7, 1.5)
     """Smallest and largest exponent; drawn per channel."""
     gamma_keeps: Literal["moments", "range"] = "moments"
-    """What a bent channel keeps: its mean and deviation, or its minimum and maximum."""
+    """What a channel keeps under a gamma change: its mean and deviation, or its minimum and maximum."""
 
     @classmethod
     def only(cls, **fields: Any) -> Self:
-        """The changes that are given and no others: every probability that is not named is 0."""
+        """A configuration with only these changes: every probability that is not given is 0."""
         none: dict[str, Any] = {name: 0.0 for name in cls.model_fields if name.endswith("_probability")}
         none |= dict.fromkeys(("flip_probability", "quarter_turn_probability"), (0.0, 0.0, 0.0))
         return cls(**(none | fields))

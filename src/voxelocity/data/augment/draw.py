@@ -1,4 +1,4 @@
-"""The random numbers of an augmentation, drawn apart from their use."""
+"""The random numbers of an augmentation, drawn separately from their use."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def sample(
     spacing_mm: Spacing | None = None,
     swapped_classes: Sequence[int] = (),
 ) -> AugmentParams:
-    """Parameters for these draws. Those of one draw depend on (seed, epoch, case, draw) and the arguments alone.
+    """Parameters for these draws. Those of one draw depend only on (seed, epoch, case, draw) and the arguments.
 
     Args:
         draws: one per sample of the batch.
         seed: of the run.
         num_channels: c.
         patch_shape: (x, y, z) of the patches, which an elastic deformation spans.
-        config: how often and how strong; where it is not enabled, the result changes nothing.
+        config: how often and how strong; if it is not enabled, the result changes nothing.
         spacing_mm: of the patches along (x, y, z). Rotations are then rigid in millimeters; without it voxels count as
             cubes.
-        swapped_classes: for each class index, the one that takes its place where a patch is flipped across the
-            volume's x axis, from left to right (`core.laterality.swapped_classes`); empty for none.
+        swapped_classes: for each class index, its replacement if a patch is flipped across the volume's x axis, from
+            left to right (`core.laterality.swapped_classes`); empty for none.
     """
     votes, keeps_moments = config.label_interpolation == "vote", config.gamma_keeps == "moments"
     if not config.enabled:
@@ -64,7 +64,7 @@ def sample(
 
 @functools.lru_cache(maxsize=8)
 def _nothing(num_samples: int, num_channels: int, *, votes: bool, gamma_keeps_moments: bool) -> AugmentParams:
-    """Parameters that change nothing, made once for all batches; they may not be written."""
+    """Parameters that change nothing, made once for all batches; read-only."""
     params = AugmentParams.identity(num_samples, num_channels, votes=votes, gamma_keeps_moments=gamma_keeps_moments)
     for value in vars(params).values():
         if isinstance(value, np.ndarray):
@@ -75,10 +75,10 @@ def _nothing(num_samples: int, num_channels: int, *, votes: bool, gamma_keeps_mo
 def _fill_row(
     params: AugmentParams, row: int, rng: np.random.Generator, config: AugmentConfig, spacing: Matrix
 ) -> None:
-    # Every number is drawn, used or not, so that changing one probability leaves the other changes as they were.
+    # Every number is drawn, used or not, so that changing one probability does not affect the other changes.
     params.flips[row] = rng.random(3) < config.flip_probability
     matrix = _quarter_turns(rng, config)
-    # Which axis of the patch runs from left to right in the volume; turning a body leaves its sides what they are.
+    # Which axis of the patch runs from left to right in the volume; turning a body does not swap its sides.
     sagittal = int(np.abs(matrix[0]).argmax())
     params.is_swapped[row] = params.flips[row, sagittal] and params.swapped_classes.size > 0
     affine = _affine(rng, config, spacing)
@@ -90,7 +90,7 @@ def _fill_row(
     has_noise, noise_std = rng.random() < config.noise_probability, rng.uniform(*config.noise_std_range)
     params.noise_std[row] = noise_std if has_noise else 0.0
     params.noise_seed[row] = rng.integers(2**63 - 1)
-    # How many numbers the rest takes depends on channels and patch.
+    # The rest draws a number of values that depends on channels and patch.
     _fill_channels(params, row, rng, config)
     if params.elastic.size > 0:
         shifts = rng.uniform(-config.elastic_voxel, config.elastic_voxel, size=params.elastic.shape[1:])
@@ -147,7 +147,7 @@ def _affine(rng: np.random.Generator, config: AugmentConfig, spacing: Matrix) ->
 
 
 def _rotation(angles_rad: npt.NDArray[np.float64]) -> Matrix:
-    """The rotation about x, then y, then z, each from the next axis towards the one after it."""
+    """The rotation about x, then y, then z, each from the next axis toward the one after it."""
     result = np.eye(3)
     for axis, angle in enumerate(angles_rad):
         first, second = (axis + 1) % 3, (axis + 2) % 3

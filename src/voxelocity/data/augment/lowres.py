@@ -1,4 +1,4 @@
-"""Which voxels a coarser look keeps along an axis, and how the patch is interpolated between them."""
+"""Which voxels a low resolution keeps along an axis, and how the patch is interpolated between them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def low_positions(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """For each voxel of an axis: the two kept voxels it lies between, and the weight of the second. Each (side,).
 
-    `round(side * zoom)` voxels are kept, those nearest to the centers of as many equal parts ("nearest-exact" of
-    torch's `interpolate`); between them linearly, without aligned corners, as torch does.
+    `round(side * zoom)` voxels are kept, those nearest to the centers of that many equal parts ("nearest-exact" of
+    torch's `interpolate`). Interpolation between them is linear, without aligned corners, as in torch.
     """
     num_low = max(1, math.floor(side * zoom + 0.5))
     kept = np.minimum(((np.arange(num_low) + 0.5) * (side / num_low)).astype(np.int64), side - 1)

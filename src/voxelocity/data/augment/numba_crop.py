@@ -1,4 +1,4 @@
-"""Compiled loops that take a patch as it lies in its volume, flipped or not: one pass for crop, label and decoding.
+"""Compiled loops that take an axis-aligned patch from its volume, flipped or not: one pass for crop, label, decoding.
 
 Nothing here holds the GIL.
 """
@@ -32,7 +32,7 @@ def crop(
         image_steps: as in `numba_warp.warp`.
         label: as in `numba_warp.warp`.
         label_steps: as in `numba_warp.warp`.
-        start: (x, y, z), where the box begins in the patch before any flip. Beyond it lies intensity 0 and class 0.
+        start: (x, y, z), where the box begins in the patch before any flip. Beyond it are intensity 0 and class 0.
         stop: (x, y, z), where it ends.
         flips: (3,) bool.
         scale: as in `numba_warp.warp`.
@@ -65,7 +65,7 @@ def crop(
                 _copy_line(label[place : place + num], label_row[first:last], flips[2])
 
 
-# Lines as slices of their own: an index counted from zero needs no check for being negative, so the loops vectorize.
+# Each line is a slice: an index counted from zero needs no check for negative values, so the loops vectorize.
 @kernel
 def _decode_line(stored: Any, line: Any, scale: Any, is_flipped: Any) -> None:
     factor, shift = scale[0], scale[1] + scale[2]

@@ -27,10 +27,10 @@ _own = threading.local()
 def augment_sample(
     source: Source, region: Region, params: AugmentParams, row: int, out_image: Floats, out_label: npt.NDArray[np.uint8]
 ) -> None:
-    """Fills a patch with sample `row`. Allocates nothing of the patch's size but one scratch channel a thread.
+    """Fills a patch with sample `row`. Allocates nothing of the patch's size except one scratch channel per thread.
 
     Args:
-        source: what the sample looks at, by `placement.needed_box`.
+        source: the box that the sample needs, from `placement.needed_box`.
         region: of the patch in its volume.
         params: of the batch.
         row: of this sample.
@@ -49,10 +49,10 @@ def augment_sample(
 
 
 def _scale(source: Source, params: AugmentParams, row: int) -> tuple[Floats, list[bool]]:
-    """Decoding, and with it the brightness of those channels to which nothing but noise comes in between.
+    """Decoding, combined with the brightness of channels where at most noise comes in between.
 
     Returns:
-        (c, 3) float32 as the loops take it, and for each channel whether its brightness is in it.
+        (c, 3) float32 as the loops take it, and for each channel whether it includes the brightness.
     """
     has_bias = bool(params.has_bias[row])
     is_folded = [not (is_blurred or has_bias) for is_blurred in params.blur_sigma_voxel[row].any(axis=1).tolist()]
@@ -163,10 +163,10 @@ def _blur(channel: Floats, sigma_voxel: Floats) -> None:
 
 
 def _compact(array: Array, name: str) -> Array:
-    """The array itself where it is in C order, else a copy that stays with this thread; in a dtype of the loops.
+    """The array itself if it is in C order, else a copy that stays with this thread; in a dtype of the loops.
 
-    The loops run faster on a copy, its copying included: a box of a large volume lies in pieces that are far apart,
-    and for sides of a power of two most of them compete for the same few places in the processor's caches.
+    The loops run faster on a copy, including the time to copy: a box of a large volume lies in pieces that are far
+    apart, and for sides of a power of two most of them compete for the same few places in the processor's caches.
     """
     dtype = array.dtype if array.dtype in _KERNEL_DTYPES else np.dtype(np.float32)
     if array.flags.c_contiguous and array.dtype == dtype:
@@ -177,7 +177,7 @@ def _compact(array: Array, name: str) -> Array:
 
 
 def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array that stays with this thread until it asks for one of this name again; what is in it is of no meaning."""
+    """An uninitialized array that this thread keeps until it requests one of this name again."""
     num_bytes = math.prod(shape) * dtype.itemsize
     held: npt.NDArray[np.uint8] | None = getattr(_own, name, None)
     if held is None or held.size < num_bytes:
@@ -187,9 +187,9 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:
-    """The array's memory as a read-only line of its own dtype, and the steps of all axes but the last, which is 1.
+    """The array's memory as a read-only line of its own dtype, and the steps of all axes except the last, which is 1.
 
-    A view where the last axis is contiguous and the loops are compiled for the dtype, else of a copy.
+    A view if the last axis is contiguous and the loops are compiled for the dtype, else of a copy.
     """
     if array.dtype not in _KERNEL_DTYPES:
         array = np.ascontiguousarray(array, dtype=np.float32)

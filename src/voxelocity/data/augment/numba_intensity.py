@@ -1,6 +1,6 @@
 """Compiled loops over the intensities of a patch: bias, blur, brightness, contrast, low resolution, gamma.
 
-All work in place on C-contiguous float32 and hold no GIL. `run_program` makes the pointwise steps of `steps`.
+All work in place on C-contiguous float32 without the GIL. `run_program` applies the pointwise steps of `steps`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from voxelocity.data.augment.steps.intensity.program import (
 )
 
 _CHUNK_VOXELS = 2048
-"""Voxels that go through all steps of a program before the next ones do: they stay in the processor's first cache."""
+"""Voxels that go through all steps of a program before the next ones: they stay in the first-level cache."""
 
 # Minimax-like polynomials (Chebyshev fits of ours) for log2(1 + t) / t on 1 + t in [sqrt(1/2), sqrt(2)], off by at
-# most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorize, which calls of the C library's powf do not.
+# most 5e-8, and 2**t on [-1/2, 1/2], off by 2e-9. They vectorize, while calls of the C library's powf do not.
 _LOG2 = tuple(
     np.float32(value)
     for value in (
@@ -55,13 +55,13 @@ _LOG2_E = np.float32(1.4426950408889634)
 _TINY = np.float32(1e-37)
 """Smallest number whose logarithm is taken: just above the denormal ones."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-"""The bits of a float but for its sign."""
+"""The bits of a float without its sign."""
 
 
 @inlined
 def _log2(value: Any) -> Any:
     """Of a positive float32."""
-    # The bits of sqrt(1/2): what is above it goes into the exponent.
+    # The bits of sqrt(1/2): anything above it goes into the exponent.
     bits = np.int32(np.float32(value).view(np.int32) - np.int32(0x3F3504F3))
     exponent = bits >> np.int32(23)
     mantissa = np.int32((bits & np.int32(0x7FFFFF)) + np.int32(0x3F3504F3)).view(np.float32)
@@ -169,7 +169,7 @@ def coarsen(
     above_z: Any,
     weight_z: Any,
 ) -> None:
-    """The coarser look at a channel: each voxel between the kept ones that `lowres.low_positions` names."""
+    """The low resolution of a channel: each voxel interpolated between the kept ones from `lowres.low_positions`."""
     nx, ny, nz = source.shape
     row = np.empty(nz, np.float32)
     for i in range(nx):
@@ -205,7 +205,7 @@ def spread(flat: Any, contrast: Any) -> None:
 
 @kernel
 def bend(flat: Any, gamma: Any, is_inverted: Any, keeps_moments: Any) -> None:
-    """Gamma from the lower end, or from the upper one where inverted."""
+    """Gamma from the lower end, or from the upper one if inverted."""
     low, high, mean, std = moments(flat)
     span = high - low
     if span <= np.float32(0.0):
@@ -231,7 +231,7 @@ def moments(flat: Any) -> Any:
     """Minimum, maximum, mean and standard deviation of float32 numbers, summed in float64."""
     low = high = flat[0]
     total = squares = 0.0
-    # About the first number, so that digits are not lost where the mean is large.
+    # About the first number, so that digits are not lost when the mean is large.
     pivot = np.float64(flat[0])
     for t in range(flat.size):
         value = flat[t]
@@ -246,7 +246,7 @@ def moments(flat: Any) -> Any:
 
 @kernel
 def _make_one(chunk: Any, code: Any, numbers: Any, at: Any) -> None:
-    """One step of a program, whose numbers begin at place `at`, on a chunk of voxels."""
+    """Applies one step of a program, whose numbers begin at index `at`, to a chunk of voxels."""
     zero = np.float32(0.0)
     a, b = numbers[at], numbers[at + 1]
     if code == LINEAR:
@@ -279,7 +279,7 @@ def _make_one(chunk: Any, code: Any, numbers: Any, at: Any) -> None:
         last = np.int64(numbers[at + 2])
         for t in range(chunk.size):
             place = min(max((chunk[t] - a) * b, zero), np.float32(last))
-            # Of a NaN too, whose place is any number.
+            # Clamped for a NaN too, whose place is an arbitrary number.
             below = max(min(np.int64(place), last - np.int64(1)), np.int64(0))
             value = numbers[at + 3 + below]
             chunk[t] = value + (place - np.float32(below)) * (numbers[at + 4 + below] - value)
@@ -287,10 +287,10 @@ def _make_one(chunk: Any, code: Any, numbers: Any, at: Any) -> None:
 
 @kernel
 def _measure(chunk: Any, keys: Any, sums: Any, is_nonzero: Any) -> None:
-    """Adds a chunk to what is known: keys of the extremes; number of voxels, sum and squares about `sums[3]`."""
+    """Adds a chunk to the statistics: keys of the extremes; number of voxels, sum and squares about `sums[3]`."""
     zero = np.float32(0.0)
-    # Bits of floats in an order that whole numbers have too: their extremes vectorize, those of floats do not where a
-    # NaN must not get lost (1.1 to 0.3 ms for 96^3 voxels, with the two loops apart).
+    # The bits of floats mapped to integers of the same order: their extremes vectorize, while those of floats do not if
+    # a NaN must not get lost (1.1 to 0.3 ms for 96^3 voxels, with the two loops separate).
     bits = chunk.view(np.int32)
     low, high = keys[0], keys[1]
     pivot, count = sums[3], 0
@@ -324,7 +324,7 @@ def _measure(chunk: Any, keys: Any, sums: Any, is_nonzero: Any) -> None:
 
 @kernel
 def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, takes: Any) -> None:
-    """The steps of a program on a channel, chunk by chunk, and what the result holds.
+    """Applies the steps of a program to a channel, chunk by chunk, and computes statistics of the result.
 
     Args:
         flat: of the channel.

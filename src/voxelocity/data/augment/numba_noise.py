@@ -1,4 +1,4 @@
-"""Compiled loops that add the numbers of `noise` to a patch, in place on C-contiguous float32. They hold no GIL."""
+"""Compiled loops that add the numbers of `noise` to a patch, in place on C-contiguous float32, without the GIL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PROBABILITY, _SIGN_BIT = np.uint32(0x7FFFFFFF), np.int32(31)
 
 @inlined
 def _draw_words(words: Any, start: Any, seed: Any, number: Any) -> None:
-    """The bits of the numbers of a chunk, which begins at voxel `start`, of a channel."""
+    """The bits of a channel's numbers for the chunk that begins at voxel `start`."""
     for b in range(BLOCKS_PER_CHUNK):
         w0, w1 = np.uint32(start // 4 + b), np.uint32(number)
         w2 = w3 = np.uint32(0)
@@ -51,7 +51,7 @@ def _draw_words(words: Any, start: Any, seed: Any, number: Any) -> None:
 
 @inlined
 def _make_normal(words: Any, beyond: Any, numbers: Any) -> None:
-    """Makes `noise.normal_of` of the words of a chunk: in steps, that is in units of `STEP`. `beyond` is scratch."""
+    """Computes `noise.normal_of` for the words of a chunk, in units of `STEP`. `beyond` is scratch."""
     # Numba computes with 32-bit integers in 64 bits; each cast back lets the loop take twice as many lanes.
     signed, bits = words.view(np.int32), beyond.view(np.uint32)
     for t in range(CHUNK_VOXELS):
@@ -68,7 +68,7 @@ def _make_normal(words: Any, beyond: Any, numbers: Any) -> None:
 
 @kernel
 def add_noise(flat: Any, std: Any, seed: Any, number: Any) -> None:
-    """Plus `std` times the numbers of `noise.standard_normal(seed, number, flat.size)`."""
+    """Adds `std` times the numbers of `noise.standard_normal(seed, number, flat.size)`."""
     words = np.empty(CHUNK_VOXELS, np.uint32)
     beyond, numbers = np.empty(CHUNK_VOXELS, np.float32), np.empty(CHUNK_VOXELS, np.float32)
     for start in range(0, flat.size, CHUNK_VOXELS):
@@ -80,7 +80,7 @@ def add_noise(flat: Any, std: Any, seed: Any, number: Any) -> None:
 
 @kernel
 def add_rician(flat: Any, mean: Any, std: Any, seed: Any, number: Any, other: Any) -> None:
-    """The magnitude with noise of channel `number` in the real part, and that of channel `other` in the imaginary."""
+    """The magnitude, with noise of channel `number` in the real part and of channel `other` in the imaginary part."""
     words, beyond = np.empty(CHUNK_VOXELS, np.uint32), np.empty(CHUNK_VOXELS, np.float32)
     reals, imaginaries = np.empty(CHUNK_VOXELS, np.float32), np.empty(CHUNK_VOXELS, np.float32)
     for start in range(0, flat.size, CHUNK_VOXELS):

@@ -13,16 +13,16 @@ _fma = fused_multiply_add()
 
 @exact_kernel
 def smooth(fields: Any, weights: Any, out: Any) -> None:
-    """Fills `out` with fields (c, x, y, z) float32 smoothed along x, y and z; beyond them lie zeros.
+    """Fills `out` with fields (c, x, y, z) float32 smoothed along x, y and z, with zeros beyond them.
 
     The products of a voxel are summed in the kernel's order, each added before it is rounded, as torch's convolutions
-    do where it has several threads, so that the results are equal bit for bit.
+    do with several threads, so that the results are equal bit for bit.
 
-    Plane by plane: what a plane needs along x is summed into a scratch plane, which is smoothed along y and z at once.
+    Plane by plane: the sum along x goes into a scratch plane, which is immediately smoothed along y and z.
 
     Args:
         fields: in C order.
-        weights: (2 * radius + 1,) float32, the same back to front.
+        weights: (2 * radius + 1,) float32, symmetric.
         out: of the fields' shape, in C order.
     """
     num_fields, nx, ny, nz = fields.shape
@@ -53,7 +53,7 @@ def _sum_along(lines: Any, place: Any, weights: Any, out: Any) -> None:
 
 @exact_kernel
 def _smooth_row(row: Any, weights: Any, out: Any) -> None:
-    """`row` has as many zeros before and after it as the kernel's radius."""
+    """Smooths a row that is padded with the kernel's radius of zeros on each side."""
     out[:] = np.float32(0.0)
     for tap in range(weights.size):
         line, weight = row[tap : tap + out.size], weights[tap]

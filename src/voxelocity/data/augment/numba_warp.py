@@ -1,8 +1,8 @@
-"""Compiled loops that take a moved patch from a volume: one pass for warp, label, decoding and brightness.
+"""Compiled loops that take a warped patch from a volume: one pass for warp, label, decoding and brightness.
 
-Nothing here holds the GIL. A patch is filled plane by plane: first where the plane's voxels are found, then its
-channels one after the other, then its label. A row of a channel takes two steps, because only one of them can use the
-processor's wide registers: the loads of all voxels' neighbors, one by one, and then their weighted sums.
+Nothing here holds the GIL. A patch is filled plane by plane: first the places of the plane's voxels, then its channels
+one after the other, then its label. A row of a channel takes two steps: first loading all voxels' neighbors, one by
+one, and then their weighted sums, as only the sums can use the processor's wide registers.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def warp(
     """Fills a patch from a box of stored voxels.
 
     Args:
-        image: (c, bx, by, bz) stored voxels in C order, those of a channel fewer than 2**31. Beyond the box lies
-            intensity 0 and class 0.
+        image: (c, bx, by, bz) stored voxels in C order, fewer than 2**31 per channel. Beyond the box are intensity 0
+            and class 0.
         label: (bx, by, bz) uint8 in C order.
-        origin: (3,) float64, where patch voxel (0, 0, 0) is found in the box.
+        origin: (3,) float64, place of patch voxel (0, 0, 0) in the box.
         step: (3, 3) float64, column j the step along patch axis j.
         control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
         weights_x: (nx, gx) float32, `spline.weights`.
@@ -111,15 +111,15 @@ def _shift_points(shifts: Any, weights_y: Any, first_z: Any, weights_z: Any, poi
 
 @kernel
 def _find_neighbors(points: Any, shape: Any, place: Any, weights: Any, parts: Any) -> None:
-    """Of each voxel, the first of its eight neighbors and the weights of those behind it along each axis.
+    """For each voxel, the first of its eight neighbors and the weights of those behind it along each axis.
 
     Args:
         points: (3, ny, nz) in the box.
         shape: of the box.
         place: (ny, nz), counted from the box's first voxel. Valid, as are the weights, where all neighbors lie inside.
         weights: (3, ny, nz).
-        parts: (ny, 4): where in a row the voxels begin that see the box at all, where those with all neighbors inside
-            begin and end, and where those end that see it.
+        parts: (ny, 4): first voxel of a row with a neighbor in the box, first and last (excluded) with all neighbors in
+            it, and last (excluded) with any.
     """
     step_x, step_y = np.int32(shape[1] * shape[2]), np.int32(shape[2])
     for j in range(points.shape[1]):
@@ -139,7 +139,7 @@ def _parts_of(px: Any, py: Any, pz: Any, shape: Any) -> Any:
     """The four numbers of a row of `parts`."""
     size, num_inside = px.size, np.int32(0)
     end_x, end_y, end_z = np.float32(shape[0]), np.float32(shape[1]), np.float32(shape[2])
-    # Places are float32: this much inside the border, a rounded one never has a neighbor beyond it.
+    # Places are float32: this far inside the border, a rounded one never has a neighbor beyond it.
     last_x = np.float32(shape[0] - 1.0 - 1e-3 - 1e-6 * shape[0])
     last_y = np.float32(shape[1] - 1.0 - 1e-3 - 1e-6 * shape[1])
     last_z = np.float32(shape[2] - 1.0 - 1e-3 - 1e-6 * shape[2])
@@ -157,7 +157,7 @@ def _parts_of(px: Any, py: Any, pz: Any, shape: Any) -> Any:
         start += 1
     while start < stop and not _is_inside(px[stop - 1], py[stop - 1], pz[stop - 1], last_x, last_y, last_z):
         stop -= 1
-    # An elastic row that leaves the box and comes back: none of it is taken as inside.
+    # An elastic row leaves the box and comes back: none of it counts as inside.
     return (first, start, stop, last) if num_inside == stop - start else (first, last, last, last)
 
 
@@ -223,7 +223,7 @@ def _fill_label(label: Any, points: Any, place: Any, weights: Any, parts: Any, v
 @kernel
 def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
     """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
-    # Unsigned, so that no index is checked for being negative.
+    # Unsigned, so that indices are not checked for negative values.
     jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
     for n in range(place.size):
         k, first = np.uint64(n), np.uint64(place[n])
@@ -262,7 +262,7 @@ def _take_nearest(
 
 @kernel
 def _vote(corners: Any, wx: Any, wy: Any, wz: Any, is_mixed: Any, out: Any) -> None:
-    """The class of the largest summed weight among the eight neighbors; the smaller index where two are equal."""
+    """The class with the largest summed weight among the eight neighbors; the smaller index of equals."""
     c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
     any_mixed = np.uint8(0)
     for k in range(out.size):
@@ -301,7 +301,7 @@ def _largest(labels: Any, shares: Any) -> Any:
         elif labels[a] == other:
             other_share += shares[a]
             num += 1
-    if num == 8:  # two classes, as nearly everywhere on a border
+    if num == 8:  # two classes, as almost everywhere on a border
         if first_share == other_share:
             return min(first, other)
         return first if first_share > other_share else other
@@ -338,7 +338,7 @@ def _image_at(channel: Any, x: Any, y: Any, z: Any, factor: Any, shift: Any) -> 
 
 @kernel
 def _label_at(label: Any, x: Any, y: Any, z: Any, votes: Any) -> Any:
-    """Class at any place, near the border or beyond it, where all is of class 0."""
+    """Class at any place, near the border or beyond it, where everything is class 0."""
     shape = label.shape
     half, nothing = np.float32(0.5 if not votes else 0.0), np.uint8(0)
     ix, iy, iz = math.floor(x + half), math.floor(y + half), math.floor(z + half)

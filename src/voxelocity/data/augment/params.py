@@ -1,4 +1,4 @@
-"""What is done to each sample of a batch, as plain data: any implementation can be fed the same numbers."""
+"""What is done to each sample of a batch, as plain data that any implementation can take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float32]
 
 NUM_BIAS_COEFFICIENTS = 20
-"""Products of Legendre polynomials of x, y and z whose degrees add up to 3 at the most."""
+"""Products of Legendre polynomials of x, y and z whose degrees add up to at most 3."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,15 +23,15 @@ class AugmentParams:
        offset `o` from the patch's center takes the value found at offset `matrix @ f + offset_voxel` from it, with
        `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
        `elastic(o)` is a uniform cubic B-spline over the patch (`spline.py`) with the control points `elastic`.
-       Where `is_swapped`, the classes of a pair then trade places: `swapped_classes[label]`.
+       Where `is_swapped`, the classes of a pair then swap: `swapped_classes[label]`.
     2. Bias: times `exp(sum of bias[i] * product i of Legendre polynomials)`, over -1..1 along each axis of the patch.
     3. Noise: plus `noise_std` times standard normal numbers from a counter-based generator (`noise.py`).
-    4. Blur: Gaussian along each axis, out to 4 standard deviations, mirrored about the outermost voxels.
+    4. Blur: Gaussian along each axis, up to 4 standard deviations, mirrored about the outermost voxels.
     5. Brightness: `v * scale + shift`.
     6. Contrast: `(v - mean) * contrast + mean`, clipped to the channel's range before this step.
     7. Low resolution: `round(n * zoom)` voxels of an axis of n are picked (the nearest ones), and the patch is
        interpolated linearly between them, both with pixel centers at half-integers.
-    8. Gamma from the upper end: the negative is bent as in 9 and negated again.
+    8. Gamma from the upper end: the negative is changed as in 9 and negated again.
     9. Gamma: `((v - low) / span) ** gamma * span + low`, with the channel's own `low` and `span`; where
        `gamma_keeps_moments`, the result then gets the mean and standard deviation that the channel had.
 
@@ -41,11 +41,11 @@ class AugmentParams:
         offset_voxel: (b, 3) float32.
         flips: (b, 3) bool, along (x, y, z).
         is_swapped: (b,) bool; where True, the label found is replaced by its entry in `swapped_classes`.
-        swapped_classes: (256,) uint8, the class that takes the place of each; size 0 where no sample ever swaps any.
+        swapped_classes: (256,) uint8, the class that replaces each; size 0 if no sample ever swaps any.
         is_elastic: (b,) bool.
         elastic: (b, 3, gx, gy, gz) float32 shifts of control points in voxels; size 0 where no sample is elastic.
-        votes: whether the label of a warped sample is the class of the largest summed linear weight, the smaller
-            index where two are equal, instead of that of the nearest voxel.
+        votes: whether the label of a warped sample is the class with the largest summed linear weight (the smaller
+            index of equals) instead of the nearest voxel's.
         has_bias: (b,) bool.
         bias: (b, c, 20) float32.
         noise_std: (b,) float32, 0 for none.

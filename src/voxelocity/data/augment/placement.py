@@ -1,4 +1,4 @@
-"""Where a sample is taken from: which box of the volume it looks at, and at which point each of its voxels."""
+"""Where a sample comes from: which box of the volume it needs, and at which point each of its voxels lies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from voxelocity.data.augment.params import AugmentParams
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """All stored voxels that one sample looks at: `needed_box` of its volume, read.
+    """All stored voxels that one sample needs: `needed_box` of its volume, read.
 
     Attributes:
         image: (c, *shape) as stored, any memory order.
         label: (*shape) uint8.
         start: of the box in the volume.
-        scaling: stored number to intensity, one for each channel; empty where they are the same.
+        scaling: stored number to intensity, one for each channel; empty if they are the same.
     """
 
     image: Array
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidentSource:
-    """As `Source`, with voxels that lie on the device already.
+    """As `Source`, with voxels that are already on the device.
 
     Attributes:
         box: where they lie.
@@ -58,9 +58,9 @@ def _pairs(scaling: tuple[Scaling, ...]) -> npt.NDArray[np.float32]:
 
 
 def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -> Region:
-    """The part of a volume of this shape that sample `row` at `region` looks at; what it lacks lies beyond the volume.
+    """The part of a volume of this shape that sample `row` at `region` needs; the rest lies beyond the volume.
 
-    Empty where the sample sees nothing of the volume.
+    Empty if the sample lies wholly outside the volume.
     """
     if not params.is_warped[row]:
         return region.clip(shape)
@@ -70,7 +70,7 @@ def needed_box(params: AugmentParams, row: int, region: Region, shape: Index3) -
         half = half + np.abs(params.elastic[row].astype(np.float64)).max(axis=(1, 2, 3))
     reach = np.abs(params.matrix[row].astype(np.float64)) @ half
     middle = _center(region) + params.offset_voxel[row].astype(np.float64)
-    # A voxel more on each side than exact arithmetic needs, for engines compute places in float32.
+    # One voxel more on each side than exact arithmetic needs, as engines compute places in float32.
     start, stop = np.floor(middle - reach).astype(int) - 1, np.floor(middle + reach).astype(int) + 3
     (x0, y0, z0), (x1, y1, z1) = start.tolist(), stop.tolist()
     return Region((x0, y0, z0), (x1, y1, z1)).clip(shape)
@@ -93,7 +93,7 @@ def middle_and_step(
 def origin_and_step(
     params: AugmentParams, row: int, region: Region, start: Index3
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle's."""
+    """As `middle_and_step`, with the place of voxel (0, 0, 0) instead of the middle."""
     middle, step = middle_and_step(params, row, region, start)
     return middle - step @ _half(region), step
 

@@ -16,8 +16,8 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
 
     Args:
         fields: (c, x, y, z) float32, only read.
-        kernel: (2 * radius + 1,) float32, the same back to front.
-        engine: "auto" is a compiled loop where Numba is there, "torch" plain torch.
+        kernel: (2 * radius + 1,) float32, symmetric.
+        engine: "auto" is a compiled loop if Numba is installed, "torch" plain torch.
     """
     if engine == "torch" or not has_numba():
         return _by_torch(fields, kernel)

@@ -14,7 +14,7 @@ from voxelocity.core.region import Index3
 
 
 def num_points(side: int, spacing_voxel: float) -> int:
-    """Control points along a patch axis of `side` voxels, no further apart than `spacing_voxel`."""
+    """Control points along a patch axis of `side` voxels, no farther apart than `spacing_voxel`."""
     return max(1, math.ceil((side - 1) / spacing_voxel)) + 3
 
 
@@ -25,7 +25,7 @@ def elastic_points(patch_shape: Index3, spacing_voxel: float) -> Index3:
 
 
 def weights(side: int, points: int) -> npt.NDArray[np.float32]:
-    """The share of each control point in each voxel of an axis: (side, points) float32, four of a row not zero."""
+    """The share of each control point in each voxel of an axis: (side, points) float32, four nonzero per row."""
     first, shares = four_weights(side, points)
     table = np.zeros((side, points), dtype=np.float32)
     for number in range(4):
@@ -36,7 +36,7 @@ def weights(side: int, points: int) -> npt.NDArray[np.float32]:
 def four_weights(side: int, points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """For each voxel of an axis the first of the four control points that move it (side,), and their shares (side, 4).
 
-    The first and the last voxel lie on the second and the last but one control point.
+    The first and the last voxel lie on the second and the second-to-last control point.
     """
     intervals = points - 3
     place = np.arange(side, dtype=np.float64) * (intervals / max(1, side - 1))

@@ -1,4 +1,4 @@
-"""Arrays of a batch, put side by side into one piece of memory that goes to the device in a single copy."""
+"""Puts the arrays of a batch side by side into one piece of memory that goes to the device in a single copy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Piece:
 
     Attributes:
         offset_bytes: in the piece of memory, a multiple of 16.
-        dtype: NumPy's name, one that torch knows too.
+        dtype: NumPy's name, which torch also knows.
         shape: of the array.
         steps: voxels between neighbors along each axis. The array's own order in memory is kept.
     """
@@ -63,7 +63,7 @@ class Staging:
 
     def to(self, device: torch.device) -> torch.Tensor:
         """All arrays in (n,) uint8 on the device, copied on the current stream; the host does not wait for it."""
-        # torch keeps page-locked memory for later use, and only takes it back when the copy is done.
+        # torch caches page-locked memory and reuses it only after the copy is done.
         memory = torch.empty(self._num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         target = memory.numpy()
         for offset, array in self._arrays:

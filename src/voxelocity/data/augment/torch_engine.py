@@ -1,5 +1,5 @@
-"""The augmentation of one sample in plain torch, on any device: slow, plain to read, and the switch that turns the
-compiled engines off.
+"""The augmentation of one sample in plain torch, on any device: slow, easy to read, and the way to turn off the
+compiled engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def augment_sample(
     """Fills a patch with sample `row`.
 
     Args:
-        source: what the sample looks at, by `placement.needed_box`.
+        source: the box that the sample needs, from `placement.needed_box`.
         region: of the patch in its volume.
         params: of the batch.
         row: of this sample.
@@ -55,7 +55,7 @@ def augment_sample(
 
 
 def _stored(source: Source | ResidentSource, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Stored numbers (c, x, y, z) float32, free to be changed, and label (x, y, z) uint8."""
+    """Stored numbers (c, x, y, z) float32, safe to change, and label (x, y, z) uint8."""
     if isinstance(source, Source):
         image, label = np.array(source.image, dtype=np.float32), np.array(source.label)
         return torch.from_numpy(image).to(device), torch.from_numpy(label).to(device)
@@ -86,7 +86,7 @@ def _crop(
 
 
 def _places(source: Source | ResidentSource, region: Region, params: AugmentParams, row: int) -> Tensor:
-    """Where each voxel is found in the box: (3, x, y, z) float32."""
+    """Place of each voxel in the box: (3, x, y, z) float32."""
     origin, step = origin_and_step(params, row, region, source.start)
     axes = [np.arange(side, dtype=np.float64) for side in region.shape]
     places = origin.reshape(3, 1, 1, 1) + np.einsum("ij,jxyz->ixyz", step, np.stack(np.meshgrid(*axes, indexing="ij")))

@@ -1,5 +1,5 @@
-"""The augmentation of a whole batch on a CUDA device: one copy there, one gather, then a pass for what some channels
-drew. The host waits for nothing.
+"""The augmentation of a whole batch on a CUDA device: one copy to it, one gather, then a pass for the changes that only
+some channels drew. The host never waits.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from voxelocity.data.augment.staging import Piece, Staging
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8
-"""Two voxels a thread: about 80 registers, where four voxels take 128 and half the threads then fit."""
+"""Two voxels per thread: about 80 registers; four voxels take 128, so only half the threads fit."""
 SUMMING_WARPS = 8
-"""Four voxels a thread; with eight, ptxas had to spill registers of `bend` for sm_80."""
+"""Four voxels per thread; with eight, ptxas had to spill registers of `bend` for sm_80."""
 _VOXELS_PER_PART = 8192
 _MAX_PARTS = 128
 _Bools = npt.NDArray[np.bool_]
-# Triton compiles a kernel when it is first launched with arguments of a kind, and nowhere says that threads may do that
-# at once; each would compile its own. Launches are Python, which runs in one thread at a time anyway.
+# Triton compiles a kernel on its first launch with arguments of a kind, and does not document that this is thread-safe;
+# each thread would compile its own. Launches are Python, which runs in one thread at a time anyway.
 _launching = threading.Lock()
 
 
@@ -51,7 +51,7 @@ def augment_batch(
     """Fills a batch on the current stream of its device. Safe to use from several threads.
 
     Args:
-        sources: one per sample, what it looks at by `placement.needed_box`, on the host or on the device.
+        sources: one per sample, the box from `placement.needed_box`, on the host or on the device.
         regions: one per sample, of the patch in its volume.
         params: of the batch.
         image: (b, c, x, y, z) float32 in C order.
@@ -71,7 +71,7 @@ def augment_batch(
 
 @dataclass(frozen=True)
 class _Boxes:
-    """Samples whose voxels lie in the same memory in the same dtype; without memory of their own, in the staged one."""
+    """Samples whose voxels lie in the same memory in the same dtype; without their own memory, in the staged one."""
 
     memory: torch.Tensor | None
     dtype: str
@@ -79,7 +79,7 @@ class _Boxes:
 
 
 class _Gather:
-    """Crop, warp, labels, decoding and, where nothing is done in between, brightness."""
+    """Crop, warp, labels, decoding and, if nothing comes in between, brightness."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Gather:
 
 
 def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Tensor | None, str, tuple[int, ...]]:
-    """The memory that holds a sample's voxels, its dtype, and where they lie there, as `gather` is told."""
+    """The memory that holds a sample's voxels, its dtype, and the places of its voxels, as `gather` takes them."""
     if isinstance(source, ResidentSource):
         box = source.box
         where = (box.image_offset, *box.image_steps, box.label_offset, *box.label_steps, *box.shape)
@@ -171,7 +171,7 @@ def _stored(staging: Staging, source: Source | ResidentSource) -> tuple[torch.Te
 
 
 def _scales(sources: Sequence[Source | ResidentSource], params: AugmentParams) -> npt.NDArray[np.float32]:
-    """Decoding, and with it the brightness of those channels that nothing is done to in between: (b, c, 3)."""
+    """Decoding, combined with the brightness of channels where nothing comes in between: (b, c, 3)."""
     is_folded = ~(_are_blurred(params) | _are_changed(params))
     slope, inter = np.moveaxis(np.stack([source.slopes_and_inters() for source in sources]), 2, 0)
     factor, fill = np.where(is_folded, params.scale, 1.0), np.where(is_folded, params.shift, 0.0)
@@ -190,7 +190,7 @@ def _are_changed(params: AugmentParams) -> _Bools:
 
 
 class _Changes:
-    """All that is done to intensities, each only where it was drawn."""
+    """All changes to intensities, each only where it was drawn."""
 
     def __init__(self, staging: Staging, params: AugmentParams, shape: Index3) -> None:
         self._shape = shape
@@ -202,7 +202,7 @@ class _Changes:
         inverted, straight = params.gamma_inverted != 1.0, params.gamma != 1.0
         bent = inverted | straight
         self._changed, self._blurred = _listed(staging, _are_changed(params)), _listed(staging, _are_blurred(params))
-        # Only channels that are coarsened without contrast are measured then, and not before.
+        # Channels that are coarsened without contrast are measured during coarsening, not here.
         self._measured = _listed(staging, contrasted | (bent & ~coarse))
         self._coarse = _listed(staging, coarse)
         self._bent = _listed(staging, bent | (contrasted & ~coarse))
@@ -330,7 +330,7 @@ def _cubes(params: AugmentParams) -> Array:
 
 
 def _taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
-    """Weights (n, 3, taps) of each blurred channel, and how many there are on either side (n, 3)."""
+    """Weights (n, 3, taps) of each blurred channel, and their radii (n, 3)."""
     kernels = [
         [blur_weights(float(sigma), side) for sigma, side in zip(sigmas, shape, strict=True)]
         for sigmas in params.blur_sigma_voxel[_are_blurred(params)]
@@ -344,7 +344,7 @@ def _taps(params: AugmentParams, shape: Index3) -> tuple[Array, Array]:
 
 
 def _coarse_tables(params: AugmentParams, shape: Index3) -> tuple[Array, Array, Array]:
-    """`low_positions` along x, y and z of each coarse channel: three times (n, nx + ny + nz)."""
+    """`low_positions` along x, y and z of each coarse channel: three arrays (n, nx + ny + nz)."""
     zooms = params.low_resolution[params.low_resolution != 1.0]
     tables = [[low_positions(side, float(zoom)) for side in shape] for zoom in zooms]
     below, above, shares = (

@@ -1,7 +1,7 @@
 """Bias, noise, brightness and blur on a CUDA device. Each kernel works on a list of channels: those that drew its
 change.
 
-Channel p of a batch is `row * c + channel`; it lies at `p * num_voxels`. What needs sums over a channel stands in
+Channel p of a batch is `row * c + channel`; it lies at `p * num_voxels`. Changes that need sums over a channel are in
 `triton_tone`.
 """
 
@@ -19,7 +19,7 @@ VALUE_NAMES: Final = ("noise_std", "scale", "shift", "has_bias", "contrast", "ga
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 
 BLOCK: Final = 1024
-"""Voxels that a program has in work at once."""
+"""Voxels that a program processes at once."""
 _LANES = tl.constexpr(BLOCKS_PER_CHUNK)
 _ROUNDS = tl.constexpr(ROUNDS)
 _FRACTION_BITS = tl.constexpr(FRACTION_BITS)
@@ -31,9 +31,9 @@ _STEP = tl.constexpr(STEP)
 
 @triton.jit
 def change_points(image, channels, values, cubes, seeds, pieces, num_channels, nx, ny, nz):
-    """Bias, noise and, where no blur comes first, brightness. Programs: (chunks of 1024 voxels, channels of the list).
+    """Bias, noise and, unless a blur comes first, brightness. Programs: (chunks of 1024 voxels, channels of the list).
 
-    A program makes one Philox call a lane and has from it the bits of the four voxels that the lane holds.
+    A program makes one Philox call per lane, which gives the bits for the four voxels that the lane holds.
 
     Args:
         image: (b * c, nx * ny * nz) float32, changed in place.
@@ -96,13 +96,13 @@ def blur_along(
     TO_IMAGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The blur of one axis, mirrored about the outermost voxels, and brightness with the last axis.
+    """The blur along one axis, mirrored about the outermost voxels, and brightness with the last axis.
 
     Programs: (blocks of a channel, channels of the list).
 
     Args:
         source: (b * c, num_voxels) float32, or (n, num_voxels) scratch.
-        target: likewise, other memory than `source`.
+        target: likewise, in other memory than `source`.
         channels: (n,) int32, the list.
         taps: (n, 3, num_taps) float32, `blur.blur_weights` of each axis.
         radii: (n, 3) int32.
@@ -112,7 +112,7 @@ def blur_along(
         side: voxels along the axis.
         inner: distance of neighbors along the axis.
         num_voxels: of a channel.
-        FROM_IMAGE: whether `source` is the batch, and not scratch.
+        FROM_IMAGE: whether `source` is the batch, not scratch.
         TO_IMAGE: whether `target` is; brightness is applied there.
         BLOCK: voxels of a program.
     """
@@ -165,6 +165,6 @@ def _field(cube, t, nx, ny, nz):
 
 @triton.jit
 def _legendre(index, side):
-    """Degrees 1 to 3 at voxels of an axis that runs from -1 to 1; its middle where it has one voxel."""
+    """Degrees 1 to 3 at voxels of an axis that runs from -1 to 1; at its middle if it has one voxel."""
     t = (2 * index - (side - 1)).to(tl.float32) / tl.maximum(side - 1, 1).to(tl.float32)
     return t, (3.0 * t * t - 1.0) * 0.5, (5.0 * t * t - 3.0) * t * 0.5

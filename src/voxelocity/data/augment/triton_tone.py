@@ -1,6 +1,6 @@
 """Contrast, low resolution and gamma on a CUDA device: what depends on the range, mean and deviation of a channel.
 
-Sums over a channel are taken by `PARTS` programs, which leave theirs in `sums`; whoever needs them adds them up in the
+`PARTS` programs sum over a channel and leave their parts in `sums`; each kernel that needs a sum adds the parts in the
 same order, so that nothing waits for the host and a sample comes out the same in any batch. Channels and their lists
 are those of `triton_intensity`.
 """
@@ -16,15 +16,15 @@ from voxelocity.data.augment.triton_intensity import VALUE_NAMES
 
 _NUM_VALUES = tl.constexpr(len(VALUE_NAMES))
 
-# Slots of `sums`, each (channels, 4, PARTS) float64 of minimum, maximum, sum and sum of squares: of the channel as it
-# came (FIRST), with its contrast (SPREAD), bent once (BENT) and bent twice (BENT_AGAIN).
+# Slots of `sums`, each (channels, 4, PARTS) float64 of minimum, maximum, sum and sum of squares: of the original
+# channel (FIRST), after its contrast (SPREAD), after one gamma (BENT) and after two (BENT_AGAIN).
 NUM_SLOTS: Final = 4
 _FIRST, _SPREAD, _BENT, _BENT_AGAIN = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
 def measure(image, channels, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of channels as they are, into slot FIRST. Programs: (PARTS, channels of the list).
+    """Sums of unchanged channels, into slot FIRST. Programs: (PARTS, channels of the list).
 
     Args:
         image: (b * c, num_voxels) float32.
@@ -101,7 +101,7 @@ def coarsen(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The coarser look at channels, and its sums into slot FIRST. Programs: (PARTS, channels of the list).
+    """The low resolution of channels, and its sums into slot FIRST. Programs: (PARTS, channels of the list).
 
     Args:
         source: (n, nx * ny * nz) float32.
@@ -160,7 +160,7 @@ def bend(
 ):
     """Contrast, then the first gamma that a channel drew, if any. Programs: (PARTS, channels of the list).
 
-    Reads FIRST; writes SPREAD, the channel before its gamma, and BENT, after it.
+    Reads FIRST; writes SPREAD for the channel before its gamma, and BENT for after it.
 
     Args:
         image: (b * c, num_voxels) float32, changed in place.
@@ -212,7 +212,7 @@ def bend_again(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What ends the first gamma, then the second, for channels that drew both. Programs: (PARTS, channels).
+    """Finishes the first gamma, then applies the second, for channels that drew both. Programs: (PARTS, channels).
 
     Reads SPREAD and BENT, writes BENT_AGAIN. Its arguments are those of `bend`.
     """
@@ -246,7 +246,7 @@ def restore(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Gives bent channels the mean and deviation that they had before. Programs: (PARTS, channels of the list).
+    """Restores the mean and deviation that channels had before gamma. Programs: (PARTS, channels of the list).
 
     Args:
         image: (b * c, num_voxels) float32, changed in place.
@@ -284,7 +284,7 @@ def _contrasted(v, contrast, low, high, mean):
 
 @triton.jit
 def _bent(v, gamma, is_inverted, low, high):
-    """Gamma of v between low and high; v itself where these are equal or gamma is 1."""
+    """Gamma of v between low and high; v itself if these are equal or gamma is 1."""
     span = high - low
     sign = tl.where(is_inverted, -1.0, 1.0)
     base = tl.where(is_inverted, high, low)
@@ -344,7 +344,7 @@ def _mean_and_std(sums, slot, slot_size, channel, num_voxels, PARTS: tl.constexp
 
 @triton.jit
 def _restoring(sums, slot, slot_size, channel, num_voxels, PARTS: tl.constexpr):
-    """Factor and shift that give what is in `slot` the mean and deviation of SPREAD, float32."""
+    """Factor and shift that give the channel in `slot` the mean and deviation of SPREAD, float32."""
     mean, std = _mean_and_std(sums, _SPREAD, slot_size, channel, num_voxels, PARTS)
     new_mean, new_std = _mean_and_std(sums, slot, slot_size, channel, num_voxels, PARTS)
     is_spread = new_std > 0.0

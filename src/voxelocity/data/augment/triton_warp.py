@@ -1,7 +1,7 @@
-"""The gather on a CUDA device: one kernel takes the patches of a batch from flat memory, be it boxes that were just
+"""The gather on a CUDA device: one kernel takes the patches of a batch from flat memory, either boxes that were just
 copied there or whole volumes that stay there.
 
-Triton is used here, in `triton_intensity`, `triton_tone` and `triton_engine`, and nowhere else.
+Triton is used only here and in `triton_intensity`, `triton_tone` and `triton_engine`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PLACE_NAMES: Final = (
     *("is_warped", "elastic_slot"),
 )
 _NUM_PLACES = tl.constexpr(len(PLACE_NAMES))
-# The part of the base behind the comma (3), and the step matrix (3, 3), column j along patch axis j; float32.
+# The fractional part of the base (3), and the step matrix (3, 3), column j along patch axis j; float32.
 NUM_STEPS: Final = 12
 _NUM_STEPS = tl.constexpr(NUM_STEPS)
 
 TILE: Final = (4, 8, 16)
-"""Patch voxels of one program. Compact, for turned patches read neighbors of neighbors; 16 along z, so that a line of
-a tile is written in whole sectors."""
+"""Patch voxels of one program. Compact, as turned patches read neighbors of neighbors; 16 along z, so that a line of a
+tile is written in whole sectors."""
 ELASTIC_BLOCK: Final = 256
 SWAP_BLOCK: Final = 1024
 
@@ -62,7 +62,7 @@ def gather(
         rows: (n,) int32, which rows of the batch these samples are.
         places: (b, 17) int64, `PLACE_NAMES`.
         steps: (b, 12) float32.
-        scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, and everywhere plus `[2]`.
+        scales: (b, c, 3) float32: an intensity is `stored * [0] + [1]`, plus `[2]` everywhere.
         lines: of `elastic_lines`.
         out_image: (b, c, nx, ny, nz) float32.
         out_label: (b, nx, ny, nz) uint8.
@@ -118,7 +118,7 @@ def gather(
         in_z0, in_z1 = (iz >= 0) & (iz < size_z), (iz >= -1) & (iz < size_z - 1)
         in_00, in_01, in_10, in_11 = in_x0 & in_y0, in_x0 & in_y1, in_x1 & in_y0, in_x1 & in_y1
         at = ix * step_x + iy * step_y + iz * step_z
-        # The share of the eight voxels that lie inside: beyond the border is intensity 0, not the stored number 0.
+        # The share of the eight voxels that lie inside: beyond the border, the intensity is 0, not the stored number.
         inside = _share(wx, in_x0, in_x1) * _share(wy, in_y0, in_y1) * _share(wz, in_z0, in_z1)
         for c in range(num_channels):
             a, b, fill = tl.load(scale + 3 * c), tl.load(scale + 3 * c + 1), tl.load(scale + 3 * c + 2)
@@ -143,7 +143,7 @@ def gather(
             l7 = _class(label, at + label_y + label_z, in_11 & in_z1)
             found = l0
             differ = (l0 ^ l1) | (l0 ^ l2) | (l0 ^ l3) | (l0 ^ l4) | (l0 ^ l5) | (l0 ^ l6) | (l0 ^ l7)
-            # Most tiles lie wholly within one class.
+            # Most tiles lie entirely within one class.
             if tl.max(differ) > 0:
                 found = _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz)
         else:
@@ -170,7 +170,7 @@ def gather(
 def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
     """Replaces each class of some samples by its entry in a table. Programs: (blocks of a patch, samples).
 
-    A pass of its own, as in `gather` it would cost registers in every batch: ptxas then spills some.
+    A separate pass, as in `gather` it would cost registers in every batch: ptxas then spills some.
 
     Args:
         label: (b, x, y, z) uint8.
@@ -197,7 +197,7 @@ def elastic_lines(
     points_z,
     BLOCK: tl.constexpr,
 ):
-    """The spline of each deformation, summed along x and y and left in control points along z.
+    """The spline of each deformation, summed along x and y; along z it stays in control points.
 
     Programs: (blocks of nx * ny * points_z, deformations).
 
@@ -289,7 +289,7 @@ def _class(label, at, mask):
 
 @triton.jit
 def _voted(l0, l1, l2, l3, l4, l5, l6, l7, wx, wy, wz):
-    """The class of the largest summed weight; the smaller index where two are equal."""
+    """The class with the largest summed weight; the smaller index of equals."""
     ux, uy, uz = 1.0 - wx, 1.0 - wy, 1.0 - wz
     labels = (l0, l1, l2, l3, l4, l5, l6, l7)
     uu, uw, wu, ww = ux * uy, ux * wy, wx * uy, wx * wy

@@ -1,6 +1,6 @@
-"""Prepared volumes, kept: in memory that processes share, on a device, in files on disk or in one LMDB file.
+"""Keeps prepared volumes: in memory that processes share, on a device, in files on disk or in one LMDB file.
 
-Knows nothing of how they are made. `cache.device` is imported by its own name, as it alone needs torch.
+Knows nothing about how they are made. Import `cache.device` by its own name, as only it needs torch.
 """
 
 from voxelocity.data.cache.choose import open_tier

@@ -1,4 +1,4 @@
-"""The tier that a configuration names, as this machine can give it."""
+"""Opens the tier that a configuration names, as far as this machine allows it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from voxelocity.core.contracts import Tier
 from voxelocity.core.errors import CacheFullError, OutputError
+from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache.config import CacheConfig
 from voxelocity.data.cache.disk import DiskTier
 from voxelocity.data.cache.lmdb_tier import LmdbTier
@@ -15,7 +16,6 @@ from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.overflow import GOES_ON, OverflowingTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder
-from voxelocity.data.cache.tell import Warn
 from voxelocity.data.cache.tiered import FrontTier, TieredCache, memory_floor_bytes
 from voxelocity.observe.memory_folders import memory_folder_in
 
@@ -23,12 +23,12 @@ from voxelocity.observe.memory_folders import memory_folder_in
 def open_tier(cache: CacheConfig, warn: Warn) -> Tier | None:
     """The tier of this configuration; None where nothing is kept.
 
-    Memory is shared with all processes of this person where it can be, with the folder's disk behind it. The tiers on a
-    disk go on in memory when the disk gets full, where the configuration gives them a budget for it.
+    Memory is shared with all processes of this user where possible, with the folder's disk behind it. The tiers on a
+    disk continue in memory when the disk is full, if the configuration gives them a budget for it.
 
     Args:
         cache: which tier, where, how large.
-        warn: told in words where memory cannot be shared, and when memory or the disk runs low.
+        warn: called with a text if memory cannot be shared, and when memory or the disk runs low.
 
     Raises:
         OutputError: the folder of the tier cannot be used.
@@ -75,6 +75,6 @@ def _open_memory(max_bytes: int, warn: Warn) -> FrontTier:
             reason = str(error)
     warn(
         f"cache: prepared cases cannot be shared between processes ({reason}): each training process on this machine "
-        "keeps a copy of its own; for one process nothing changes, otherwise give /dev/shm more (docker run --shm-size)"
+        "keeps its own copy; nothing changes for one process, otherwise enlarge /dev/shm (docker run --shm-size)"
     )
     return MemoryTier(max_bytes)

@@ -1,9 +1,9 @@
-"""One array as a Blosc2 array of small compressed cubes, of which a box decodes only those it touches.
+"""One array as a Blosc2 array of small compressed cubes; reading a box decodes only the cubes it touches.
 
-The C library is called directly: its Python package holds the GIL while it decodes, so that threads that read patches
-would wait for each other. Each call opens a handle of its own on the bytes, which takes 8 microseconds and makes
-reading safe from any number of threads, as handles are not to be shared. A version of the library that was not tried
-is left alone, and its Python package does the same work, slower.
+The C library is called directly: its Python package holds the GIL while it decodes, so threads that read patches would
+wait for each other. Each call opens its own handle on the bytes, which takes 8 microseconds and makes reading safe from
+any number of threads, as handles must not be shared. If the version of the library is untested, its Python package
+does the same work, slower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from voxelocity.core.volume import Array
 _CHUNK_VOXEL = 64
 _BLOCK_VOXEL = 32
 _LEVEL = 5
-# Of the C library, from and below: outside, a function may have other arguments, and a call would corrupt memory.
+# Of the C library, from and below. Outside this range a function may have other arguments: a call would corrupt memory.
 _KNOWN_VERSIONS = (2, 19), (4, 0)
 
 _Shape = Sequence[int]
@@ -93,7 +93,7 @@ def decode(content: memoryview, start: _Shape, stop: _Shape, dtype: str) -> Arra
 
 
 def decode_file(path: Path, offset: int, start: _Shape, stop: _Shape, dtype: str) -> Array:
-    """As `decode`, of bytes that begin at this offset in a file, of which only the chunks that are needed are read."""
+    """As `decode`, of bytes that begin at this offset in a file. Only reads the chunks it needs."""
     library = _library()
     if library is None:
         return _decode_plainly(lambda blosc2: blosc2.open(str(path), mode="r", offset=offset), start, stop, dtype)
@@ -174,11 +174,11 @@ def _chunks_in(library: Any, content: Array, *, copy: bool) -> int | None:
 def _opened(library: Any, open_chunks: Callable[[], int | None], name: str) -> Iterator[ctypes.c_void_p]:
     chunks = open_chunks()
     if chunks is None:
-        raise UndecodableError(f"cache.chunked: {name} are no Blosc2 array")
+        raise UndecodableError(f"cache.chunked: {name} are not a Blosc2 array")
     handle = ctypes.c_void_p()
     code = library.b2nd_from_schunk(chunks, ctypes.byref(handle))
     if code < 0:
-        raise UndecodableError(f"cache.chunked: {name} are no Blosc2 array (code {code})")
+        raise UndecodableError(f"cache.chunked: {name} are not a Blosc2 array (code {code})")
     try:
         yield handle
     finally:
@@ -203,15 +203,15 @@ def _numbers(values: _Shape) -> Any:
 
 @functools.cache
 def _library() -> Any | None:
-    """The C library with what we call of it declared; None, and a warning, where its version was never tried."""
+    """The C library with the functions we call declared; None, and a warning, if its version is untested."""
     library: Any = ctypes.CDLL(_library_path())
     library.blosc2_get_version_string.restype = ctypes.c_char_p
     version = library.blosc2_get_version_string().decode()
     if not _is_known(version):
         (low, high), text = _KNOWN_VERSIONS, "{}.{}".format
         warnings.warn(
-            f"cache.chunked: the C library of Blosc2 is {version}, and Voxelocity was tried with {text(*low)} and "
-            f"later, below {text(*high)}; patches are decoded by its Python package, which holds up other threads; "
+            f"cache.chunked: the C library of Blosc2 is {version}, and Voxelocity is tested with {text(*low)} and "
+            f"later, below {text(*high)}; its Python package decodes the patches instead, which blocks other threads; "
             'install "blosc2>=4.0,<5", or set data.cache.format to raw',
             stacklevel=2,
         )
@@ -247,7 +247,7 @@ def _is_known(version: str) -> bool:
 
 
 def _library_path() -> str:
-    """The C library that the wheel of `blosc2` carries for others to use (PyTables does), or the system's."""
+    """The C library in the wheel of `blosc2`, which others may use too (PyTables does), or the system's."""
     package = importlib.util.find_spec("blosc2")
     for folder in (package.submodule_search_locations if package else None) or []:
         for path in (Path(folder) / "lib" / "libblosc2.so", Path(folder) / "lib64" / "libblosc2.so"):

@@ -1,4 +1,4 @@
-"""Where prepared cases are kept."""
+"""Configuration of the cache that keeps prepared cases."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from voxelocity.observe.file_systems import is_in_memory, is_on_network
 def default_cache_folder() -> Path:
     """Where prepared cases are kept between runs: the XDG cache folder of this user.
 
-    Where XDG_CACHE_HOME is not set and the home is on a network, as on clusters, where it is slow and has a quota, the
-    job's own disk is taken: SLURM_TMPDIR, or TMPDIR, if that is a folder on a disk of this machine.
+    If XDG_CACHE_HOME is not set and the home is on a network file system (common on clusters, slow and with a quota),
+    the job's own disk is used: SLURM_TMPDIR, or TMPDIR, if that is a folder on a disk of this machine.
     """
     given = os.environ.get("XDG_CACHE_HOME")
     if given:
@@ -41,31 +41,31 @@ class CacheConfig(Config):
     """The tier that keeps prepared cases."""
 
     tier: Literal["none", "memory", "disk", "lmdb", "rotating"]
-    """"none" prepares a case each time it is used; "memory" keeps it while a process uses it; "disk" across runs, a
-    file for each case; "lmdb" across runs, all cases in one file; "rotating" keeps `num_cases` in memory, learns from
-    these alone and replaces some of them after each epoch."""
+    """"none" prepares a case each time it is used; "memory" keeps it while a process uses it; "disk" keeps it across
+    runs, one file per case; "lmdb" across runs, all cases in one file; "rotating" keeps `num_cases` in memory, trains
+    only on these and replaces some of them after each epoch."""
     folder: str = Field(default="", validate_default=True)
-    """Folder of the tiers disk and lmdb; the memory tier goes on there when memory runs out, or drops cases where this
-    is ""."""
+    """Folder of the disk and lmdb tiers; the memory tier continues there when memory runs out, or drops cases where
+    this is ""."""
     format: Format = "raw"
-    """Of the entries in the tiers disk and lmdb: "raw" is read as it is; "blosc2" is smaller and decoded as it is
+    """Of the entries in the disk and lmdb tiers: "raw" needs no decoding; "blosc2" is smaller and decoded on each
     read. Unused by the others; does not change results."""
     max_bytes: int = Field(default=0, ge=0, validate_default=True)
-    """Budget of the memory and rotating tiers, for all processes that share it; the tiers disk and lmdb go on in memory
-    up to here when the disk gets full, or prepare cases each time where this is 0."""
+    """Budget of the memory and rotating tiers, for all processes that share it; when the disk is full, the disk and
+    lmdb tiers continue in memory up to this limit, or prepare cases at each use where this is 0."""
     folder_max_bytes: int = Field(default=0, ge=0)
-    """Most that entries of the tier disk may take in `folder`, those of other runs included: beyond it, entries that no
-    run uses are removed, those used longest ago first. 0: no limit. Does not change results."""
+    """Limit on the entries of the disk tier in `folder`, including those of other runs: beyond it, entries that no
+    run uses are removed, least recently used first. 0: no limit. Does not change results."""
     num_cases: int = Field(default=0, ge=0, validate_default=True)
-    """Cases that the rotating tier learns from in an epoch; unused by the others."""
+    """Cases that the rotating tier holds in an epoch; unused by the others."""
     replace_rate: float = Field(default=0.1, gt=0.0, le=1.0)
     """Share of these cases that the rotating tier replaces after each epoch; unused by the others."""
     device_max_bytes: int = Field(default=0, ge=0)
-    """Memory of the training's device that keeps cases in front of the tier, taken when training begins; cases that
-    find no room there are read from the tier. 0 keeps none there. Does not change results."""
+    """Device memory that keeps cases in front of the tier, taken when training begins; cases that do not fit there
+    are read from the tier. 0 keeps none there. Does not change results."""
     num_parts: int = Field(default=1, ge=1)
-    """Parts into which the cases are shared out among training processes, each of which then reads its own parts alone;
-    every batch takes as many patches from each. 1: every process reads every case."""
+    """Parts into which the cases are divided among training processes; each process then reads only its own parts.
+    Every batch takes the same number of patches from each part. 1: every process reads every case."""
 
     @field_validator("folder")
     @classmethod
@@ -87,7 +87,7 @@ class CacheConfig(Config):
     @classmethod
     def _check_num_cases(cls, num_cases: int, info: ValidationInfo) -> int:
         if info.data.get("tier") == "rotating" and num_cases == 0:
-            raise ValueError('the rotating tier needs cases to hold; raise num_cases, or choose tier "disk" or "none"')
+            raise ValueError('the rotating tier needs cases; raise num_cases, or choose tier "disk" or "none"')
         return num_cases
 
     @field_validator("device_max_bytes")
@@ -95,7 +95,7 @@ class CacheConfig(Config):
     def _check_device_max_bytes(cls, device_max_bytes: int, info: ValidationInfo) -> int:
         if info.data.get("tier") == "rotating" and device_max_bytes > 0:
             raise ValueError(
-                "the rotating tier replaces its cases, and a device keeps what it was given; set device_max_bytes to 0"
+                "the rotating tier replaces its cases, but a device never drops a case; set device_max_bytes to 0"
             )
         return device_max_bytes
 
@@ -108,5 +108,5 @@ class CacheConfig(Config):
 
     @property
     def holds_every_case(self) -> bool:
-        """Whether filling it with every case before the training makes sense."""
+        """Whether it makes sense to fill it with every case before training."""
         return self.tier in ("memory", "disk", "lmdb")

@@ -1,4 +1,4 @@
-"""What a cache folder holds: its entries described, checked and removed. Makes none, and changes nothing else."""
+"""Lists, checks and removes the entries of a cache folder. Makes no entries and changes nothing else."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class KeptEntry:
     Attributes:
         tier: where it is kept.
         key: its name there.
-        num_bytes: what it takes.
+        num_bytes: its size.
         state: "outdated" is whole, of an older format version, and never used again.
-        problem: what is wrong with it, in words; empty where it is whole.
-        case_id: empty, as all below, where the header cannot be read.
+        problem: a text that says what is wrong with it; empty where it is whole.
+        case_id: empty, as all fields below, where the header cannot be read.
         shape: (c, x, y, z).
         dtype: of the image.
-        age_s: seconds since it was made, None where that cannot be told.
+        age_s: seconds since it was made, None where unknown.
     """
 
     tier: Literal["disk", "lmdb"]
@@ -52,7 +52,7 @@ class KeptEntry:
 
     @property
     def bytes_per_voxel(self) -> float | None:
-        """Bytes for each voxel of the grid, all channels, label and foreground included."""
+        """Bytes for each voxel of the grid, including all channels, label and foreground."""
         if not self.shape:
             return None
         _, x, y, z = self.shape
@@ -70,15 +70,15 @@ class _Store(Protocol):
 
 
 class CacheContents:
-    """The entries of a folder, of the disk tier and of the LMDB tier.
+    """The entries of the disk and LMDB tiers in a folder.
 
-    Only entries are ever looked into or removed; other files in the folder are left alone.
+    Only opens and removes entries; other files in the folder are left alone.
 
     Args:
         folder: of a cache.
 
     Raises:
-        ConfigError: there is no such folder, or it is no cache.
+        ConfigError: there is no such folder, or it is not a cache.
         CacheError: it holds an LMDB file, and the package `lmdb` is missing or the file is of another version.
         OutputError: its LMDB file cannot be opened.
     """
@@ -127,7 +127,7 @@ class CacheContents:
             yield self._damaged
 
     def remove(self, entries: Sequence[KeptEntry]) -> int:
-        """Removes these entries; returns the bytes they took. Runs that use one go on, or say how to.
+        """Removes these entries; returns the bytes they took. Runs that use one continue, or say how to.
 
         Raises:
             OutputError: an entry cannot be removed; those before it are.
@@ -156,7 +156,7 @@ def _check_is_cache(folder: Path) -> None:
     if not folder.exists():
         raise ConfigError(
             f"cache: there is no folder {folder}; the first run that keeps cases on disk makes it, or name the one "
-            "that data.cache.folder names"
+            "in data.cache.folder"
         )
     is_cache = folder.is_dir() and (
         (folder / LOCKS_NAME).is_dir()
@@ -164,11 +164,11 @@ def _check_is_cache(folder: Path) -> None:
         or any(_KEY.fullmatch(key) for key in EntryFiles(folder).keys())  # noqa: SIM118
     )
     if not is_cache:
-        raise ConfigError(f"cache: {folder} is no cache of prepared cases; name the one that data.cache.folder names")
+        raise ConfigError(f"cache: {folder} is not a cache of prepared cases; name the one in data.cache.folder")
 
 
 def _look(tier: Literal["disk", "lmdb"], key: str, content: Content, *, full: bool) -> KeptEntry | None:
-    """The entry in these bytes; None where a file of somebody else's stands in the folder."""
+    """The entry in these bytes; None if the file is not one of ours."""
     try:
         header = read_header(key, content)
     except DamagedEntryError as error:

@@ -1,4 +1,4 @@
-"""The device tier: prepared volumes in the accelerator's memory, as they are stored, side by side in one flat piece."""
+"""The device tier: prepared volumes in the accelerator's memory, in their stored form, side by side in one buffer."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DeviceVolume:
         return image.cpu().numpy(), label.cpu().numpy()
 
     def load(self) -> Volume:
-        """All of it in the host's memory."""
+        """The whole volume in host memory."""
         image, label = self.read(Region((0, 0, 0), self.grid.shape))
         return Volume(
             case_id=self.case_id,
@@ -102,16 +102,16 @@ class DeviceVolume:
 
 
 class DeviceTier:
-    """Volumes in a device's memory, kept for as long as the tier is: none is dropped for another.
+    """Volumes in a device's memory, kept as long as the tier exists: none is dropped for another.
 
     Safe to use from several threads of one process. The memory is taken at once, when the tier is made.
 
     Args:
         max_bytes: how much of the device's memory to take.
-        device: which.
+        device: where to take it.
 
     Raises:
-        CacheFullError: the device has not that much memory left.
+        CacheFullError: the device does not have that much memory left.
     """
 
     def __init__(self, max_bytes: int, device: torch.device | str = "cuda") -> None:
@@ -140,10 +140,10 @@ class DeviceTier:
             return self._volumes.get(key)
 
     def put(self, key: str, volume: Volume) -> None:
-        """Copies the volume to the device; there when this returns. A key that is kept already stays as it is.
+        """Copies the volume to the device, finished when this returns. A key that is already kept stays unchanged.
 
         Raises:
-            CacheError: its dtype is none that the device's kernels read.
+            CacheError: the device's kernels do not read its dtype.
             EntryTooLargeError: it is larger than the whole tier.
             CacheFullError: there is no room left for it.
         """
@@ -174,7 +174,7 @@ class DeviceTier:
             if volume.label is not None:
                 self._copy(volume.label, kept.label_start_byte)
             if self._memory.is_cuda:
-                # Others read it on streams of their own.
+                # Others read it on their own streams.
                 torch.cuda.current_stream(self._memory.device).synchronize()
         except BaseException:
             with self._lock:
@@ -193,7 +193,7 @@ class DeviceTier:
         return self._builders.hold(key)
 
     def bytes_used(self) -> int:
-        """Bytes of the device's memory that entries take; the tier holds `max_bytes` of it in any case."""
+        """Bytes of device memory that entries take; the tier always holds `max_bytes`."""
         with self._lock:
             return self._num_bytes - sum(size for _, size in self._given_back)
 

@@ -16,6 +16,7 @@ from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Volume
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache.entry import (
     MADE_AGAIN,
     Content,
@@ -31,11 +32,10 @@ from voxelocity.data.cache.folder import NO_SPACE, folder_error
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
 from voxelocity.data.cache.stored import EntryVolume, mapped_volume, read_box
-from voxelocity.data.cache.tell import TellOnce, Warn
 from voxelocity.data.cache.uses import Uses
 
 _COUNT_EVERY = 256
-"""Entries put between two looks at what the folder holds. A look takes as long as asking for the size of each file."""
+"""Entries put between two scans of the folder. A scan takes as long as querying the size of each file."""
 
 
 _T = TypeVar("_T")
@@ -44,21 +44,21 @@ _T = TypeVar("_T")
 class DiskTier:
     """Volumes as files in a folder. Safe to use from several threads and processes at once.
 
-    An entry appears whole or not at all. Arrays are stored in C order, whatever their order in memory. Of a "raw" entry
-    they come back as read-only views of the mapped file. Of a "blosc2" entry each read decodes the chunks it touches.
-    On a network file system nothing is mapped, and each read takes its lines from the file. No file stays open.
-    Sequences in a trace come back as lists.
+    An entry appears whole or not at all. Arrays are stored in C order, whatever their order in memory. A "raw" entry
+    returns its arrays as read-only views of the mapped file. Each read of a "blosc2" entry decodes the chunks it
+    touches. On a network file system nothing is mapped, and each read takes its lines from the file. No file stays
+    open. Sequences in a trace come back as lists.
 
     Args:
-        folder: made, for this user alone, where it is missing. What writers that died left behind in it is removed.
+        folder: made if it is missing, with access for this user alone. Files that dead writers left are removed.
         format: of the entries that are put; entries of either format are read.
-        max_bytes: of all entries in the folder, also of other runs; before one more is put, those used longest ago go,
-            but none that a living process has asked for. 0: no limit.
-        warn: told, once for each cause, that an entry was damaged, and that another process was not waited for.
+        max_bytes: limit on all entries in the folder, including those of other runs. Before a put exceeds it, the
+            least recently used entries go, but none that a living process has requested. 0: no limit.
+        warn: called once for each cause: a damaged entry, a wait for another process that timed out.
 
     Raises:
         OutputError: the folder cannot be made or written.
-        CacheFullError: it cannot be made, as the disk is full.
+        CacheFullError: it cannot be made because the disk is full.
     """
 
     def __init__(self, folder: Path, *, format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None) -> None:
@@ -68,7 +68,7 @@ class DiskTier:
         self._num_bytes = 0
         self._num_put = 0
         self._checked: set[str] = set()
-        self._tell = TellOnce(warn)
+        self._warn = WarnOnce(warn)
         self._room = threading.Lock()
         try:
             self._locks = KeyLocks(self._folder, warn=warn)
@@ -81,7 +81,7 @@ class DiskTier:
     def get(self, key: str) -> StoredVolume | None:
         """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
 
-        The length and the header are compared each time, every byte when this tier is first asked for the entry.
+        The length and the header are checked each time, every byte when this tier first opens the entry.
 
         Raises:
             CacheError: the file is there and cannot be read.
@@ -105,7 +105,7 @@ class DiskTier:
             foreground = header.foreground(content)
         except DamagedEntryError as error:
             drop()
-            self._tell("damaged", f"cache.disk: {self._files.path(key)} is damaged: {error}; {MADE_AGAIN}")
+            self._warn("damaged", f"cache.disk: {self._files.path(key)} is damaged: {error}; {MADE_AGAIN}")
             return None
         return EntryVolume(
             case_id=header.case_id,
@@ -118,7 +118,7 @@ class DiskTier:
     def put(self, key: str, volume: Volume) -> None:
         """Keeps the volume; it survives a loss of power once this returns.
 
-        In the format "raw" an array that is not in C order is copied for the time of the call.
+        In the format "raw" an array that is not in C order is copied for the duration of the call.
 
         Raises:
             CacheFullError: there is no space, or no quota, for it, or `max_bytes` are in use; nothing is left behind.
@@ -169,14 +169,14 @@ class DiskTier:
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 
-        It saves double work and guards nothing else: reading and writing are safe without it. Where it cannot be had
-        (a full disk, a folder of somebody else's, a file system without locks) it is therefore done without.
+        It saves double work and guards nothing else: reading and writing are safe without it. Where it is not available
+        (a full disk, another user's folder, a file system without locks), the caller proceeds without it.
         """
         return self._locks.hold(checked_key(key))
 
     def _make_room(self, num_bytes: int, case_id: str) -> None:
         with self._room:
-            # Others put entries too, so that what we count ourselves holds for a while.
+            # Others put entries too, so our own count is only valid for a while.
             is_due = self._num_put % _COUNT_EVERY == 0
             self._num_put += 1
             if is_due or self._num_bytes + num_bytes > self._max_bytes:
@@ -184,19 +184,19 @@ class DiskTier:
             if self._num_bytes + num_bytes > self._max_bytes:
                 raise CacheFullError(
                     f"cache.disk: no room for case '{case_id}' of {num_bytes / 1e6:.1f} MB: entries in use take "
-                    f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB that {self._folder} may; "
+                    f"{self._num_bytes / 1e6:.1f} MB of the {self._max_bytes / 1e6:.1f} MB allowed in {self._folder}; "
                     "raise data.cache.folder_max_bytes"
                 )
             self._num_bytes += num_bytes
 
     def _evict(self, num_bytes: int) -> int:
-        """Removes entries until that much more fits, if it can; returns what the others take."""
+        """Removes entries until this much more fits, if possible; returns the bytes of the rest."""
         entries = self._files.oldest_first()
         total = sum(size for _, size in entries)
         if total + num_bytes <= self._max_bytes:
             return total
         in_use = self._uses.own() | self._uses.of_others()
-        # A few more than needed where there are many, so that not every put has to look at all of them.
+        # A few more than needed where there are many, so that not every put has to scan all of them.
         aim = self._max_bytes - num_bytes - total // 32
         num_removed = 0
         for key, size in entries:
@@ -208,15 +208,15 @@ class DiskTier:
                     total -= size
                     num_removed += 1
         if num_removed:
-            self._tell(
+            self._warn(
                 "evicted",
                 f"cache.disk: {self._folder} has reached {self._max_bytes / 1e9:.1f} GB (data.cache.folder_max_bytes): "
-                "entries that no run uses now go, those used longest ago first, and are prepared again if needed",
+                "unused entries are now removed, least recently used first, and prepared again if needed",
             )
         return total
 
     def _again_if_replaced(self, key: str, work: Callable[[], _T]) -> _T:
-        """What `work` returns; once more where another process put the same content in the entry's place meanwhile."""
+        """What `work` returns; retries if another process replaced the entry with the same content meanwhile."""
         for is_last in (False, False, True):
             try:
                 return work()
@@ -257,7 +257,7 @@ class DiskTier:
         )
 
     def _drop_damaged(self, key: str) -> None:
-        # Where we may only read, the damaged file stays; it is never served all the same.
+        # Where we may only read, the damaged file stays, but it is never served.
         self._checked.discard(key)
         with contextlib.suppress(OSError):
             self._files.drop(key)

@@ -1,9 +1,9 @@
-"""The bytes of one kept entry: a safetensors file whose metadata is everything of a `Volume` that is no array.
+"""The bytes of one kept entry: a safetensors file whose metadata holds everything of a `Volume` except its arrays.
 
 Layout: header length (8 bytes, little endian), JSON header padded with spaces to a multiple of 64, tensors without
-gaps, in C order. See https://huggingface.co/docs/safetensors. In the format "raw" image and label are tensors as they
-are; in "blosc2" each is a tensor of bytes that holds a Blosc2 array (`chunked`). Reading is done here and not by the
-safetensors library because it copies every tensor into fresh memory, where a patch needs a small part of it.
+gaps, in C order. See https://huggingface.co/docs/safetensors. In the format "raw" image and label are stored unchanged
+as tensors; in "blosc2" each is a tensor of bytes that holds a Blosc2 array (`chunked`). We do not read with the
+safetensors library because it copies every tensor into fresh memory, while a patch needs only a small part of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ALIGNMENT_BYTES = 64
 
 
 class Content(Protocol):
-    """The bytes of an entry: mapped, or read from its file when a slice of them is asked for."""
+    """The bytes of an entry: mapped, or read from its file one slice at a time."""
 
     def __len__(self) -> int: ...
 
@@ -54,23 +54,23 @@ class Content(Protocol):
 
 
 class DamagedEntryError(CacheError):
-    """The bytes are not those of a whole entry of this key."""
+    """The bytes are not a whole entry of this key."""
 
 
 class OutdatedEntryError(DamagedEntryError):
-    """It is whole, and of a format version that is no longer read."""
+    """The entry is whole, but its format version is no longer read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """All of an entry but its arrays.
+    """All of an entry except its arrays.
 
     Attributes:
-        spec: channels, grid and dtype of the image, as it is once decoded.
-        label_dtype: of the label once decoded, or None where there is none.
+        spec: channels, grid and dtype of the decoded image.
+        label_dtype: of the decoded label, or None where there is none.
         created_s: when the entry was made, in seconds since 1970.
         crc32: checksum of each tensor's bytes.
-        table: for each tensor what the safetensors header says of it.
+        table: the safetensors header's description of each tensor.
         num_header_bytes: where the tensors start.
         num_bytes: of the whole entry.
     """
@@ -107,8 +107,8 @@ class Header:
 
         Args:
             content: the entry's bytes.
-            full: reads every byte; otherwise the foreground indices alone, of which a wrong one
-                would point outside the volume.
+            full: reads every byte; otherwise only the foreground indices, as a wrong one would point outside the
+                volume.
         """
         for name in self.table:
             if (full or name.startswith(_FOREGROUND)) and _crc32(self.tensor(name, content)) != self.crc32[name]:
@@ -121,7 +121,7 @@ def pack(key: str, volume: Volume, *, format: Format) -> list[memoryview]:
 
     Raises:
         CacheError: an array has a dtype that the format does not know, or the Blosc2 library is missing.
-        TypeError: the trace holds something else than plain data.
+        TypeError: the trace holds something other than plain data.
     """
     tensors = _tensors_of(volume, format)
     table: dict[str, dict[str, Any]] = {}
@@ -155,10 +155,10 @@ def pack(key: str, volume: Volume, *, format: Format) -> list[memoryview]:
 
 
 def read_header(key: str, content: Content) -> Header:
-    """What these bytes of a whole entry say of it. Checks all but the bytes of the arrays.
+    """The header of the entry in these bytes. Checks everything except the bytes of the arrays.
 
     Raises:
-        DamagedEntryError: the bytes are cut short, are no entry, or are that of another key or format version.
+        DamagedEntryError: the bytes are cut short, not an entry, or an entry of another key or format version.
     """
     try:
         table, record = _parse(content)
@@ -191,12 +191,12 @@ def read_header(key: str, content: Content) -> Header:
 
 
 def check_arrays(header: Header, content: Content, *, full: bool) -> None:
-    """Passes where the arrays in these bytes are those that were put.
+    """Passes if the arrays in these bytes are unchanged.
 
     Args:
         header: of the entry.
         content: its bytes.
-        full: looks at every array, otherwise at the foreground indices alone.
+        full: checks every array, otherwise only the foreground indices.
 
     Raises:
         DamagedEntryError: they have changed.
@@ -217,7 +217,7 @@ def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:
             )
     if format == "blosc2":
         voxels = {name: np.frombuffer(encode(array), np.uint8) for name, array in voxels.items()}
-    # C order: a 96^3 float32 patch is cut from it in 0.2 ms, from the order of a NIfTI file in 2 to 5 ms.
+    # C order: cutting a 96^3 float32 patch takes 0.2 ms; from the order of a NIfTI file it takes 2 to 5 ms.
     contiguous = {
         name: np.ascontiguousarray(array, array.dtype.newbyteorder("=")) for name, array in (voxels | indices).items()
     }

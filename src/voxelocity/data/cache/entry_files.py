@@ -22,14 +22,15 @@ _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """What a flush says when something was not written."""
 _WRITE_BYTES = 16 * 2**20
 _MAX_TEMP_AGE_S = 86400.0
-"""When a temporary file counts as abandoned on a file system without locks, where its writer cannot be asked."""
+"""Age at which a temporary file counts as abandoned on a file system without locks, which cannot show that its writer
+lives."""
 
 
 class EntryFiles:
     """Immutable files by key. Safe to use from several threads and processes at once.
 
-    A file is written next to its place, flushed to the disk, then renamed. It is for the user alone, or for the group
-    of a folder that the group may write into.
+    A file is written next to its place, flushed to the disk, then renamed. Only the user may read it, or the group too
+    where the group may write into the folder.
 
     Args:
         folder: exists.
@@ -40,7 +41,7 @@ class EntryFiles:
         self._is_mapped = not is_on_network(file_system_of(folder))
 
     def path(self, key: str) -> Path:
-        """Where the entry under this key stands, or would."""
+        """The path of the entry under this key, whether or not it exists."""
         return self._folder / f"{key}{_SUFFIX}"
 
     def keys(self) -> list[str]:
@@ -48,9 +49,9 @@ class EntryFiles:
         return sorted(path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
 
     def open(self, key: str) -> memoryview | FileBytes | None:
-        """The bytes under this key, or None where there are none; on a network they are read when they are asked for.
+        """The bytes under this key, or None where there are none.
 
-        Elsewhere they are mapped until the last view of them is gone.
+        On a network file system they are read on demand; elsewhere they are mapped until the last view of them is gone.
 
         Raises:
             OSError: the file is there and cannot be opened.
@@ -62,7 +63,7 @@ class EntryFiles:
 
     @contextlib.contextmanager
     def reading(self, key: str) -> Iterator[memoryview | FileBytes | None]:
-        """As `open`, in the words of `lmdb_file`: the bytes are there within the block, and here after it too."""
+        """As `open`, with the interface of `LmdbFile.reading`; here the bytes also stay valid after the block."""
         yield self.open(key)
 
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
@@ -122,7 +123,7 @@ class EntryFiles:
             descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
             # process id it means the same in every container that shares the folder.
-            # Waited for, as a process that cleans up may hold it for a moment, and then the file is gone.
+            # We wait for it because a process that cleans up may hold it for a moment; then the file is gone.
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink > 0:
@@ -132,12 +133,12 @@ class EntryFiles:
 
 
 def disk_bytes_in(folder: Path) -> int:
-    """Bytes that entries of the tier disk take in this folder; 0 where there is none."""
+    """Bytes that entries of the disk tier take in this folder; 0 where there are none."""
     return EntryFiles(folder).bytes_used()
 
 
 def write_all(descriptor: int, content: memoryview) -> None:
-    """Writes every byte, however little the system takes at once."""
+    """Writes every byte, even if the system accepts only a few at a time."""
     written = 0
     while written < len(content):
         written += os.write(descriptor, content[written : written + _WRITE_BYTES])
@@ -148,7 +149,7 @@ def _sync_folder(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems refuse to be asked (EINVAL, ENOTSUP, EBADF on FUSE): they flush names at once, or never.
+        # Some file systems refuse the call (EINVAL, ENOTSUP, EBADF on FUSE): they flush names at once, or never.
         if error.errno in _LOST:
             raise
     finally:

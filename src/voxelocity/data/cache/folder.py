@@ -1,4 +1,4 @@
-"""The folder of a cache: who may read what is kept there, and what it means that it cannot be used."""
+"""The folder of a cache: who may read its files, and which error to raise if it cannot be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROUP_WRITES = 0o020
 
 
 def make_folder(folder: Path) -> None:
-    """Makes the folder, for this user alone, where it is missing. One that is there keeps its rights.
+    """Makes the folder, for this user alone, if it is missing. An existing one keeps its permissions.
 
     Raises:
         OSError: it cannot be made.
@@ -29,9 +29,9 @@ def is_shared(folder: Path) -> bool:
 
 
 def file_mode(folder: Path) -> int:
-    """The rights of a new file in this folder, before the umask: prepared volumes are a patient's data.
+    """The permissions of a new file in this folder, before the umask: prepared volumes are patient data.
 
-    They are for the user alone, or for the group too in a folder that it may write into; never for everybody.
+    Access is for the user alone, or for the group too if the group may write into the folder; never for everybody.
     """
     return 0o660 if is_shared(folder) else 0o600
 

@@ -1,4 +1,4 @@
-"""Names of cache entries: a changed file, preparation or entry format gives another one, so nothing stale is served."""
+"""Names of cache entries: a changed file, preparation or entry format changes the name, so nothing stale is served."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from voxelocity.core.errors import ScanError
 from voxelocity.observe import file_system_of
 
 FORMAT_VERSION = 4
-"""Raised whenever the meaning or the layout of an entry changes; older entries are then never looked at."""
+"""Increased whenever the meaning or the layout of an entry changes; older entries are then never opened."""
 
 
 def source_identity(paths: Iterable[os.PathLike[str] | str]) -> str:
     """A text that changes when one of these files changes, in the given order.
 
-    Of each it holds the path, the file that a link leads to, its inode, size, and times of content and of status. No
-    file is opened. The time of status is the system's own: a file that was replaced or rewritten has another one, also
-    where its size and the time of its content were kept. A file that was merely renamed or given other rights has too.
+    For each file it holds the path, the target of a link, the inode, the size, and the times of content and of status.
+    No file is opened. The system sets the time of status: it changes when a file is replaced or rewritten, even if its
+    size and content time are kept, and also when a file is renamed or its permissions change.
 
     Raises:
-        ScanError: a file is missing, cannot be looked at, or is no regular file.
+        ScanError: a file is missing, its status cannot be read, or it is not a regular file.
     """
     return json.dumps([_file_identity(os.path.abspath(path)) for path in paths])
 
@@ -52,7 +52,7 @@ def checked_key(key: str) -> str:
 
 
 _inodes_last: dict[int, bool] = {}
-"""By device: whether a file there has the same inode whenever the file system is mounted."""
+"""By device: whether a file there keeps its inode across mounts."""
 
 
 def _file_identity(path: str) -> tuple[str, str, int, int, int, int]:
@@ -64,9 +64,9 @@ def _file_identity(path: str) -> tuple[str, str, int, int, int, int]:
             f"cache.key: file {path} cannot be looked at ({error.strerror}); restore it or take the case out"
         ) from error
     if not stat.S_ISREG(status.st_mode):
-        raise ScanError(f"cache.key: {path} is no regular file, so a change inside it would not be noticed; name files")
+        raise ScanError(f"cache.key: {path} is not a regular file, so a change in it would not be noticed; name files")
     if status.st_dev not in _inodes_last:
-        # Most file systems in user space number files as they come.
+        # Most file systems in user space assign inode numbers at each mount, as files are looked up.
         _inodes_last[status.st_dev] = not file_system_of(os.path.dirname(real)).startswith("fuse")
     inode = status.st_ino if _inodes_last[status.st_dev] else 0
     return path, real, inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,6 +1,6 @@
-"""One LMDB file: values by key, read without a copy inside a transaction, grown when full. Knows no entries.
+"""One LMDB file: values by key, read without a copy inside a transaction, grown when full. Knows nothing about entries.
 
-A file may be opened once in a process only, and never used across a fork; `open_lmdb_file` sees to the first, and every
+A process may open a file only once and must not use it across a fork; `open_lmdb_file` ensures the first, and every
 call checks the second.
 """
 
@@ -21,24 +21,24 @@ from voxelocity.core.errors import CacheError, CacheFullError
 
 _START_BYTES = 2**30
 _MAX_READERS = 1024
-"""Reads under way at once, over all processes."""
+"""Concurrent reads, over all processes."""
 MAX_VALUE_BYTES = 2**32 - 1
 """LMDB's own limit."""
 _PAGE_SHARE = 1.02
-"""What a value takes with the pages that lead to it."""
+"""Size of a value including the pages that lead to it, relative to the value."""
 
 _META = struct.Struct("<16x II 16x I 92x QQ")
-"""What we read of a page that describes the file: magic number, version, page size, last page, number of the change."""
+"""The fields we read of a page that describes the file: magic number, version, page size, last page, change."""
 _MAGIC = 0xBEEFC0DE
 _META_BYTES = 4096
-"""From one of the two such pages to the other, at least: a page of the system that made the file."""
+"""Least distance between the two such pages: one page of the system that made the file."""
 
 _opened: weakref.WeakValueDictionary[Path, LmdbFile] = weakref.WeakValueDictionary()
 _opening = threading.Lock()
 
 
 class DamagedFileError(CacheError):
-    """The file is none of LMDB's, or was cut short. Mapped, it could end the process with a signal."""
+    """The file is not an LMDB file, or it was cut short. Mapping it could end the process with a signal."""
 
 
 def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
@@ -46,17 +46,17 @@ def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
 
     Args:
         path: resolved, so that the same file has the same path.
-        options: of `lmdb.open`, for the one that opens the file; an object that is there already keeps its own.
+        options: of `lmdb.open`, used when this call opens the file; an existing object keeps its own.
 
     Raises:
-        DamagedFileError: this is no LMDB file, or it was cut short.
+        DamagedFileError: this is not an LMDB file, or it was cut short.
         CacheError: the package `lmdb` is missing, or the file is of another version.
         OSError: it cannot be opened or made.
     """
     with _opening:
         found = _opened.get(path)
         if found is not None and found.pid != os.getpid():
-            # A process that was forked must not use what its parent opened: it lets go of that and opens it itself.
+            # A forked process must not use what its parent opened: it closes that and opens the file itself.
             found.close()
             found = None
         if found is None:
@@ -67,12 +67,12 @@ def open_lmdb_file(path: Path, **options: Any) -> LmdbFile:
 class LmdbFile:
     """Values of one LMDB file. Safe to use from several threads, and from several processes that opened it themselves.
 
-    A file that this user may only read is opened for reading. Where its lock may not be written either, writers do not
-    know of our reads, which are short: what another process drops meanwhile may then be read as other bytes.
+    A file that this user may only read is opened for reading. If its lock file is read-only too, writers do not see
+    our reads, which are short: a value that another process drops meanwhile may then be read as other bytes.
 
     Args:
         path: of the file; next to it LMDB keeps one with `-lock` added to its name.
-        options: of `lmdb.open`, in the place of those that are set here.
+        options: of `lmdb.open`, instead of those that are set here.
 
     Attributes:
         pid: of the process that opened it.
@@ -95,7 +95,7 @@ class LmdbFile:
         except self._lmdb.Error as error:
             if isinstance(error, (self._lmdb.InvalidError, self._lmdb.CorruptedError, self._lmdb.VersionMismatchError)):
                 raise CacheError(
-                    f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged ({error}); remove it"
+                    f"cache.lmdb: {path} is not an LMDB file of this version, or it is damaged ({error}); remove it"
                 ) from error
             is_full = self._says_full(error)
             raise OSError(errno.ENOSPC if is_full else errno.EACCES, str(error), str(path)) from error
@@ -133,7 +133,7 @@ class LmdbFile:
                 ) from error
 
     def drop(self, key: str) -> None:
-        """Removes this value if there is one. Its room is used for the next ones; the file does not get smaller.
+        """Removes this value if there is one. Later values reuse its room; the file does not get smaller.
 
         Raises:
             CacheError: the file cannot be written.
@@ -145,7 +145,7 @@ class LmdbFile:
                     transaction.delete(key.encode())
                 return
             except self._lmdb.MapFullError:
-                # What becomes free has to be written down, and a full map has no page for that.
+                # Freed pages must be recorded, and a full map has no page for that.
                 self._grow(0)
             except self._lmdb.Error as error:
                 raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
@@ -156,7 +156,7 @@ class LmdbFile:
             return [bytes(key).decode() for key in cursor.iternext(keys=True, values=False)]
 
     def close(self) -> None:
-        """Ends the use of the file by this process; the object that another one of them opened is not touched."""
+        """Ends the use of the file by this process; objects that other processes opened are not affected."""
         self._environment.close()
 
     def info(self) -> dict[str, Any]:
@@ -174,8 +174,8 @@ class LmdbFile:
     def _transaction(self, *, write: bool = False) -> Iterator[Any]:
         if os.getpid() != self.pid:
             raise CacheError(
-                f"cache.lmdb: {self._path} was opened before this process was forked, and LMDB allows no use of it "
-                "here; start processes by 'spawn', or set data.cache.tier to disk"
+                f"cache.lmdb: {self._path} was opened before this process was forked, and LMDB does not support that; "
+                "start processes by 'spawn', or set data.cache.tier to disk"
             )
         while True:
             with self._gate.passing():
@@ -202,22 +202,22 @@ class LmdbFile:
             )
 
     def _grow(self, num_bytes: int) -> None:
-        """Makes room in the map for a value of so many bytes, and as much again as there is, so that it is rare."""
+        """Makes room in the map for a value of this many bytes and doubles the map, so that this is rare."""
         if shutil.disk_usage(self._path.parent).free < num_bytes:
             raise CacheFullError(self._full_text(num_bytes))
         self._resize(2 * self._environment.info()["map_size"] + int(_PAGE_SHARE * num_bytes))
 
     def _means_full(self, error: Exception, num_bytes: int) -> bool:
-        # A write that the disk took only a part of is reported by LMDB as "Input/output error".
+        # LMDB reports a partial write as "Input/output error".
         return self._says_full(error) or shutil.disk_usage(self._path.parent).free < num_bytes
 
     def _says_full(self, error: Exception) -> bool:
-        # The user's share of the disk, or the size that a file may have, which LMDB knows by their texts alone.
+        # The user's quota, or the limit on file size, which LMDB reports only by their texts.
         limits = (os.strerror(errno.EDQUOT), os.strerror(errno.EFBIG))
         return isinstance(error, self._lmdb.DiskError) or any(text in str(error) for text in limits)
 
     def _resize(self, map_bytes: int) -> None:
-        # The map moves, so that no transaction of this process may be under way.
+        # The map moves, so no transaction of this process may be open.
         with self._gate.alone():
             try:
                 if map_bytes == 0 or map_bytes > self._environment.info()["map_size"]:
@@ -237,12 +237,12 @@ class LmdbFile:
 
 
 def check_lmdb_file(path: Path) -> None:
-    """Passes where there is no such file, or it holds all the pages that it says it has.
+    """Passes if there is no such file, or if it holds all the pages that it declares.
 
-    LMDB maps the file and looks at any page: one beyond the end is a signal that ends the process.
+    LMDB maps the file and may read any page: one beyond the end raises a signal that ends the process.
 
     Raises:
-        DamagedFileError: it is no LMDB file, or shorter than it says.
+        DamagedFileError: it is not an LMDB file, or shorter than it declares.
         OSError: it cannot be read.
     """
     try:
@@ -258,7 +258,7 @@ def check_lmdb_file(path: Path) -> None:
         return  # made, and not yet written
     whole = [meta for meta in found if meta is not None]
     if len(whole) < 2:
-        raise DamagedFileError(f"cache.lmdb: {path} is no LMDB file of this version, or it is damaged; remove it")
+        raise DamagedFileError(f"cache.lmdb: {path} is not an LMDB file of this version, or it is damaged; remove it")
     _, _, page_bytes, last_page, _ = max(whole, key=lambda meta: meta[-1])
     if num_bytes < (last_page + 1) * page_bytes:
         raise DamagedFileError(
@@ -267,7 +267,7 @@ def check_lmdb_file(path: Path) -> None:
 
 
 def _meta_at(page: bytes) -> tuple[int, ...] | None:
-    """What the page says of the file; None where it does not describe one."""
+    """The fields of a page that describes the file; None if it does not."""
     if len(page) < _META.size:
         return None
     meta = _META.unpack_from(page)
@@ -275,7 +275,7 @@ def _meta_at(page: bytes) -> tuple[int, ...] | None:
 
 
 class _Gate:
-    """Lets many pass at once, or one be alone. Whoever waits to be alone holds up those who come later."""
+    """Lets many threads pass at once, or one run alone. One that waits to run alone blocks those that come later."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

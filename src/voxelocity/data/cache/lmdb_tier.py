@@ -1,4 +1,4 @@
-"""The LMDB tier: the entries of the disk tier as values of one file, for file systems that bear few files."""
+"""The LMDB tier: the entries of the disk tier as values of one file, for file systems that handle few files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, EntryTooLargeError
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Volume
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache import lmdb_file
 from voxelocity.data.cache.entry import MADE_AGAIN, DamagedEntryError, Format, Header, check_arrays, pack, read_header
 from voxelocity.data.cache.folder import file_mode, folder_error
 from voxelocity.data.cache.key import checked_key
 from voxelocity.data.cache.locks import KeyLocks
 from voxelocity.data.cache.stored import EntryVolume, read_box
-from voxelocity.data.cache.tell import TellOnce, Warn
 
 LMDB_NAME = "entries.lmdb"
 _NUM_LOCK_FILES = 256
-"""Few, as this tier is for places where files are a burden; many more than threads, so that they rarely meet."""
+"""Few, as this tier is for places where files are a burden; many more than threads, so that they rarely collide."""
 
 
 class LmdbTier:
@@ -35,15 +35,14 @@ class LmdbTier:
     file without touching the rest, and copies or decodes it, as the mapping may move when the file grows.
 
     Args:
-        folder: made, for this user alone, where it is missing; on a disk of this machine, as LMDB does not work on
-            network file systems. A file in it that is damaged as a whole is removed; one that may only be read is read.
+        folder: made if it is missing, with access for this user alone; on a disk of this machine, as LMDB does not work
+            on network file systems. An LMDB file that is damaged as a whole is removed; a read-only one is read.
         format: of the entries that are put; entries of either format are read.
-        warn: told, once for each cause, that an entry or the file was damaged, and that another process was not waited
-            for.
+        warn: called once for each cause: a damaged entry or file, a wait for another process that timed out.
 
     Raises:
         OutputError: the folder or the file cannot be made or written.
-        CacheFullError: they cannot be made, as the disk is full.
+        CacheFullError: they cannot be made because the disk is full.
         CacheError: the package `lmdb` is missing, or the file is of another version of LMDB.
     """
 
@@ -51,7 +50,7 @@ class LmdbTier:
         self._folder = Path(folder).absolute()
         self._format = format
         self._checked: set[str] = set()
-        self._tell = TellOnce(warn)
+        self._warn = WarnOnce(warn)
         try:
             self._locks = KeyLocks(self._folder, num_files=_NUM_LOCK_FILES, warn=warn)
             self._file = self._opened()
@@ -78,7 +77,7 @@ class LmdbTier:
                 foreground = {index: np.array(array) for index, array in header.foreground(content).items()}
         except DamagedEntryError as error:
             drop()
-            self._tell("damaged", f"cache.lmdb: entry {key} of {self._folder} is damaged: {error}; {MADE_AGAIN}")
+            self._warn("damaged", f"cache.lmdb: entry {key} of {self._folder} is damaged: {error}; {MADE_AGAIN}")
             return None
         for array in foreground.values():
             array.flags.writeable = False
@@ -91,7 +90,7 @@ class LmdbTier:
         )
 
     def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume; it survives a loss of power once this returns. Takes its bytes once more for the while.
+        """Keeps the volume; it survives a loss of power once this returns. Needs its bytes once more meanwhile.
 
         Raises:
             EntryTooLargeError: it takes more than the 4 GiB that LMDB allows.
@@ -153,35 +152,35 @@ class LmdbTier:
                     f"cache.lmdb: entry {key} of {self._folder} was removed while it was in use; it is made again when "
                     "the case is taken"
                 )
-            # The same voxels may have been put again meanwhile, in the other format too.
+            # The same voxels may have been put again meanwhile, possibly in the other format.
             now = header if content[: len(start)] == start else read_header(key, content)
             return read_box(now, content, region)
 
     def _opened(self) -> lmdb_file.LmdbFile:
-        """The file, in the place of a damaged one too: by one process at a time, so that none removes a new one."""
+        """The file; replaces a damaged one. One process at a time, so that none removes a new file."""
         path, mode = self._folder.resolve() / LMDB_NAME, file_mode(self._folder)
         with self._locks.hold(LMDB_NAME):
             try:
                 file = lmdb_file.open_lmdb_file(path, mode=mode)
             except lmdb_file.DamagedFileError as error:
                 remove_lmdb_file(path)
-                self._tell("damaged file", f"{error}: it was removed, and its cases are prepared again")
+                self._warn("damaged file", f"{error}: it was removed, and its cases are prepared again")
                 file = lmdb_file.open_lmdb_file(path, mode=mode)
         status = path.stat()
         if status.st_uid == os.getuid() and status.st_mode & 0o777 & ~mode:
-            # Made by an older version, which left its rights to the umask.
+            # Made by an older version, which left its permissions to the umask.
             path.chmod(status.st_mode & mode)
         return file
 
     def _drop_damaged(self, key: str) -> None:
-        # Where we may only read, the damaged entry stays; it is never served all the same.
+        # Where we may only read, the damaged entry stays, but it is never served.
         self._checked.discard(key)
         with contextlib.suppress(CacheError):
             self._file.drop(key)
 
 
 def remove_lmdb_file(path: Path) -> None:
-    """Removes the file and LMDB's own one next to it. Processes that have it open keep it until they end.
+    """Removes the file and LMDB's lock file next to it. Processes that have it open keep it until they end.
 
     Raises:
         OSError: it cannot be removed.

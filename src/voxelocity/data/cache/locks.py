@@ -1,4 +1,4 @@
-"""Who makes which entry: one lock for each key, among all threads and processes on a folder, or in one process."""
+"""Locks that decide who makes which entry: one for each key, among all users of a folder or in one process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache.folder import file_mode, is_shared, make_folder
-from voxelocity.data.cache.tell import TellOnce, Warn
 
 LOCKS_NAME = "locks"
 _MAX_WAIT_S = 120.0
-"""Some times what a large case takes to prepare. Beyond it, the work is done twice rather than never."""
+"""Several times what a large case takes to prepare. After that, the work is done twice rather than never."""
 
 
 class ThreadLocks:
@@ -37,22 +37,22 @@ class ThreadLocks:
 
 
 class PassingLocks:
-    """Locks named by key in a folder that shows no file of theirs when nobody holds one.
+    """Locks named by key in a folder, whose files exist only while a lock is held.
 
-    They save double work and guard nothing else, as those of `KeyLocks`.
+    Like `KeyLocks`, they save double work and guard nothing else.
 
     Args:
         folder: exists.
-        warn: told, once, that the holder of a lock was not waited for any longer.
+        warn: called once if waiting for the holder of a lock timed out.
     """
 
     def __init__(self, folder: Path, *, warn: Warn | None = None) -> None:
         self._folder = folder
-        self._tell = TellOnce(warn)
+        self._warn = WarnOnce(warn)
 
     def hold(self, key: str) -> AbstractContextManager[None]:
-        """Holds the lock of this key, or does without, as `KeyLocks.hold`."""
-        return _held(self._folder / f".{key}.lock", self._tell, is_passing=True)
+        """Holds the lock of this key, or proceeds without it, as `KeyLocks.hold`."""
+        return _held(self._folder / f".{key}.lock", self._warn, is_passing=True)
 
 
 class KeyLocks:
@@ -62,9 +62,9 @@ class KeyLocks:
 
     Args:
         folder: of the cache; `locks` is made in it.
-        num_files: how many files there are at the most, shared by keys that then wait for each other, and kept; 0 makes
-            one for each key, which goes when nobody holds it.
-        warn: told, once, that the holder of a lock was not waited for any longer.
+        num_files: most files there may be; keys that share one wait for each other, and the files stay. 0 makes one
+            for each key, removed when nothing holds it.
+        warn: called once if waiting for the holder of a lock timed out.
 
     Raises:
         OSError: it cannot be made.
@@ -73,20 +73,20 @@ class KeyLocks:
     def __init__(self, folder: Path, *, num_files: int = 0, warn: Warn | None = None) -> None:
         self._folder = folder / LOCKS_NAME
         self._num_files = num_files
-        self._tell = TellOnce(warn)
+        self._warn = WarnOnce(warn)
         make_folder(folder)
         self._folder.mkdir(mode=0o770 if is_shared(folder) else 0o700, exist_ok=True)
 
     def hold(self, key: str) -> AbstractContextManager[None]:
         """Holds the lock of this key.
 
-        It is done without where it is not available (a full disk, a folder of another user, a file system without
-        locks), and where another process holds it for longer than preparing a case takes, as a stopped one does.
+        Proceeds without it if it is not available (a full disk, a folder of another user, a file system without
+        locks), or if another process holds it for longer than preparing a case takes, as a stopped one does.
         """
-        return _held(self._path(key), self._tell, is_passing=self._num_files == 0)
+        return _held(self._path(key), self._warn, is_passing=self._num_files == 0)
 
     def forget(self, key: str) -> None:
-        """Removes the file of this lock, if there is one of this key alone, as older versions left them."""
+        """Removes the lock file of this key, if it has its own; older versions left them behind."""
         if self._num_files == 0:
             with contextlib.suppress(OSError):
                 self._path(key).unlink(missing_ok=True)
@@ -97,24 +97,24 @@ class KeyLocks:
 
 
 @contextlib.contextmanager
-def _held(path: Path, tell: TellOnce, *, is_passing: bool) -> Iterator[None]:
-    # Not by the mere existence of a file, which outlives a killed process and would hold up the others for ever.
+def _held(path: Path, warn: WarnOnce, *, is_passing: bool) -> Iterator[None]:
+    # A file's mere existence is not the lock: it outlives a killed process and would block the others forever.
     file_lock = FileLock(path, mode=file_mode(path.parent), fallback_to_soft=False)
     try:
         file_lock.acquire(timeout=_MAX_WAIT_S)
     except Timeout:
-        tell(
+        warn(
             "wait",
-            f"cache: another process has held {path} for more than {_MAX_WAIT_S:.0f} s, as a suspended one does; it is "
-            "not waited for any longer, and the case is prepared here too",
+            f"cache: another process, possibly suspended, has held {path} for more than {_MAX_WAIT_S:.0f} s; this one "
+            "stops waiting, and the case is prepared here too",
         )
     except (OSError, NotImplementedError):
         pass
     try:
         yield
     finally:
-        # Before it is released: whoever waits gets the lock of a file without a name and sees that the work is done;
-        # whoever comes later makes a new file.
+        # Before the release: a process that waits gets the lock of an unlinked file and sees that the work is done;
+        # one that comes later makes a new file.
         if is_passing and file_lock.is_locked:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A file's bytes, mapped as read-only memory or read piece by piece, without a file descriptor held open.
+"""A file's bytes, mapped as read-only memory or read piece by piece, without keeping a file descriptor open.
 
 Python's `mmap` keeps one descriptor per mapping (before 3.13), so a data set of a thousand cached cases would reach
 the usual limit of 1024 open files. The C call itself needs the descriptor only for the moment of mapping.
@@ -55,16 +55,16 @@ def map_file(path: Path) -> memoryview:
 
 
 class FileBytes:
-    """A file's bytes, of which each slice is read when it is asked for. Safe to use from several threads.
+    """A file's bytes; each slice is read on demand. Safe to use from several threads.
 
-    For file systems on a network: where the server or another machine takes a file away, a mapped page of it ends the
-    process with a signal, a read ends in an error.
+    For network file systems: if the server or another machine removes a file, a mapped page of it ends the process
+    with a signal, while a read raises an error.
 
     Args:
         path: of the file, which must stay the same one.
 
     Raises:
-        OSError: the file cannot be opened; while slices are read, too, and where it was replaced or cut short.
+        OSError: the file cannot be opened; slices raise it too, also where the file was replaced or cut short.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class FileBytes:
         return next(self.pieces([(start, stop)]))
 
     def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
-        """The bytes from start to stop (excluded) of each place, in memory of their own."""
+        """The bytes from start to stop (excluded) of each place, each in its own memory."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""The memory tier: prepared volumes as they are, in this process, within a byte budget."""
+"""The memory tier: prepared volumes, unchanged, in this process, within a byte budget."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from voxelocity.data.cache.locks import ThreadLocks
 
 
 class MemoryTier:
-    """Volumes in memory; the one used longest ago goes first when the budget is reached.
+    """Volumes in memory; the least recently used one goes first when the budget is reached.
 
-    Safe to use from several threads. Arrays are kept without a copy (unless they are a part of a larger array, which
-    would otherwise stay in memory unaccounted for) and handed out read-only: whoever puts a volume gives it away.
+    Safe to use from several threads. Arrays are kept without a copy (unless they are part of a larger array, which
+    would otherwise stay in memory unaccounted for) and handed out read-only: after `put`, do not write to a volume.
 
     Args:
         max_bytes: budget for `Volume.num_bytes` of all entries together.
@@ -39,7 +39,7 @@ class MemoryTier:
             return volume
 
     def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume, dropping others where the budget asks for it.
+        """Keeps the volume, dropping others where the budget requires it.
 
         Raises:
             EntryTooLargeError: the volume alone is larger than the budget; nothing is dropped.
@@ -68,7 +68,7 @@ class MemoryTier:
             self._drop(key)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
-        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         evicted = []
         with self._lock:
             while num_bytes > 0 and self._volumes:
@@ -79,7 +79,7 @@ class MemoryTier:
         return evicted
 
     def room_bytes(self, wanted_bytes: int = 0) -> int:
-        """Bytes that can be put before others have to go."""
+        """Bytes that can be put before other entries must go."""
         with self._lock:
             return self._max_bytes - self._num_bytes
 

@@ -1,4 +1,4 @@
-"""Files in front of memory: where the disk gets full, the cache goes on in memory and the run with it."""
+"""Files in front of memory: when the disk is full, the cache continues in memory and the run continues."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import AbstractContextManager
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheFullError, EntryTooLargeError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.tell import Warn
+from voxelocity.core.warn_once import Warn
 
-GOES_ON = "continuing in memory, up to data.cache.max_bytes: what is kept there is made again in the next run"
+GOES_ON = "continuing in memory, up to data.cache.max_bytes; the next run prepares those cases again"
 
 
 class OverflowingTier:
-    """A tier of files, and a tier in memory for the entries that find no space on its disk.
+    """A tier of files, and a tier in memory for the entries that do not fit on its disk.
 
-    Each entry is offered to the disk first, so that what becomes free there is used. Safe to use from several threads,
-    and from several processes as both tiers are.
+    Each entry is offered to the disk first, so space that becomes free there is used. Safe to use from several threads,
+    and from several processes if both tiers are.
 
     Args:
         files: on a disk.
         spare: opens the tier in memory when it is first needed.
-        warn: told once, in words, that the disk is full and what it costs.
+        warn: called once with a text that says that the disk is full and what it costs.
     """
 
     def __init__(self, files: Tier, spare: Callable[[], Tier], *, warn: Warn) -> None:
@@ -34,7 +34,7 @@ class OverflowingTier:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> StoredVolume | None:
-        """The volume under this key, from whichever tier holds it, or None.
+        """The volume under this key, from the tier that holds it, or None.
 
         Raises:
             CacheError: an entry is there and cannot be opened.
@@ -43,7 +43,7 @@ class OverflowingTier:
         return volume if volume is not None or self._spare is None else self._spare.get(key)
 
     def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume on the disk, or in memory where the disk is full.
+        """Keeps the volume on the disk, or in memory if the disk is full.
 
         Raises:
             EntryTooLargeError: this volume can never be kept.

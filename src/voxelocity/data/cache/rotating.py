@@ -1,7 +1,7 @@
-"""A cache of some of the cases that moves on from epoch to epoch: which cases, and their preparation beside the use.
+"""A cache that holds some of the cases and moves on from epoch to epoch, preparing new cases while others are in use.
 
-For data sets that no tier holds and that take long to prepare. Knows nothing of patches or batches: the schedule is a
-pure function of the epoch, and whoever draws cases asks it which.
+For data sets that no tier holds and that take long to prepare. Knows nothing about patches or batches: the schedule is
+a pure function of the epoch, and the code that draws cases asks it which ones are in use.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Prepare = Callable[[int], StoredVolume]
 
 
 class RotatingSchedule:
-    """Which cases are in use in each epoch: a window of a fixed width that moves on over the cases, round and round.
+    """Which cases are in use in each epoch: a window of fixed width that moves cyclically over the cases.
 
-    MONAI 1.6.1's `SmartCacheDataset`, number for number: `replace_num` is the smaller of `ceil(cache_num *
+    Same schedule as MONAI 1.6.1's `SmartCacheDataset`: `replace_num` is the smaller of `ceil(cache_num *
     replace_rate)` and the number of cases outside the window; four of five cases at rate 0.25 give 1234, 2345, 3451,
-    4512, 5123. Where the window holds all cases, nothing moves.
+    4512, 5123. If the window holds all cases, nothing moves.
 
     Args:
         num_cases: of the data set.
-        num_cached: cases in the window; more than there are count as all.
+        num_cached: cases in the window, capped at `num_cases`.
         replace_rate: share of the window that is replaced after each epoch, above 0.
-        seed: shuffles the cases once, so that neighbors in a list by scanner or site do not stay together; None
-            keeps their order.
+        seed: shuffles the cases once to separate neighbors in a list sorted by scanner or site; None keeps their
+            order.
     """
 
     def __init__(self, num_cases: int, *, num_cached: int, replace_rate: float, seed: int | None = None) -> None:
@@ -53,15 +53,15 @@ class RotatingSchedule:
 
 
 class RotatingCache:
-    """The cases of an epoch and, made by threads while it is in use, those of the next.
+    """The cases of an epoch; threads prepare those of the next while it is in use.
 
-    A case that is asked for before a thread came to it is prepared by the one who asks, so nobody waits for work that
-    is not begun, and a case outside the windows is served too. An error in preparing a case ahead is kept by nobody:
-    who takes the case tries again, and gets the error of that, with a note that names the case. The threads end at
-    `close` or when this object is collected.
+    If a case is taken before a thread has begun it, the caller prepares it, so nothing waits for work that has not
+    begun; a case outside the windows is served too. An error while a thread prepares a case ahead is discarded: `take`
+    tries again and raises that attempt's error, with a note that names the case. The threads end at `close` or when
+    this object is collected.
 
-    Volumes are not held here: where they are kept is `prepare`'s business, and a case that had to go from there, as
-    when memory runs low, is prepared again when it is taken.
+    This object holds no volumes: `prepare` keeps them, and a case that was evicted, for example when memory runs low,
+    is prepared again when it is taken.
 
     Safe to use from several threads.
 
@@ -69,9 +69,10 @@ class RotatingCache:
         window: the cases of an epoch.
         prepare: the volume of a case, from where it is kept, else prepared now; called from several threads, ahead
             and each time the case is taken.
-        drop: told each case that leaves; must not take cases. One in work as it leaves is told again at the end.
+        drop: called with each case that leaves; must not take cases. For a case that leaves while it is prepared, it
+            is called again at the end.
         name: of a case, for the note on an error.
-        num_threads: that prepare ahead, at least 1.
+        num_threads: number of threads that prepare ahead, at least 1.
     """
 
     def __init__(
@@ -96,13 +97,13 @@ class RotatingCache:
             threading.Thread(target=_work, args=(self._todo,), name=f"voxelocity-rotating-{number}", daemon=True)
             for number in range(num_threads)
         ]
-        # Threads know the queue and not this object, so that it can be collected while they run.
+        # Threads reference the queue but not this object, so that it can be collected while they run.
         self._end = weakref.finalize(self, _end, self._todo, num_threads)
         for thread in self._threads:
             thread.start()
 
     def begin(self, epoch: int) -> None:
-        """Says that no epoch before this one will be drawn from any more: theirs leave, those of the next are begun."""
+        """Starts this epoch: cases that only earlier epochs use leave, and those of the next one are begun."""
         with self._lock:
             if epoch <= self._epoch:
                 return
@@ -110,17 +111,17 @@ class RotatingCache:
             wanted = dict.fromkeys([*self._window(epoch), *self._window(epoch + 1)])
             for case in [case for case in self._works if case not in wanted]:
                 self._works.pop(case).withdraw()
-                # Under the lock, so that a case that comes back cannot be begun before it left.
+                # Under the lock, so that a case that comes back cannot be begun before it has left.
                 self._drop(case)
             for case in wanted:
                 if case not in self._works:
                     self._todo.put(self._begun(case))
 
     def take(self, case: int) -> StoredVolume:
-        """The volume of this case, prepared now if it is not yet.
+        """The volume of this case, prepared now if it was not prepared yet.
 
         Raises:
-            Exception: whatever preparing it raised, with a note that names the case.
+            Exception: any error from preparing it, with a note that names the case.
         """
         with self._lock:
             work = self._works.get(case) or self._begun(case)
@@ -132,7 +133,7 @@ class RotatingCache:
             return set(self._works)
 
     def close(self) -> None:
-        """Ends the threads, each after the case it has in work."""
+        """Ends the threads, each after the case that it prepares now."""
         with self._lock:
             for work in self._works.values():
                 work.withdraw()
@@ -141,20 +142,20 @@ class RotatingCache:
             thread.join()
 
     def _begun(self, case: int) -> _Work:
-        # Weakly, as the threads hold works and must not keep this object alive.
+        # Weak, as the threads hold works and must not keep this object alive.
         left = weakref.WeakMethod(self._left)
         work = self._works[case] = _Work(self._prepare, case, self._name(case), left)
         return work
 
     def _left(self, case: int) -> None:
-        """What a work made after its case had left goes too, unless the case came back."""
+        """Drops a case whose preparation ended after it had left, unless it came back."""
         with self._lock:
             if case not in self._works:
                 self._drop(case)
 
 
 class _Work:
-    """The first preparation of one case: done once, by whoever comes first."""
+    """The first preparation of one case: done once, by the first thread to claim it."""
 
     def __init__(
         self, prepare: Prepare, case: int, name: str, left: Callable[[], Callable[[int], None] | None]
@@ -168,23 +169,23 @@ class _Work:
         self._is_withdrawn = False
 
     def withdraw(self) -> None:
-        """Nobody needs it ahead any more: threads pass over it."""
+        """Marks it as no longer needed ahead: threads skip it."""
         with self._changed:
             self._is_withdrawn = True
 
     def run_ahead(self) -> None:
         """Does the work in a thread of the cache, unless it was begun or withdrawn."""
         if not self._is_withdrawn and self._claimed(wait=False):
-            # Raised, if it lasts, where the case is taken. A disk or a network may be back by then.
+            # If the error persists, `take` raises it. A disk or a network may be back by then.
             with contextlib.suppress(Exception):
                 self._run()
 
     def result(self) -> StoredVolume:
-        """The volume, made here and now if nobody has begun it, or if that failed."""
+        """The volume, made now if no thread has begun it, or if that failed."""
         return self._run() if self._claimed(wait=True) else self._named()
 
     def _claimed(self, *, wait: bool) -> bool:
-        """Whether the work falls to the caller; with `wait`, if not, it is done when this returns."""
+        """Whether the caller must do the work; if not, and with `wait`, it is done when this returns."""
         with self._changed:
             if wait:
                 self._changed.wait_for(lambda: self._state != "in work")

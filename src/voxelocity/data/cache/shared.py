@@ -1,4 +1,4 @@
-"""The shared memory tier: one copy of each prepared volume for all processes of a person on this machine."""
+"""The shared memory tier: one copy of each prepared volume for all processes of a user on this machine."""
 
 from __future__ import annotations
 
@@ -15,38 +15,37 @@ from pathlib import Path
 
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
+from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache.entry import DamagedEntryError, check_arrays, pack, read_header
 from voxelocity.data.cache.entry_files import write_all
 from voxelocity.data.cache.locks import PassingLocks
 from voxelocity.data.cache.mapping import map_file
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
-from voxelocity.data.cache.tell import Warn
 from voxelocity.data.cache.uses import Uses
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"
 _BUDGET = "budget"
 _MAX_MAPPED = 16_384
-"""Entries kept mapped by a process. Linux allows it 65,530 mappings, and beyond these every allocation may fail."""
+"""Entries that a process keeps mapped. Linux allows it 65,530 mappings; beyond these every allocation may fail."""
 
 
 class SharedMemoryTier:
-    """Volumes as files in main memory, mapped read-only by every process; the one used longest ago goes first.
+    """Volumes as files in main memory, mapped read-only by every process; the least recently used one goes first.
 
-    Safe to use from several threads and processes at once, also forked ones. An entry holds the same bytes as in the
-    disk tier and appears whole or not at all. Keys are content, so processes that know nothing of each other may share.
-    An entry that was dropped stays valid for those who hold its volume; this process lets go of what it mapped when it
-    next asks for that key or puts another. The folder is removed with the last tier that uses it, and after a
-    `kill -9` by the next one to open it.
+    Safe to use from several threads and processes at once, including forked ones. An entry holds the same bytes as in
+    the disk tier and appears whole or not at all. Keys identify content, so unrelated processes may share entries. A
+    dropped entry stays valid while its volume is held; this process unmaps it when it next gets that key or puts
+    another. The last tier that uses the folder removes it; after a `kill -9`, the next one to open it does.
 
     Args:
         folder: of this tier, in a file system in main memory (`memory_folder`).
-        max_bytes: budget for the bytes of all entries, of all processes together; each counts by its own.
-        warn: told where another process was not waited for any longer.
+        max_bytes: budget for the bytes of all entries of all processes; each process applies its own.
+        warn: called once if waiting for another process timed out.
 
     Raises:
-        OutputError: the folder cannot be made or written, or is somebody else's.
+        OutputError: the folder cannot be made or written, or belongs to another user.
     """
 
     def __init__(self, folder: Path, max_bytes: int, *, warn: Warn | None = None) -> None:
@@ -98,11 +97,11 @@ class SharedMemoryTier:
         return volume
 
     def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume, dropping others where the budget asks for it.
+        """Keeps the volume, dropping others where the budget requires it.
 
         Raises:
             EntryTooLargeError: the volume alone is larger than the budget or the file system; nothing is dropped.
-            CacheFullError: the file system has less free than the budget allows; nothing is dropped for it.
+            CacheFullError: the file system has less free space than the budget allows; nothing is dropped for it.
             CacheError: it cannot be written for another reason.
         """
         path = self._path(key)
@@ -112,7 +111,7 @@ class SharedMemoryTier:
             try:
                 self._put(path, parts, size, volume.case_id)
             except FileNotFoundError:
-                # Somebody removed the folder meanwhile; it is made again.
+                # The folder was removed meanwhile; make it again.
                 self._put(path, parts, size, volume.case_id)
             self._uses.note(key)
         except OSError as error:
@@ -124,7 +123,7 @@ class SharedMemoryTier:
             ) from error
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one, as soon as no other tier uses it: the last to drop it removes it.
+        """Drops this entry if there is one; the last tier that uses it removes it.
 
         Volumes already handed out stay valid.
         """
@@ -139,7 +138,7 @@ class SharedMemoryTier:
             self._forget_dropped(ledger)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
-        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         evicted = []
         with self._ledger() as ledger:
             for path, size in self._oldest_first():
@@ -154,10 +153,10 @@ class SharedMemoryTier:
         return evicted
 
     def room_bytes(self, wanted_bytes: int = 0) -> int:
-        """Bytes that can be put before others have to go.
+        """Bytes that can be put before other entries must go.
 
         Args:
-            wanted_bytes: before less than this is answered, what killed writers had reserved is given back.
+            wanted_bytes: before it returns less than this, it frees what killed writers had reserved.
         """
         with self._ledger() as ledger:
             if self._max_bytes - ledger.used_bytes < wanted_bytes:
@@ -168,8 +167,8 @@ class SharedMemoryTier:
     def lock(self, key: str) -> Iterator[None]:
         """Holds, among all threads and processes on this folder, the right to make this entry.
 
-        It saves double work and guards nothing else; where it is not available, or held by a process that is stopped,
-        it is done without.
+        It saves double work and guards nothing else. If it is not available, or a stopped process holds it, the caller
+        proceeds without it.
         """
         _checked(key)
         with contextlib.ExitStack() as stack:
@@ -198,7 +197,7 @@ class SharedMemoryTier:
                 self._folder.stay()
                 descriptor = stack.enter_context(self._folder.locked(_BUDGET))
             except FileNotFoundError:
-                # Somebody removed the folder between the two.
+                # The folder was removed between the two calls.
                 self._folder.stay()
                 descriptor = stack.enter_context(self._folder.locked(_BUDGET))
             yield _Ledger(descriptor)
@@ -222,7 +221,7 @@ class SharedMemoryTier:
         try:
             for part in parts:
                 write_all(descriptor, part)
-            # Under the lock, or who counts the files meanwhile could miss this one under both of its names.
+            # Under the lock: otherwise a process that counts the files meanwhile could miss this one under both names.
             with self._ledger() as ledger:
                 ledger.used_bytes -= _size_of(path)
                 os.replace(temp, path)
@@ -237,7 +236,7 @@ class SharedMemoryTier:
         if ledger.used_bytes + size <= self._max_bytes:
             return
         entries = self._recount(ledger)
-        # A few more than needed where there are many, so that not every put has to look at all of them.
+        # A few more than needed where there are many, so that not every put has to scan all of them.
         spare = len(entries) // 32
         for path, _ in entries:
             if ledger.used_bytes + size <= self._max_bytes:
@@ -247,7 +246,7 @@ class SharedMemoryTier:
             self._remove(ledger, path)
 
     def _recount(self, ledger: _Ledger) -> list[tuple[Path, int]]:
-        """Counts every file, without what killed writers had reserved; returns the entries, used longest ago first."""
+        """Counts every file, without what killed writers had reserved; returns the least recently used entry first."""
         for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"):
             if _is_abandoned(temp):
                 temp.unlink(missing_ok=True)
@@ -260,7 +259,7 @@ class SharedMemoryTier:
         temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            # It lives as long as its writer, so that others can tell when nobody will finish the file.
+            # The lock lives as long as its writer, so that others can tell when the file will never be finished.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.truncate(descriptor, size)
         except BaseException:
@@ -280,7 +279,7 @@ class SharedMemoryTier:
         return [(path, size) for _, path, size in sorted(found)]
 
     def _remove(self, ledger: _Ledger, path: Path) -> None:
-        """Removes an entry and lets go of what this process mapped of it. Other processes see it by the count."""
+        """Removes an entry and this process's mapping of it. Other processes notice by the count."""
         with self._lock:
             has_seen_all = self._num_removed_seen == ledger.num_removed
             ledger.remove(path)
@@ -289,9 +288,9 @@ class SharedMemoryTier:
                 self._num_removed_seen = ledger.num_removed
 
     def _forget_dropped(self, ledger: _Ledger) -> None:
-        """Lets go of what this process mapped and others dropped: until then it takes memory."""
+        """Unmaps entries that others dropped: until then they take memory."""
         with self._lock:
-            # Looking at each takes a while, so a thirty-second of them may stay a little longer.
+            # Checking each takes a while, so a thirty-second of them may stay a little longer.
             if ledger.num_removed - self._num_removed_seen <= len(self._mapped) // 32:
                 return
             self._num_removed_seen = ledger.num_removed
@@ -308,15 +307,15 @@ class SharedMemoryTier:
         free_bytes = free_bytes_in(self._folder.path)
         return CacheFullError(
             f"cache.shared: no space for case '{case_id}' in {self._folder.path}: it needs {size / 1e6:.1f} MB, "
-            f"{free_bytes / 1e6:.1f} MB are free; give that file system more (docker run --shm-size) or choose the "
-            "disk tier"
+            f"{free_bytes / 1e6:.1f} MB are free; give that file system more room (docker run --shm-size) or choose "
+            "the disk tier"
         )
 
 
 class _Ledger:
-    """Two numbers in the file of the budget's lock, read and changed while it is held.
+    """Two numbers in the budget's lock file, read and changed while the lock is held.
 
-    Bytes that all entries and those being written take, and how many files were removed since the folder was made.
+    The bytes of all entries, including those being written, and how many files were removed since the folder was made.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -332,7 +331,7 @@ class _Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Of the file system, also where the folder is gone by now."""
+        """Of the file system, even if the folder is gone by now."""
         return free_bytes_in(self._descriptor)
 
     @property

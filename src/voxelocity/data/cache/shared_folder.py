@@ -1,6 +1,6 @@
-"""A folder in main memory that exists while somebody uses it. Who does is known by locks that end with a process.
+"""A folder in main memory that exists while a process uses it. Each user holds a lock that ends with its process.
 
-Knows nothing of what lies in the folder. All names that begin with a dot are its own.
+Knows nothing about the folder's contents. All names that begin with a dot are its own.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 class SharedFolder:
-    """A folder of one person, held open for all processes of that person.
+    """A folder of one user, held open for all processes of that user.
 
-    The first to come finds it empty: what processes that were killed left behind is removed. The last to go, at
-    `leave`, when this object is collected or when the interpreter ends, removes it. A process forked from one that uses
-    it is a user of its own from its first call on.
+    The first process to enter finds it empty: files that killed processes left behind are removed. The last one to
+    leave removes it: at `leave`, when this object is collected, or when the interpreter exits. A forked process counts
+    as a separate user of the folder after its first call.
 
     Args:
-        path: made where it is missing, for this person alone.
+        path: made if it is missing, with access for this user alone.
 
     Raises:
         OSError: it cannot be made or written.
-        PermissionError: it belongs to somebody else, or others may write in it.
+        PermissionError: it belongs to another user, or others may write in it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,9 +42,9 @@ class SharedFolder:
         self._enter()
 
     def stay(self) -> None:
-        """Makes this process a user again, if it was forked from one or somebody removed the folder.
+        """Enters the folder again if this process was forked from one of its users or the folder was removed.
 
-        Systems with RemoveIPC in logind.conf empty /dev/shm when a person logs out, whoever still computes.
+        Systems with RemoveIPC in logind.conf empty /dev/shm when a user logs out, even if processes still run.
         """
         try:
             inode = os.stat(self.path / USERS_NAME).st_ino
@@ -59,7 +59,7 @@ class SharedFolder:
 
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[int]:
-        """Holds the lock of this name among all threads and processes; gives the descriptor of the lock's own file.
+        """Holds the lock of this name among all threads and processes; yields the descriptor of the lock file.
 
         Raises:
             OSError: the file of the lock cannot be made.
@@ -68,7 +68,7 @@ class SharedFolder:
         try:
             yield descriptor
         finally:
-            # Said, as closing alone would leave it to processes that were forked meanwhile.
+            # Explicit, as closing alone would leave the lock with processes that were forked meanwhile.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -81,7 +81,7 @@ class SharedFolder:
             except FileNotFoundError:
                 continue  # its last user has just removed it
             except FileExistsError:
-                # pathlib looks whether it is a folder a moment after it was told that it exists.
+                # pathlib checks whether it is a folder only after mkdir reported that it exists.
                 if self.path.exists():
                     raise
                 continue
@@ -95,7 +95,7 @@ class SharedFolder:
         """Takes a user's lock; False where the folder was removed meanwhile."""
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Nobody else is here, so whatever lies here was left behind.
+            # No other process is here, so any files were left behind.
             if os.fstat(descriptor).st_nlink > 0:
                 _empty(self.path)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -117,11 +117,11 @@ class SharedFolder:
 def memory_folder(
     *, min_free_bytes: int, candidates: Iterable[Path] | None = None, mounts: Path = _MOUNTS
 ) -> tuple[Path | None, str]:
-    """A place for files in main memory with room for so many bytes, or None, and why the others would not do.
+    """A place for files in main memory with room for this many bytes, or None, and why the others were rejected.
 
     Args:
-        min_free_bytes: what must be free there, counted with what this person's shared folder holds already.
-        candidates: looked at in turn; by default where Linux has such file systems.
+        min_free_bytes: what must be free there, including what this user's shared folder already holds.
+        candidates: checked in order; by default where Linux has such file systems.
         mounts: the table of mounted file systems, for tests.
     """
     reasons = []
@@ -155,7 +155,7 @@ def total_bytes_of(folder: Path) -> int:
 
 
 def remove_left_behind(folder: Path) -> bool:
-    """Removes a folder that no process uses, with all it holds; False where one uses it after all.
+    """Removes a folder that no process uses, with all it holds; False if one still uses it.
 
     Raises:
         OSError: it is gone, or belongs to another user.
@@ -179,10 +179,10 @@ def _room_bytes(place: Path) -> int:
 
 
 def _check_owner(folder: Path) -> None:
-    # In a place where everybody may make folders, a stranger could have made this one first, or a link of this name.
+    # Where everybody may make folders, another user could have made this one first, or a link of this name.
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{folder} belongs to somebody else or others may write in it")
+        raise PermissionError(f"{folder} belongs to another user, or others may write in it")
 
 
 def _empty(folder: Path) -> None:
@@ -194,16 +194,16 @@ def _empty(folder: Path) -> None:
 
 
 def _leave(descriptor: int, folder: Path, pid: int) -> None:
-    # In a forked process the descriptor is the parent's: it must neither ask for more nor let go.
+    # In a forked process the descriptor is the parent's: the child must neither upgrade the lock nor release it.
     try:
         if os.getpid() == pid:
-            # Linux gives up the shared lock when the exclusive one is refused, so of two who leave at once one is last.
+            # Linux drops the shared lock when the exclusive one is refused, so of two that leave at once, one is last.
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(descriptor).st_nlink > 0:
                 _empty(folder)
                 (folder / USERS_NAME).unlink()
                 folder.rmdir()
     except OSError:
-        pass  # somebody else uses it, or came while it was being removed
+        pass  # another process uses it, or entered while it was being removed
     finally:
         os.close(descriptor)

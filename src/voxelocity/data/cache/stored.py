@@ -1,4 +1,4 @@
-"""A kept entry as the volume that readers see: views of bytes that stay, decoded or copied boxes of others."""
+"""A kept entry as the volume that readers see: views of mapped bytes, else decoded or copied boxes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def mapped_volume(header: Header, content: memoryview) -> Volume:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryVolume:
-    """A `StoredVolume` that decodes or copies what is read of it, from several threads at once.
+    """A `StoredVolume` that decodes or copies each box on read. Safe to use from several threads.
 
     Attributes:
         case_id: the case these voxels belong to.
-        header: all of the entry but its arrays.
+        header: all of the entry except its arrays.
         foreground: its foreground indices.
-        read_box: the stored voxels of a box, as fresh arrays. It raises DamagedEntryError or UndecodableError where
-            they are damaged, OSError where they cannot be read, CacheError where the entry is gone.
-        on_damage: called when a read finds them damaged, so that the entry is made again.
+        read_box: the stored voxels of a box, as fresh arrays. It raises DamagedEntryError or UndecodableError if they
+            are damaged, OSError if they cannot be read, CacheError if the entry is gone.
+        on_damage: called when a read finds damaged voxels, so that the entry is made again.
     """
 
     case_id: str
@@ -96,7 +96,7 @@ class EntryVolume:
             ) from error
 
     def load(self) -> Volume:
-        """All of it in memory of its own.
+        """The whole volume in its own memory.
 
         Raises:
             CacheError: as `read`.
@@ -143,7 +143,7 @@ def _box_of(
 def _gathered(
     content: FileBytes, first: int, shape: tuple[int, ...], start: tuple[int, ...], stop: tuple[int, ...], dtype: str
 ) -> Array:
-    """A box of an array in C order in a file: of each plane (y, z) one read, of the lines that the box touches."""
+    """A box of an array in C order in a file: one read per plane (y, z), of the lines that the box touches."""
     ny, nz = shape[-2:]
     itemsize = np.dtype(dtype).itemsize
     box = np.empty([b - a for a, b in zip(start, stop, strict=True)], dtype)

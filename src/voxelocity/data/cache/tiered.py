@@ -1,4 +1,4 @@
-"""Memory in front of another tier: where memory runs out, the cache goes on behind it and the run with it."""
+"""Memory in front of another tier: when memory runs out, the cache continues in that tier and the run continues."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Protocol
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
 from voxelocity.core.volume import Volume
-from voxelocity.data.cache.tell import TellOnce, Warn
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.observe import available_memory_bytes, total_memory_bytes
 
 _FLOOR_SHARE = 0.05
-"""Of the memory there is: what the cache leaves free. Below it Linux reclaims pages while training waits."""
+"""Share of total memory that the cache leaves free. Below it Linux reclaims pages while training waits."""
 _LOOK_EVERY_S = 1.0
-"""Asking the system takes 0.5 ms, getting a volume 0.01 ms."""
+"""Querying the system takes 0.5 ms, getting a volume 0.01 ms."""
 
 
 class FrontTier(Tier, Protocol):
     """A tier in memory that can be asked to become smaller."""
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
-        """Drops entries used longest ago, together at least this many bytes if there are as many; returns them."""
+        """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         ...
 
     def room_bytes(self, wanted_bytes: int = 0) -> int:
-        """Bytes that can be put before others have to go; counted again before less than what is wanted is answered."""
+        """Bytes that can be put before other entries must go; recounts before it returns less than what is wanted."""
         ...
 
 
@@ -40,21 +40,21 @@ def memory_floor_bytes() -> int:
 class TieredCache:
     """A memory tier that stops growing when memory runs low, and another tier that takes over.
 
-    Memory is looked at before each entry that is put and, while entries are got, once a second. Below the floor a new
-    entry goes behind at once, and entries used longest ago are moved there until the floor is reached. What lies behind
-    stays there: with every case used once an epoch, bringing it back would only push out another. Without a tier behind
-    the cache stops growing, and what must go is dropped.
+    The cache checks free memory before each put and, during gets, once a second. Below the floor a new entry goes to
+    the tier behind, and the least recently used entries move there until the floor is reached. Entries in the tier
+    behind stay there: every case is used once an epoch, so bringing one back would only push out another. Without a
+    tier behind, the cache stops growing and evicted entries are dropped.
 
-    Memory of an evicted entry comes free when nobody holds its volume any more. Where several processes share the
-    tier in front, each may evict when memory runs low, so more may go than needed; nothing is lost but time.
+    The memory of an evicted entry is freed when nothing holds its volume any more. Where several processes share the
+    tier in front, each may evict when memory runs low, so more may go than needed; this only costs time.
 
-    Safe to use from several threads, and from several processes where both tiers are.
+    Safe to use from several threads, and from several processes if both tiers are.
 
     Args:
         front: in memory.
         behind: opens the other tier when it is first needed; None where there is none.
-        behind_name: how the other tier is called in what is told.
-        warn: told once for each cause, in words, what happened and what it costs.
+        behind_name: the name of the other tier in warnings.
+        warn: called once for each cause with a text that says what happened and what it costs.
         floor_bytes: free memory that is left to others.
         free_bytes: memory that can still be taken.
         clock: seconds.
@@ -75,7 +75,7 @@ class TieredCache:
         self._open_behind = behind
         self._behind: Tier | None = None
         self._behind_name = behind_name
-        self._tell = TellOnce(warn)
+        self._warn = WarnOnce(warn)
         self._floor_bytes = floor_bytes
         self._free_bytes = free_bytes
         self._clock = clock
@@ -84,7 +84,7 @@ class TieredCache:
         self._relieving = threading.Lock()
 
     def get(self, key: str) -> StoredVolume | None:
-        """The volume under this key, from whichever tier holds it, or None.
+        """The volume under this key, from the tier that holds it, or None.
 
         Raises:
             CacheError: an entry is there and cannot be opened.
@@ -95,7 +95,7 @@ class TieredCache:
         return volume if volume is not None or self._behind is None else self._behind.get(key)
 
     def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume in front where there is room, else behind.
+        """Keeps the volume in front if there is room, else behind.
 
         Raises:
             EntryTooLargeError: this volume can never be kept.
@@ -110,7 +110,7 @@ class TieredCache:
         except CacheFullError as error:
             if self._open_behind is None:
                 raise
-            self._tell("full", f"{error}; {self._goes_on()}")
+            self._warn("full", f"{error}; {self._goes_on()}")
             self._put_behind(key, volume)
 
     def drop(self, key: str) -> None:
@@ -128,7 +128,7 @@ class TieredCache:
         return self._front.bytes_used() + (0 if self._behind is None else self._behind.bytes_used())
 
     def _has_memory_for(self, volume: Volume) -> bool:
-        """Whether the tier in front is the one to ask; says why where it is not."""
+        """Whether the tier in front has room for the volume; warns if it does not."""
         free_bytes = self._free_bytes()
         if free_bytes - volume.num_bytes < self._floor_bytes:
             self._relieve()
@@ -137,18 +137,18 @@ class TieredCache:
                 raise CacheFullError(
                     f"{low}, so case '{volume.case_id}' is not kept; free some, or name a cache folder"
                 )
-            self._tell("low", f"{low}; {self._goes_on()}")
+            self._warn("low", f"{low}; {self._goes_on()}")
             return False
         if self._open_behind is None or volume.num_bytes <= self._front.room_bytes(volume.num_bytes):
             return True
         size = f"{volume.num_bytes / 1e6:.1f} MB"
-        self._tell(
+        self._warn(
             "full", f"cache: the memory tier has no room for case '{volume.case_id}' ({size}); {self._goes_on()}"
         )
         return False
 
     def _relieve(self) -> None:
-        """Moves entries out of memory while less than the floor is free. One thread does it, others go on."""
+        """Moves entries out of memory while less than the floor is free. One thread does it while others continue."""
         if not self._relieving.acquire(blocking=False):
             return
         try:
@@ -167,7 +167,7 @@ class TieredCache:
         num_bytes = sum(volume.num_bytes for _, volume in evicted)
         went = f"cache: memory runs low: {self._low_text(free_bytes)}; {num_bytes / 1e6:.1f} MB of prepared cases"
         if self._open_behind is None:
-            self._tell("evict", f"{went} were dropped and are prepared again when they are used")
+            self._warn("evict", f"{went} were dropped and are prepared again when they are used")
             return
         try:
             # Opened even when nothing was evicted here: another process may have moved entries there.
@@ -175,10 +175,10 @@ class TieredCache:
             for key, volume in evicted:
                 self._put_behind(key, volume)
         except CacheError as error:
-            self._tell("evict", f"{went} were dropped and are prepared again when they are used: {error}")
+            self._warn("evict", f"{went} were dropped and are prepared again when they are used: {error}")
         else:
             if evicted:
-                self._tell("evict", f"{went} moved to {self._behind_name}, and more may follow")
+                self._warn("evict", f"{went} moved to {self._behind_name}, and more may follow")
 
     def _put_behind(self, key: str, volume: Volume) -> None:
         self._opened().put(key, volume)
@@ -190,7 +190,7 @@ class TieredCache:
                 try:
                     self._behind = self._open_behind()
                 except OutputError as error:
-                    # Nobody asked for this tier yet when the run began, so it must not end the run now.
+                    # The run started without this tier, so failing to open it must not end the run now.
                     raise CacheError(str(error)) from error
             return self._behind
 
@@ -198,4 +198,4 @@ class TieredCache:
         return f"the cache continues in {self._behind_name}, which is slower to read"
 
     def _low_text(self, free_bytes: int) -> str:
-        return f"{free_bytes / 1e6:.0f} MB are free and {self._floor_bytes / 1e6:.0f} MB are left to everything else"
+        return f"{free_bytes / 1e6:.0f} MB are free and {self._floor_bytes / 1e6:.0f} MB are reserved for other use"

@@ -1,4 +1,4 @@
-"""Which entries of a folder living processes use, so that none of these goes to make room for another."""
+"""Which entries of a folder living processes use, so that none of these is removed to make room for another."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from voxelocity.data.cache.folder import is_shared
 
 USES_NAME = ".uses"
 _MAX_AGE_S = 86400.0
-"""After this long without a new use a list counts as left behind, where a file system without locks cannot tell."""
+"""Age at which a list without a new use counts as left behind on a file system without locks."""
 
 
 class Uses:
-    """The entries that this process uses, in a file that it holds the lock of, and those that others use.
+    """The entries that this process uses, in a file whose lock it holds, and those that others use.
 
-    The kernel lets go of the lock with the process, however that ends. Whatever fails here only makes an entry go that
-    is prepared again. Safe to use from several threads; a forked process begins a list of its own.
+    The kernel releases the lock with the process, however that ends. A failure here only removes an entry, which is
+    then prepared again. Safe to use from several threads; a forked process begins its own list.
 
     Args:
-        folder: exists; the lists are in a folder of their own in it, which few files come into.
+        folder: exists; the lists are in a separate folder in it, which holds few files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Uses:
         self._keys: set[str] = set()
 
     def note(self, key: str) -> bool:
-        """Says that this process uses the entry; whether it had not yet."""
+        """Records that this process uses the entry; returns whether that is new."""
         with self._lock:
             if self._pid == os.getpid() and key in self._keys:
                 return False
@@ -48,7 +48,7 @@ class Uses:
             return True
 
     def withdraw(self, key: str) -> None:
-        """Says that this process uses the entry no longer."""
+        """Records that this process no longer uses the entry."""
         with self._lock:
             if self._pid == os.getpid() and key in self._keys:
                 self._keys.remove(key)
@@ -69,7 +69,7 @@ class Uses:
         return found
 
     def _lists(self) -> list[Path]:
-        """The lists of all processes; looked for only where some came or went."""
+        """The lists of all processes; scanned again only after one was added or removed."""
         with contextlib.suppress(OSError):
             changed_ns = self._folder.stat().st_mtime_ns
             if changed_ns != self._listed[0]:

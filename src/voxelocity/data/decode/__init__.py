@@ -1,4 +1,4 @@
-"""File bytes to arrays, and arrays to files: NIfTI. Knows nothing of what happens to the voxels afterwards."""
+"""File bytes to arrays, and arrays to files: NIfTI. Knows nothing about what happens to the voxels afterwards."""
 
 from voxelocity.data.decode.case import read_case
 from voxelocity.data.decode.gunzip import read_unpacked

@@ -1,4 +1,4 @@
-"""One case in memory: its channels stacked, its label as class indices, and everything checked that can be wrong."""
+"""One case in memory: its channels stacked, its label as class indices, with everything checked that can go wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from voxelocity.data.decode.nifti import read_scan
 
 _Found = TypeVar("_Found")
 _SHARED_GRID_VOXEL = 0.25
-"""How far apart, in voxels, two affines may put the same voxel and still mean one grid."""
+"""Largest distance, in voxels, between the places of one voxel under two affines that still count as one grid."""
 
 
 def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
@@ -33,7 +33,7 @@ def read_case(ref: VolumeRef, *, label_values: Sequence[int]) -> Volume:
         ScanError: a file is missing, damaged, truncated or not a 3-D NIfTI image; the files differ in shape or affine;
             the image holds voxels that are NaN, infinite or larger than float32 can hold; the label holds values that
             are not declared; the spacing or the affine is not valid. The text names the case, the file, the value and
-            the cure.
+            the fix.
     """
     image, grid = _stack(ref)
     label = None if ref.label is None else _read_label(ref, ref.label, grid, label_values)
@@ -52,11 +52,11 @@ def _stack(ref: VolumeRef) -> tuple[Array, Grid]:
     num_channels = sum(header.num_channels for header in headers)
     dtype = np.result_type(*(np.float32 if header.is_scaled else header.dtype for header in headers))
     x, y, z = grid.shape
-    # In the order that the files have in memory, so that each channel is one straight copy.
+    # In the memory order of the files, so that each channel is one straight copy.
     stacked = np.empty((num_channels, z, y, x), dtype=dtype).transpose(0, 3, 2, 1)
     stacked[: len(image)] = image
     num_filled = len(image)
-    # One file at a time, so that memory holds each voxel once, and those of one file twice.
+    # One file at a time, so that memory holds each voxel once, and only those of one file twice.
     del image
     for path in ref.images[1:]:
         part, _ = _read(ref, path, read_scan)
@@ -92,7 +92,7 @@ def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, 
             f"decode: case '{ref.case_id}': {what} differ in shape: {one_path} has {one_grid.shape}, {other_path} has "
             f"{other_grid.shape}; resample one onto the grid of the other"
         )
-    # Not closer: a rotation stored as a quaternion in float32 alone moves the far corner of a large scan by 0.15 mm.
+    # Not tighter: storing a rotation as a float32 quaternion alone moves the far corner of a large scan by 0.15 mm.
     if not one_grid.is_close(other_grid, atol_mm=_SHARED_GRID_VOXEL * min(one_grid.spacing_mm)):
         apart_mm = one_grid.largest_difference_mm(other_grid)
         raise ScanError(
@@ -105,7 +105,7 @@ def _check_same_grid(ref: VolumeRef, one: tuple[Path, Grid], other: tuple[Path, 
 def _check_finite(ref: VolumeRef, path: Path, image: Array) -> None:
     if image.dtype.kind != "f":
         return
-    # The extremes of an array with NaN are NaN: two quick passes instead of a mask of the whole volume.
+    # The extremes of an array with NaN are NaN: two fast passes instead of a mask of the whole volume.
     largest = np.finfo(np.float32).max
     if np.abs([image.min(), image.max()]).max() <= largest:
         return

@@ -1,8 +1,8 @@
-"""The bytes of a file, unpacked where it is gzipped. Knows nothing of what the bytes mean.
+"""The bytes of a file, unpacked if it is gzipped. Knows nothing about what the bytes mean.
 
-Unpacking is done by ISA-L (`isal`), which releases the GIL while it works, straight into one array of numpy's: the
-kernel gives that memory in huge pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in
-small pages that are faulted in one by one, 122 to 144 ms (docs/log.md).
+ISA-L (`isal`) unpacks, without holding the GIL, straight into one NumPy array, whose memory the kernel gives in huge
+pages. 67 MB of CT-like voxels take 98 to 115 ms of one core; as a bytes object, in small pages that are faulted in one
+by one, 122 to 144 ms (docs/log.md).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _GZIP_WINDOW_BITS = 31
 _IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]
 _DRAIN_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 17
-# Of a packed file, more than enough to hold a header, also behind a gzip header with a long name.
+# Of a packed file: more than enough to hold a header, even after a gzip header with a long name.
 _START_BYTES = 1 << 16
-# Of a packed file at a time. Between two of them the GIL is asked for, so few are better than many.
+# Bytes of a packed file per read. Each read acquires the GIL, so a few large ones are better than many.
 _READ_BYTES = 1 << 22
-# ISA-L counts in 32 bits what it may write.
+# ISA-L counts its output space in 32 bits.
 _MAX_FILL_BYTES = 1 << 30
-# What deflate makes of one byte at the most.
+# Most bytes that deflate can make of one byte.
 _LARGEST_RATIO = 1032
-# Behind the bytes that the header announces, this much, or as much again, is still unpacked for its checksum.
+# Beyond the bytes that the header announces, this much, or the same amount again, is still unpacked for its checksum.
 _MOST_BEHIND_BYTES = 64 << 20
-# Below it, memory is not asked for first: that takes a tenth of a millisecond.
+# Below this, free memory is not queried first: that takes a tenth of a millisecond.
 _LARGE_BYTES = 64 << 20
 _KINDS = ((stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISSOCK, "socket"))
 
@@ -47,10 +47,10 @@ def read_start(path: Path, num_bytes: int) -> bytes:
     """The first `num_bytes` unpacked bytes of a file, or all of them where it has fewer. Reads little of the file.
 
     Raises:
-        ScanError: the file is missing, cannot be opened, is no regular file, or is no valid gzip stream.
+        ScanError: the file is missing, cannot be opened, is not a regular file, or is not a valid gzip stream.
     """
     try:
-        # Before it is opened, which waits for the other end of a pipe.
+        # Before opening it: opening a pipe waits for its other end.
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
             kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "device")
@@ -80,16 +80,16 @@ def read_start(path: Path, num_bytes: int) -> bytes:
 def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
     """The first `num_expected` unpacked bytes of a file, read-only; checksums are verified. Releases the GIL.
 
-    A packed file is read in pieces: memory holds what is unpacked and one piece. One that is damaged, or has something
-    else behind its gzip members, is read a second time and as a whole, to say what is wrong or to leave that out.
+    A packed file is read in pieces: memory holds the unpacked bytes and one piece. A file that is damaged, or has other
+    data after its gzip members, is read a second time as a whole, to report the damage or to skip that data.
 
     Args:
-        path: a gzipped file (also of several members) or a plain one, told apart by their content.
-        num_expected: bytes needed; what follows them is left out, but of a packed file it is verified.
+        path: a gzipped file (also of several members) or a plain one, distinguished by content.
+        num_expected: bytes needed; what follows them is left out, but verified in a packed file.
 
     Raises:
-        ScanError: the file is missing, ends too early (bytes expected and found are named), goes on for much longer
-            than expected, does not fit into memory, or its checksum is wrong.
+        ScanError: the file is missing, ends too early (bytes expected and found are named), is much longer than
+            expected, does not fit into memory, or its checksum is wrong.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -99,7 +99,7 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
             num_possible = min(num_expected, num_bytes * (_LARGEST_RATIO if is_packed else 1))
             _check_memory(path, num_possible)
             if is_packed:
-                # A header may ask for any size: how much there is, the file itself must say.
+                # A header may claim any size, so the file itself must show whether it is possible.
                 can_be_true = num_possible == num_expected
                 unpacked = _unpack_in_one_go(path, file, num_expected) if can_be_true else None
             else:
@@ -119,7 +119,7 @@ def read_unpacked(path: Path, *, num_expected: int) -> Bytes:
 
 
 def _check_memory(path: Path, num_bytes: int) -> None:
-    # The system grants memory that it does not have, and ends the program when it is written to.
+    # The system grants memory that it does not have, and kills the program when it is written to.
     if num_bytes > _LARGE_BYTES and num_bytes > (free_bytes := available_memory_bytes()):
         raise ScanError(
             f"decode: {path}: the voxels take {num_bytes / 1e9:.1f} GB of memory, and {free_bytes / 1e9:.1f} GB are "
@@ -136,12 +136,12 @@ def _check_behind(path: Path, num_behind: int, num_expected: int) -> None:
 
 
 def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | None:
-    """The bytes expected, where the whole file is in order and holds as many; else None."""
+    """The expected bytes if the whole file is intact and holds that many; else None."""
     try:
         unpacked = np.empty(num_expected, dtype=np.uint8)
     except MemoryError:
         return None
-    # The reader behind `isal.igzip`, which itself would copy all bytes once more. Private by name, public in its stubs.
+    # The reader that `isal.igzip` uses, which itself would copy all bytes once more. Private name, public in its stubs.
     members = isal_zlib._GzipReader(file, _READ_BYTES)
     try:
         if _fill(unpacked, members) < num_expected:
@@ -158,10 +158,10 @@ def _unpack_in_one_go(path: Path, file: BinaryIO, num_expected: int) -> Bytes | 
 
 
 def _fill(target: Bytes, source: Any) -> int:
-    """Reads until the target is full or the source at its end; how many bytes that were."""
+    """Reads until the target is full or the source ends; returns the number of bytes."""
     view = target.data
     num_filled = 0
-    # Asked for no bytes, isal's reader does not return.
+    # isal's reader hangs when asked for zero bytes.
     while num_filled < len(view):
         num_found = source.readinto(view[num_filled : num_filled + _MAX_FILL_BYTES])
         if num_found == 0:
@@ -174,15 +174,15 @@ def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
     view = memoryview(data)
     parts: list[bytes] = []
     num_found, num_behind, start = 0, 0, 0
-    # The first member is fed whole, as most files have but one. What follows a member's end comes back as a copy, so
-    # later ones are fed in pieces: a file of many members (bgzip) would otherwise be copied once for each.
+    # The first member is fed whole, as most files have only one. What follows a member's end comes back as a copy, so
+    # later ones are fed in pieces: a file of many members (bgzip) would otherwise be copied once per member.
     piece_bytes = len(view)
     while view[start : start + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
         member = isal_zlib.decompressobj(wbits=_GZIP_WINDOW_BITS)
         while not member.eof and start < len(view):
             piece = view[start : start + piece_bytes]
             try:
-                # One byte more than needed, so that the end of the member is reached and its checksum compared.
+                # One byte more than needed, to reach the end of the member and compare its checksum.
                 part = member.decompress(piece, max(1, num_expected - num_found + 1))
                 while not member.eof and member.unconsumed_tail:
                     num_behind += len(member.decompress(member.unconsumed_tail, _DRAIN_BYTES))
@@ -196,7 +196,7 @@ def _unpack(path: Path, data: bytes, num_expected: int) -> bytes:
             if num_found >= num_expected:
                 raise ScanError(
                     f"decode: {path}: the file is truncated: all {num_expected:,} bytes expected by its header are "
-                    "there, but not the checksum after them; copy or download it again"
+                    "present, but the checksum after them is missing; copy or download it again"
                 )
             break
         piece_bytes = _PIECE_BYTES

@@ -1,4 +1,4 @@
-"""What a NIfTI header says, checked before any voxel is read. nibabel knows the format; the checks are ours."""
+"""Reads and checks a NIfTI header before any voxel is read. nibabel parses the format; the checks are ours."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LEAST_RELATIVE_DETERMINANT = 1e-6
 # From a nanometer, as in electron microscopy, to ten meters: anything else is a broken header.
 _LEAST_SPACING_MM, _MOST_SPACING_MM = 1e-6, 1e4
 _MOST_ORIGIN_MM = 1e7
-# As of two channels of one case (`data.decode.case`).
+# The same as for two channels of one case (`data.decode.case`).
 _APART_VOXEL = 0.25
-# Of header and extensions: voxels that are said to start later are in no file.
+# Limit on header and extensions: no real file starts its voxels later.
 _MOST_DATA_START = 1 << 30
 _PLACEMENT_FIELDS = (
     *("qform_code", "quatern_b", "quatern_c", "quatern_d", "qoffset_x", "qoffset_y", "qoffset_z"),
     *("sform_code", "srow_x", "srow_y", "srow_z", "xyzt_units"),
 )
 
-# nibabel repairs small faults as it loads; the ones that matter are refused above, with the case named.
+# nibabel repairs small faults on loading; we check the ones that matter ourselves and name the case.
 _QUIET = logging.Logger("voxelocity.decode.quiet", level=logging.CRITICAL + 1)
 _NEVER_RAISE = 1_000
 
@@ -49,8 +49,8 @@ class Placement:
 
     Attributes:
         fields: names and values of these fields of the header; `pixdim` up to the third axis.
-        form: which of both places the voxels: "sform", "qform", or "none", where nothing but the spacing is said.
-        forms_apart_mm: how far apart sform and qform put the same corner of the scan; 0 where only one is set.
+        form: which of the two places the voxels: "sform", "qform", or "none" if the header gives only the spacing.
+        forms_apart_mm: how far apart sform and qform put the same corner of the scan; 0 if only one is set.
     """
 
     fields: tuple[tuple[str, tuple[float, ...]], ...]
@@ -60,7 +60,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanHeader:
-    """What is known of a NIfTI file without its voxels.
+    """What a NIfTI file's header says about it.
 
     Attributes:
         path: the file.
@@ -72,7 +72,7 @@ class ScanHeader:
         num_bytes: size of the file.
         is_big_endian: byte order of the stored values.
         data_start: where the voxels start among the unpacked bytes.
-        placement: what a file on the same grid repeats.
+        placement: the header fields that a file on the same grid repeats.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class ScanHeader:
 
     @property
     def is_placed_twice(self) -> bool:
-        """Whether sform and qform put the voxels at places that differ by more than rounding."""
+        """Whether the positions by sform and qform differ by more than rounding."""
         return self.placement.forms_apart_mm > _APART_VOXEL * min(self.grid.spacing_mm)
 
     @property
@@ -97,7 +97,7 @@ class ScanHeader:
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
-        """Of the values as the file has them, byte order included."""
+        """Of the values in the file, including byte order."""
         return np.dtype(self.dtype).newbyteorder(">" if self.is_big_endian else "<")
 
     @property
@@ -111,7 +111,7 @@ def read_header(path: Path) -> ScanHeader:
 
     Raises:
         ScanError: the file is missing, a folder or a pipe, or not NIfTI, is 2-D or empty, its voxel type is not a plain
-            number, its spacing is zero, negative, NaN or absurd, or its affine is singular.
+            number, its spacing is zero, negative, NaN or implausible, or its affine is singular.
     """
     path = Path(path)
     raw = _parse(path, read_start(path, _NIFTI2_BYTES))
@@ -157,8 +157,8 @@ def _shape(path: Path, raw: Any) -> tuple[int, ...]:
     shape = tuple(int(n) for n in raw["dim"][1 : num_axes + 1])
     if num_axes < 3:
         raise ScanError(
-            f"decode: {path}: the image has {num_axes} axes, shape {shape}; volumes of 3 axes are needed: "
-            "stack the slices of a scan into one file"
+            f"decode: {path}: the image has {num_axes} axes, shape {shape}; volumes need 3 axes: stack the slices of a "
+            "scan into one file"
         )
     if num_axes > _MAX_AXES:
         raise ScanError(f"decode: {path}: the header says {num_axes} axes, NIfTI has at most 7; export the file again")
@@ -170,8 +170,8 @@ def _shape(path: Path, raw: Any) -> tuple[int, ...]:
         )
     if sum(n > 1 for n in shape[3:]) > 1:
         raise ScanError(
-            f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is understood: "
-            "save each time point or component as a case of its own"
+            f"decode: {path}: the image has shape {shape}; beyond (x, y, z) only one axis of channels is supported: "
+            "save each time point or component as a separate case"
         )
     return shape
 
@@ -259,7 +259,7 @@ def _placement(raw: Any, grid: Grid) -> Placement:
         try:
             apart_mm = grid.largest_difference_mm(Grid.of(grid.shape, raw.get_qform()))
         except (HeaderDataError, ValueError):
-            # A rotation that is none: nobody can follow it.
+            # The qform is not a valid rotation.
             apart_mm = math.inf
     return Placement(
         fields=tuple((name, tuple(np.atleast_1d(value).astype(float).tolist())) for name, value in values),

@@ -31,7 +31,7 @@ def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> 
     if len(label_values) > MAX_CLASSES or len(set(label_values)) != len(label_values):
         raise ScanError(
             f"{where}: {len(label_values)} label values are declared, {len(set(label_values))} of them distinct; "
-            f"at most {MAX_CLASSES} distinct ones can be told apart: merge classes in the data set's labels"
+            f"at most {MAX_CLASSES} distinct ones are supported: merge classes in the data set's labels"
         )
     whole = whole_numbers(labels, where=where)
     are_indices = list(label_values) == list(range(len(label_values)))
@@ -46,7 +46,7 @@ def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> 
 
 
 def _look_up(whole: Array, label_values: Sequence[int]) -> Array:
-    # Seen as unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
+    # As unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
     size = 1 << (8 * whole.itemsize)
     table = np.full(size, _UNDECLARED, dtype=np.uint16)
     limits = np.iinfo(whole.dtype)

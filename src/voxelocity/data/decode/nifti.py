@@ -1,4 +1,4 @@
-"""Voxels of one NIfTI file, exactly as nibabel gives them, without a copy of the volume where none is needed."""
+"""Voxels of one NIfTI file, exactly as nibabel gives them, without a copy of the volume unless one is needed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SLAB_VALUES = 1 << 20
 def read_scan(path: Path) -> tuple[Array, Grid]:
     """The voxels (c, x, y, z) of a .nii or .nii.gz file, and the grid they lie on.
 
-    The stored dtype is kept where the header asks for no scaling (big-endian values come in this machine's order);
-    scaled values are computed in float64 and given as float32. A file of four axes gives its fourth as channels.
-    Without scaling or byte swapping the array is a read-only view on the unpacked bytes, whose first axis in memory is
-    the slowest: (c, z, y, x). Releases the GIL while it unpacks. Safe from several threads.
+    The stored dtype is kept if the header has no scaling (big-endian values come in this machine's order); scaled
+    values are computed in float64 and returned as float32. The fourth axis of a file becomes the channels. Without
+    scaling or byte swapping the array is a read-only view on the unpacked bytes, whose order in memory is (c, z, y, x),
+    slowest first. Releases the GIL while it unpacks. Safe from several threads.
 
     Raises:
         ScanError: as `read_header`; or the file is truncated or damaged.
@@ -39,7 +39,7 @@ def label_values_in(path: Path) -> tuple[int, ...]:
     labels, _ = read_scan(path)
     found: set[int] = set()
     for (slab,) in slabs(whole_numbers(labels, where=f"decode: {path}"), max_values=_SLAB_VALUES):
-        # Counting is six times quicker than sorting for the few values that a label file has.
+        # Counting is six times faster than sorting for the few values that a label file has.
         low = int(slab.min())
         if int(slab.max()) - low < 65_536:
             signed_safe = slab if slab.dtype.kind == "u" else slab.astype(np.int64)
@@ -51,7 +51,7 @@ def label_values_in(path: Path) -> tuple[int, ...]:
 
 
 def whole_numbers(labels: Array, *, where: str) -> Array:
-    """The same values as integers; integer arrays are returned as they are.
+    """The same values as integers; integer arrays are returned unchanged.
 
     Args:
         labels: of any shape.
@@ -62,7 +62,7 @@ def whole_numbers(labels: Array, *, where: str) -> Array:
     """
     if labels.dtype.kind in "iu":
         return labels
-    # Small numbers are looked up by table later on, wide ones have to be searched for.
+    # Later, small numbers are looked up in a table, wide ones are searched for.
     is_small = labels.min() >= -(2**15) and labels.max() < 2**15
     whole = np.empty_like(labels, dtype=np.int16 if is_small else np.int64)
     num_bad, first_bad = 0, 0.0
@@ -75,7 +75,7 @@ def whole_numbers(labels: Array, *, where: str) -> Array:
         target[...] = source
     if num_bad:
         raise ScanError(
-            f"{where}: the label holds {num_bad:,} values that are no whole numbers, the first is {first_bad:g}; "
+            f"{where}: the label holds {num_bad:,} values that are not whole numbers, the first is {first_bad:g}; "
             "it may have been resampled with interpolation: save it with one whole number per class"
         )
     return whole

@@ -1,4 +1,4 @@
-"""Arrays to NIfTI files: whole or not at all, quickly packed, the same bytes for the same input."""
+"""Arrays to NIfTI files: whole or not at all, fast compression, the same bytes for the same input."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def write_scan(
     *,
     placement: Placement | None = None,
 ) -> None:
-    """Writes an array as .nii.gz or .nii (told by the name) on the grid `like`, in millimeters.
+    """Writes an array as .nii.gz or .nii (by the file name) on the grid `like`, in millimeters.
 
-    The file appears whole or not at all. The affine is stored as sform, to float32; also as qform where it is a
-    rotation with zooms. The gzip header carries no time, so equal input gives equal bytes.
+    The file appears whole or not at all. The affine is stored as float32 sform, and also as qform if it is a rotation
+    with zooms. The gzip header carries no time, so equal input gives equal bytes.
 
     Args:
         path: replaced if it exists; its folder must exist.
@@ -44,7 +44,7 @@ def write_scan(
         like: the grid of the array.
         dtype: of the stored values; "auto" keeps the array's.
         placement: of the file whose grid this is; qform, sform, their codes and the units are repeated, so that every
-            reader sees both files at one place.
+            reader puts both files in the same place.
 
     Raises:
         OutputError: the name does not end in .nii or .nii.gz, NIfTI or `dtype` cannot hold the array, or the file
@@ -52,10 +52,10 @@ def write_scan(
     """
     path = Path(path)
     if not path.name.lower().endswith((".nii", ".nii.gz")):
-        raise OutputError(f"decode: {path} is not named .nii or .nii.gz; give it such a name")
+        raise OutputError(f"decode: {path} is not named .nii or .nii.gz; rename it")
     if tuple(array_xyz.shape) != like.shape:
         raise OutputError(
-            f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must agree"
+            f"decode: {path}: the array has shape {array_xyz.shape}, its grid {like.shape}; they must match"
         )
     stored = _as_stored(path, array_xyz, array_xyz.dtype if dtype == AUTO else np.dtype(dtype))
     header = _header(path, like, stored.dtype, placement)
@@ -91,7 +91,7 @@ def _header(path: Path, grid: Grid, dtype: np.dtype[Any], placement: Placement |
         _place(header, grid)
     else:
         for name, values in placement.fields:
-            # Another version of NIfTI may hold more digits; what is repeated is the value.
+            # Another version of NIfTI may hold more digits; the value is repeated.
             header[name] = values[0] if header[name].ndim == 0 else [*values, *header[name][len(values) :]]
     header["vox_offset"] = header.sizeof_hdr + len(_NO_EXTENSIONS)
     return bytes(header.binaryblock) + _NO_EXTENSIONS

@@ -1,4 +1,4 @@
-"""Concurrency of the path: items made ahead by threads and given in order."""
+"""Concurrency of the pipeline: threads make items ahead, and they are given in order."""
 
 from voxelocity.data.feed.buffers import BufferRing
 from voxelocity.data.feed.config import FeedConfig

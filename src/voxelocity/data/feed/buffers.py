@@ -1,4 +1,4 @@
-"""Batch memory that is used again: a fresh array of a batch's size costs more in page faults than filling it."""
+"""Reuses batch memory: a fresh array of a batch's size costs more in page faults than filling it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _Kind = tuple[tuple[int, ...], torch.dtype]
 
 
 class BufferRing:
-    """Tensors whose memory comes back here, on its own, when nobody holds them or a view of them any more.
+    """Tensors whose memory returns here automatically when nothing holds them or a view of them any more.
 
     Safe to use from several threads.
 
     Args:
-        max_free: buffers of a kind that are kept; more are given to the system.
+        max_free: free buffers of each shape and dtype to keep; more are released to the system.
         pinned: page-locked, for copies to a CUDA device.
     """
 
@@ -28,7 +28,7 @@ class BufferRing:
         self._max_free = max_free
         self._pinned = pinned
         self._free: dict[_Kind, list[Array]] = defaultdict(list)
-        # Can be taken twice by one thread: garbage may be collected, and a buffer given back, while it is held.
+        # Reentrant: garbage collection may return a buffer while this thread holds the lock.
         self._lock = threading.RLock()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -39,13 +39,13 @@ class BufferRing:
             memory = free.pop() if free else None
         if memory is None:
             memory = torch.empty(shape, dtype=dtype, pin_memory=self._pinned).numpy()
-        # The tensor's storage holds this view until its last user lets go: then, and not before, the memory is free.
+        # The tensor's storage holds this view until its last user releases it; only then is the memory free.
         lease = memory.view(np.ndarray)
         weakref.finalize(lease, self._give_back, kind, memory).atexit = False
         return torch.from_numpy(lease)
 
     def num_free(self) -> int:
-        """Buffers that wait for use."""
+        """Number of buffers that are ready for use."""
         with self._lock:
             return sum(len(free) for free in self._free.values())
 

@@ -1,4 +1,4 @@
-"""Items made ahead of their use by threads, given in order. Knows nothing of what the items are."""
+"""Items that threads make ahead of their use, given in order. Knows nothing about the items."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Final, Generic, Self, TypeVar
 T = TypeVar("T")
 
 _EXIT_WAIT_S = 5.0
-"""How long an iterator that nobody closed waits for items in work when it is collected or the interpreter ends."""
+"""How long an unclosed iterator waits for unfinished items when it is collected or the interpreter exits."""
 
 
 class OrderedPrefetch(Generic[T]):
     """An iterator over `make(start)`, `make(start + 1)`, ... that makes items ahead in threads.
 
-    Items come in order, whichever thread is first. An error raised by `make(i)` is raised, with its traceback, when
-    item `i` is asked for; the iteration may go on after it. The threads start at once and end when the last item is
-    made, at `close`, at the end of a `with` block, or when the iterator is collected. For one consumer.
+    Items come in order, whichever thread finishes first. An error raised by `make(i)` is raised, with its traceback,
+    when item `i` is requested; the iteration may continue after it. The threads start at once and end when the last
+    item is made, at `close`, at the end of a `with` block, or when the iterator is collected. For one consumer.
 
     Args:
-        make: item by index; called from several threads at once. What it refers to lives as long as the threads, so an
-            iterator that `make` itself refers to is never collected and must be closed.
+        make: item by index; called from several threads at once. What it references lives as long as the threads, so an
+            iterator that `make` itself references is never collected and must be closed.
         start: the first index.
         stop: the index after the last, or None for an endless stream.
-        num_threads: threads to make items in; 0 makes each item in the caller's thread when it is asked for.
+        num_threads: threads to make items in; 0 makes each item in the caller's thread on request.
         num_ahead: items made or being made beyond those given, at least 1.
         clock: seconds, for `wait_s`.
 
@@ -52,11 +52,11 @@ class OrderedPrefetch(Generic[T]):
         self._stop = stop
         self._clock = clock
         self.wait_s = 0.0
-        self._crew: _Crew[T] | None = None
+        self._crew: _WorkerPool[T] | None = None
         if num_threads > 0:
             num_items = num_ahead if stop is None else min(num_ahead, stop - start)
-            self._crew = _Crew(make, start, stop, num_ahead)
-            # Threads know the crew and not this object, so that it can be collected while they run.
+            self._crew = _WorkerPool(make, start, stop, num_ahead)
+            # Threads reference the crew but not this object, so that it can be collected while they run.
             self._end_crew = weakref.finalize(self, self._crew.end, _EXIT_WAIT_S)
             self._crew.begin(min(num_threads, num_items))
 
@@ -70,12 +70,12 @@ class OrderedPrefetch(Generic[T]):
         index = self._next
         started = self._clock()
         try:
-            made = _Made(self._make, index) if self._crew is None else self._crew.take(index)
+            made = _Result(self._make, index) if self._crew is None else self._crew.take(index)
         finally:
             self.wait_s += self._clock() - started
         if made is None:
             raise StopIteration
-        # Only now: a Ctrl-C while waiting, or while making the item here, has not used it up.
+        # Only now: a Ctrl-C while waiting, or while making the item here, does not consume it.
         if not isinstance(made.error, KeyboardInterrupt):
             self._next = index + 1
         try:
@@ -88,9 +88,9 @@ class OrderedPrefetch(Generic[T]):
             del made
 
     def close(self) -> None:
-        """Ends the iteration and its threads; returns when items in work are finished. They are dropped.
+        """Ends the iteration and its threads; returns when unfinished items are done. They are dropped.
 
-        A consumer that waits for an item in another thread is told that there are no more.
+        A consumer that waits for an item in another thread gets the end of the iteration.
         """
         self._stop = self._next
         if self._crew is not None:
@@ -107,10 +107,10 @@ class OrderedPrefetch(Generic[T]):
 
 
 class ThreadBuffer(Generic[T]):
-    """The items of any iterable, taken from it ahead of their use by one thread. Each `for` loop is a fresh pass.
+    """The items of any iterable, taken ahead of their use by one thread. Each `for` loop is a fresh pass.
 
     Args:
-        source: its iterator is used by one thread, which is not the consumer's.
+        source: one thread, not the consumer's, uses its iterator.
         num_ahead: items taken beyond those given, at least 1.
     """
 
@@ -138,8 +138,8 @@ class _End:
 _END: Final = _End()
 
 
-class _Made(Generic[T]):
-    """What became of one item: a value, or the error that making it raised."""
+class _Result(Generic[T]):
+    """The result of making one item: a value, or the error that was raised."""
 
     def __init__(self, make: Callable[[int], T], index: int) -> None:
         self.error: BaseException | None = None
@@ -159,7 +159,7 @@ class _Made(Generic[T]):
             del self
 
 
-class _Crew(Generic[T]):
+class _WorkerPool(Generic[T]):
     """Threads that make items up to a bound ahead of the consumer. All fields are guarded by `_changed`."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int | None, num_ahead: int) -> None:
@@ -168,21 +168,21 @@ class _Crew(Generic[T]):
         self._to_take = start
         self._stop = stop
         self._num_ahead = num_ahead
-        self._made: dict[int, _Made[T]] = {}
+        self._made: dict[int, _Result[T]] = {}
         self._is_ended = False
         self._threads: list[threading.Thread] = []
-        # The lock inside can be taken twice by one thread, as `end` may run while garbage is collected in any place.
+        # The lock inside is reentrant, as garbage collection may run `end` anywhere.
         self._changed = threading.Condition(threading.RLock())
 
     def begin(self, num_threads: int) -> None:
         for number in range(num_threads):
             thread = threading.Thread(target=self._work, name=f"voxelocity-feed-{number}", daemon=True)
-            # Where there is no memory for it this raises, and a thread that never began cannot be waited for.
+            # This raises if there is no memory for it, and a thread that never started cannot be joined.
             thread.start()
             self._threads.append(thread)
 
-    def take(self, index: int) -> _Made[T] | None:
-        """What became of the item of this index, or None once the crew has ended. Indices are taken in order."""
+    def take(self, index: int) -> _Result[T] | None:
+        """The result for this index, or None once the crew has ended. Indices are taken in order."""
         with self._changed:
             self._changed.wait_for(lambda: index in self._made or self._is_ended)
             if self._is_ended:
@@ -203,7 +203,7 @@ class _Crew(Generic[T]):
 
     def _work(self) -> None:
         while (index := self._claim()) is not None:
-            made = _Made(self._make, index)
+            made = _Result(self._make, index)
             with self._changed:
                 if not self._is_ended:
                     self._made[index] = made

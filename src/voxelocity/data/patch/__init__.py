@@ -1,4 +1,4 @@
-"""Which boxes of which cases are learned from or predicted. Reads no voxels."""
+"""Which boxes of which cases are used for training or predicted. Reads no voxels."""
 
 from voxelocity.data.patch.choose import choose_region
 from voxelocity.data.patch.config import PatchConfig, PatchStage

@@ -16,10 +16,10 @@ def choose_region(
 ) -> Region:
     """A box of `config.shape_voxel` voxels.
 
-    With probability `foreground_share` it is centered on a foreground voxel: first a class is drawn, each class of the
-    case alike, so that rare classes count, then one of its voxels. Otherwise, and in cases without foreground, every
-    position is equally likely. Along an axis where the volume is larger than the patch the box stays inside, so a
-    voxel near the border may lie off its center; elsewhere it stands centered and reaches beyond the volume.
+    With probability `foreground_share` it is centered on a foreground voxel: first a class of the case is drawn, all
+    equally likely so that rare classes count, then one of its voxels. Otherwise, and in cases without foreground, every
+    position is equally likely. Along an axis where the volume is larger than the patch, the box stays inside, so a
+    voxel near the border may lie off its center; elsewhere the box is centered and reaches beyond the volume.
 
     Args:
         shape: of the volume.

@@ -1,4 +1,4 @@
-"""Which boxes of a case are learned from."""
+"""Which boxes of a case the training uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Side = Annotated[int, Field(ge=1, le=4096)]
 
 
 class PatchStage(Config):
-    """A first part of a training, in which patches have a shape of their own."""
+    """An early part of a training, in which patches have a different shape."""
 
     until_share: float = Field(gt=0.0, lt=1.0)
     """Share of the training at which it ends."""
@@ -27,12 +27,12 @@ class PatchConfig(Config):
     shape_voxel: tuple[_Side, _Side, _Side]
     """Patch along (x, y, z)."""
     foreground_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Probability that a patch is centered on a foreground voxel; the others lie anywhere."""
+    """Probability that a patch is centered on a foreground voxel; other patches lie anywhere."""
     draws_per_case: int = Field(default=1, ge=1, le=10_000)
     """Patches taken from a case in one pass over the cases."""
     growth: tuple[PatchStage, ...] = ()
-    """Other shapes, as a rule smaller ones, for the beginning of a training, one after the other; `shape_voxel` is the
-    last. Steps on small patches are quick, and a network learns much from them (Fischer et al., arXiv:2510.23241)."""
+    """Other shapes, usually smaller ones, for the start of a training, one after the other; `shape_voxel` is the last.
+    Steps on small patches are fast, and a network learns much from them (Fischer et al., arXiv:2510.23241)."""
 
     @model_validator(mode="after")
     def _stages_follow_each_other(self) -> Self:
@@ -42,7 +42,7 @@ class PatchConfig(Config):
         return self
 
     def at(self, share: float) -> Self:
-        """What holds when this share of the training is done."""
+        """The configuration that applies when this share of the training is done."""
         for stage in self.growth:
             if share < stage.until_share:
                 return self.model_copy(update={"shape_voxel": stage.shape_voxel})

@@ -12,8 +12,8 @@ def grid_regions(shape: Index3, patch_shape: Index3, overlap: float) -> tuple[Re
     """Boxes of one shape that together cover every voxel of a volume, z fastest.
 
     Neighbors start `patch * (1 - overlap)` voxels apart, rounded down; the last box of an axis is moved back to end
-    with the volume. Where the volume is smaller than the patch, one box stands centered and reaches beyond it. These
-    are the positions of MONAI's `sliding_window_inference`.
+    with the volume. Where the volume is smaller than the patch, one centered box reaches beyond it. These are the
+    positions of MONAI's `sliding_window_inference`.
 
     Args:
         shape: of the volume along (x, y, z).

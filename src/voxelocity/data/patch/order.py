@@ -1,4 +1,4 @@
-"""In which order cases are visited: an endless stream of draws, cut into batches, known for every step at once."""
+"""In which order cases are visited: an endless stream of draws, cut into batches, computable for any step."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from voxelocity.core.rng import generator
 
 
 class CaseOrder:
-    """Draws by step. In every epoch each of its cases comes `draws_per_case` times, in an order of that epoch's own.
+    """Draws by step. In every epoch each of its cases comes `draws_per_case` times, in an order specific to that epoch.
 
-    The stream has no gaps: a batch may hold the end of one epoch and the start of the next. It depends on
-    (seed, number of cases, draws_per_case, windows) alone, so it is the same for any number of threads and any resume
+    The stream has no gaps: a batch may hold the end of one epoch and the start of the next. It depends only on
+    (seed, number of cases, draws_per_case, windows), so it is the same for any number of threads and any resume
     point. Safe to use from several threads.
 
     Args:
@@ -24,7 +24,7 @@ class CaseOrder:
         seed: of the run.
         batch_size: draws in a step.
         draws_per_case: draws of one case in an epoch.
-        window: the indices of an epoch's cases, as many in every epoch; by default all cases.
+        window: the indices of an epoch's cases, the same number in every epoch; by default all cases.
 
     Raises:
         DatasetError: there are no cases.

@@ -1,12 +1,14 @@
-"""Draws over several training processes (ranks): who draws which part of a global batch. Pure functions of the step.
+"""Draws over several training processes (ranks): which rank draws which part of a global batch.
+
+Everything here is a pure function of the step.
 
 Two modes, with one rule for both: rank r takes the r-th share of the global batch.
 
-- Every rank may draw every case: the global batch is `CaseOrder`'s, and does not know how many ranks there are. For
+- Every rank may draw every case: the global batch is `CaseOrder`'s and does not depend on the number of ranks. For
   caches that all ranks reach: one copy per node (the memory tier) or a common disk.
-- Every rank draws from a part of its own: the global batch is `PartitionedOrder`'s, which knows the number of parts,
+- Every rank draws from its own part: the global batch is `PartitionedOrder`'s, which depends on the number of parts,
   not of ranks: four parts give the same batches to one rank, two or four. For caches of one rank each, so that a node
-  holds a part of the data set alone. A batch is less well mixed: each of its shares comes from one part.
+  holds only a part of the data set. A batch is less well mixed: each of its shares comes from one part.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from voxelocity.core.rng import generator
 
 
 def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ...], ...]:
-    """Case indices by part: each case in one part, as many in each as in any other or one less, alike in bytes.
+    """Case indices by part: each case in one part, with numbers that differ by at most one and similar bytes.
 
-    The bytes of two parts differ by no more than the largest case. Depends on its arguments alone.
+    The bytes of two parts differ by no more than the largest case. Depends only on its arguments.
 
-    Cases are dealt in rounds, largest first, and in each round the largest goes to the part that holds least; with
-    equal sizes this balances numbers alone.
+    Cases are dealt in rounds, largest first, and in each round the largest goes to the part that holds the fewest
+    bytes; with equal sizes this balances only numbers.
 
     Raises:
         DatasetError: there are fewer cases than parts.
@@ -32,7 +34,7 @@ def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ..
     assert num_parts >= 1, f"num_parts {num_parts}"
     if len(sizes_bytes) < num_parts:
         raise DatasetError(
-            f"patch.partition: {len(sizes_bytes)} case(s) cannot be shared out among {num_parts} ranks; start at most "
+            f"patch.partition: {len(sizes_bytes)} case(s) cannot be divided among {num_parts} ranks; start at most "
             f"{len(sizes_bytes)}, or let every rank draw every case"
         )
     largest_first = sorted(range(len(sizes_bytes)), key=lambda case: (-sizes_bytes[case], case))
@@ -47,7 +49,7 @@ def partition(sizes_bytes: Sequence[int], num_parts: int) -> tuple[tuple[int, ..
 
 
 def share_of_rank(draws: Sequence[Draw], rank: int, num_ranks: int) -> tuple[Draw, ...]:
-    """The draws of one rank: the rank-th of `num_ranks` equal pieces of a global batch. All pieces together are it.
+    """The draws of one rank: the rank-th of `num_ranks` equal pieces that together make up a global batch.
 
     Raises:
         ConfigError: the batch cannot be cut into equal pieces.
@@ -63,11 +65,11 @@ def share_of_rank(draws: Sequence[Draw], rank: int, num_ranks: int) -> tuple[Dra
 
 
 class PartitionedOrder:
-    """Draws by step as `CaseOrder` gives them, each batch made of equal shares, one from each part of the cases.
+    """Draws by step as in `CaseOrder`, each batch made of equal shares, one from each part of the cases.
 
     In every epoch each case of a part comes `draws_per_case` times. Parts with fewer cases than the largest fill up
-    with further draws of their own cases, other ones in the next epoch, so that all parts begin an epoch together.
-    The stream depends on its arguments alone. Safe to use from several threads.
+    with extra draws of their own cases, different ones in the next epoch, so that all parts begin an epoch together.
+    The stream depends only on its arguments. Safe to use from several threads.
 
     Args:
         case_ids: in the order of the case indices.
@@ -93,8 +95,8 @@ class PartitionedOrder:
         assert draws_per_case >= 1
         if batch_size % len(parts):
             raise ConfigError(
-                f"data.batch_size = {batch_size} is not valid for a cache in {len(parts)} parts: each draws as many "
-                f"patches of a batch as any other; choose a multiple of {len(parts)}"
+                f"data.batch_size = {batch_size} is not valid for a cache in {len(parts)} parts: a batch takes the "
+                f"same number of patches from each part; choose a multiple of {len(parts)}"
             )
         self._case_ids = tuple(case_ids)
         self._parts = tuple(tuple(part) for part in parts)
@@ -143,7 +145,7 @@ class PartitionedOrder:
             (cases[(epoch * num_extra + extra) % len(cases)], self._draws_per_case + extra // len(cases))
             for extra in range(num_extra)
         ]
-        # Parts take the place of cases in the key of the numbers, so that no two shuffle alike.
+        # The part replaces the case in the random key, so that no two parts shuffle alike.
         order = generator(self._seed, stage="order of a part", epoch=epoch, case=part).permutation(len(keys))
         return tuple(
             Draw(case_id=self._case_ids[case], case=case, epoch=epoch, draw=draw)

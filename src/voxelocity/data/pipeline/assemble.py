@@ -1,4 +1,4 @@
-"""The path, top to bottom: which patch, changed how, from which box of which volume, into a batch, to the device."""
+"""The path of a batch: choose and augment patches, read their boxes from volumes, fill a batch, copy to the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from voxelocity.observe import span
 
 
 class Assembler:
-    """A batch by its step number: the part of the feed that runs in its threads.
+    """Makes a batch by its step number: the part of the feed that runs in its threads.
 
     Its spans are collate, the whole batch, and in it read, augment and copy; a case that the cache does not hold adds
     decode and prepare.
@@ -71,7 +71,7 @@ class Assembler:
         self._own = threading.local()
 
     def __call__(self, step: int) -> Batch:
-        # Threads of the feed begin with device 0, where page-locked memory would open a context on a full device.
+        # Feed threads start with device 0, where page-locked memory would open a context on a device that may be full.
         with span("batch", color="gold"), as_current(self._device):
             return self._batch(step)
 
@@ -99,7 +99,7 @@ class Assembler:
     def _drawn(
         self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
     ) -> tuple[AugmentParams, tuple[Region, ...], list[Source | ResidentSource]]:
-        """What is done to each patch, where it lies, and the voxels that it needs."""
+        """The augmentation of each patch, its region, and the voxels that it needs."""
         params = sample(
             draws,
             seed=self._seed,
@@ -151,7 +151,7 @@ class Assembler:
         image_shape: tuple[int, ...],
         label_shape: tuple[int, ...],
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Image and label, made on the device beside what it is doing, and there when this returns."""
+        """Image and label, made on the device on a separate stream, finished when this returns."""
         stream = self._stream()
         with torch.cuda.stream(stream), span("augment", color="teal"):
             image = torch.empty(image_shape, dtype=torch.float32, device=self._device)
@@ -161,7 +161,7 @@ class Assembler:
         return image, label
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor on the device, copied beside what the device is doing, and there when this returns."""
+        """The tensor on the device, copied on a separate stream, finished when this returns."""
         if self._device.type != "cuda":
             return tensor.to(self._device)
         stream = self._stream()
@@ -172,7 +172,7 @@ class Assembler:
         return copied
 
     def _stream(self) -> torch.cuda.Stream:
-        """This thread's own."""
+        """This thread's stream."""
         stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
         if stream is None:
             stream = self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]

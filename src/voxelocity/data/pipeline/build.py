@@ -1,4 +1,4 @@
-"""The feed: cases in, an endless stream of augmented batches on a device out, made by threads."""
+"""The feed: turns cases into an endless stream of augmented batches on a device, made by threads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from voxelocity.data.augment import filling_device
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.pipeline.assemble import Assembler
 from voxelocity.data.pipeline.config import DataConfig
-from voxelocity.data.pipeline.declare import declare_labels
 from voxelocity.data.pipeline.draws import RankDraws
+from voxelocity.data.pipeline.infer_labels import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
 from voxelocity.data.pipeline.resident import open_resident_supply
 from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
@@ -28,29 +28,29 @@ from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
 class Feed:
     """An endless stream of augmented batches on a device, the same for any number of threads and any starting step.
 
-    Batch `n` depends on (seed, n) and the cases alone. Use it in a `for` loop or as a context manager; `close` stops
+    Batch `n` depends only on (seed, n) and the cases. Use it in a `for` loop or as a context manager; `close` stops
     its threads.
 
     Args:
-        cases: the cases to learn from (`Cases.training(fold)` leaves out those held out), as opened or with a cache
-            of their own. As opened, those without a label are left out.
-        config: the path's configuration.
+        cases: the cases to train on (`Cases.training(fold)` leaves out those held out), either `Cases` or
+            `PreparedCases` with their own cache. Of `Cases`, those without a label are left out.
+        config: of the pipeline.
         seed: of the order, the patches and the augmentation.
         device: where batches end up; "cuda" is the current device of the thread that makes this object.
-        start_step: the first batch to give; a resumed run names the step it had reached.
+        start_step: the first batch to give; a resumed run passes the step it had reached.
         rank: of this process among those that train together, from 0, as torchrun's `RANK`.
-        world_size: how many they are. Each makes its share of a batch of `batch_size`, which is the same for any
-            number of them; with `data.cache.num_parts` each reads, and so caches, its own part of the cases alone.
-        progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; asked from
+        world_size: number of these processes. Each makes its share of a batch of `batch_size`, which is the same for
+            any number of them; with `data.cache.num_parts` each reads and caches only its own part of the cases.
+        progress: the share of the training that is done before a step, 0 to 1, for `data.patch.growth`; called from
             several threads. Without it every patch has the last shape.
-        waits_for_loops: whether the first batch waits until Numba has compiled the loops that make it, once a machine.
-            Without, plain torch makes the first batches there, which differ from those of the loops by rounding: up to
-            1e-4 in an image, and a label in a thousand. Has an effect with `data.augment.engine: auto` on a CPU alone.
+        waits_for_loops: whether the first batch waits until Numba has compiled its loops, once per machine. If not,
+            plain torch makes the first batches, which differ from those of the loops by rounding: up to 1e-4 in an
+            image, and a label in a thousand. Only has an effect with `data.augment.engine: auto` on a CPU.
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
         ConfigError: the device or the augmentation's engine is not available here, its `swap_pairs` name an unknown
-            class, there is no such rank, or the batch or the parts of the cache cannot be shared out among the ranks.
+            class, there is no such rank, or the batch or the parts of the cache cannot be divided among the ranks.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -90,7 +90,7 @@ class Feed:
             progress=progress,
             waits_for_loops=waits_for_loops,
         )
-        # The threads hold the assembler and not this object, so that a forgotten feed can be collected.
+        # The threads reference the assembler but not this object, so that a forgotten feed can be collected.
         self._batches = OrderedPrefetch(
             self._assembler,
             start=start_step,
@@ -113,13 +113,13 @@ class Feed:
     def __next__(self) -> Batch:
         batch = next(self._batches)
         if self._device.type == "cuda":
-            # The batch was made on another stream: its memory must not be used again before this one is done with it.
+            # The batch was made on another stream: its memory must not be reused before this stream is done with it.
             for tensor in (batch.image, batch.label):
                 tensor.record_stream(torch.cuda.current_stream(self._device))
         return batch
 
     def close(self) -> None:
-        """Stops the threads. A batch in work is finished and dropped."""
+        """Stops the threads. A batch that is being made is finished and dropped."""
         self._supply.close()
         self._batches.close()
 
@@ -147,8 +147,8 @@ class Feed:
             return WholeSupply(prepared)
         if filled_on.type != self._device.type:
             prepared.warn(
-                f"feed: data.cache.device_max_bytes is not used, as the augmentation's engine fills batches on the CPU "
-                f"and not on {self._device}; choose data.augment.engine: auto"
+                "feed: data.cache.device_max_bytes is not used because the augmentation engine fills batches on the "
+                f"CPU, not on {self._device}; choose data.augment.engine: auto"
             )
             return WholeSupply(prepared)
         return open_resident_supply(prepared, max_bytes, self._device)

@@ -1,4 +1,4 @@
-"""The configuration of the whole path, stage by stage in the order of travel."""
+"""The configuration of the whole pipeline, stage by stage."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class DataConfig(Config):
     cache: CacheConfig
     """Where prepared cases are kept."""
     patch: PatchConfig
-    """Which boxes of a case are learned from."""
+    """Which boxes of a case the training uses."""
     batch_size: int = Field(ge=1, le=4096)
     """Patches in a batch."""
     feed: FeedConfig
-    """How batches are put together beside the training."""
+    """How batches are put together while training runs."""
     augment: AugmentConfig = AugmentConfig()
-    """Random changes, made to whole batches on the device."""
+    """Random changes to whole batches, made on the device."""
 
     @model_validator(mode="after")
     def _sides_are_known(self) -> Self:
         augment = self.augment
         if augment.swap_pairs and any(augment.flip_probability) and self.prepare.orientation == "keep":
             raise ValueError(
-                "augment.swap_pairs needs prepare.orientation RAS: in scans that keep their orientation no axis is "
-                "known to run from left to right; choose RAS, or augment.flip_probability [0, 0, 0]"
+                "augment.swap_pairs needs prepare.orientation RAS: in scans that keep their orientation, the "
+                "left-right axis is unknown; choose RAS, or augment.flip_probability [0, 0, 0]"
             )
         return self

@@ -1,4 +1,4 @@
-"""What a training process draws at each step: its share of the order that the configuration asks for."""
+"""What a training process draws at each step: its share of the configured order."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class RankDraws:
     """Draws by step, of one of the processes that make a batch together.
 
     The shares of all ranks, one after the other, are the batch that one process alone would make. Stateless: safe to
-    use from several threads, and any step may be asked for.
+    use from several threads, and any step may be requested.
 
     Args:
         prepared: the cases, the same ones in the same order on every rank.
-        config: of the path; `batch_size` counts the patches of all ranks together.
+        config: of the pipeline; `batch_size` counts the patches of all ranks together.
         seed: of the order.
         rank: of this process, from 0.
         world_size: processes.
@@ -32,7 +32,7 @@ class RankDraws:
 
     Raises:
         DatasetError: there are no cases, or fewer than parts.
-        ConfigError: there is no such rank, or the batch or the parts of the cache cannot be shared out evenly.
+        ConfigError: there is no such rank, or the batch or the parts of the cache cannot be divided evenly.
         ScanError: with a cache in parts, a case's headers cannot be read.
     """
 
@@ -74,7 +74,7 @@ class RankDraws:
                 window=self.window,
             )
         self._num_cases = len(prepared)
-        # Now, and not when a thread makes the first batch.
+        # Fail now, not when a thread makes the first batch.
         self.draws(0)
 
     def draws(self, step: int) -> tuple[Draw, ...]:
@@ -86,7 +86,7 @@ class RankDraws:
         return self._order.epoch_of(step)
 
     def cases_from(self, step: int) -> tuple[int, ...]:
-        """The indices of the cases that a training which begins with this step needs first: all, or its share."""
+        """The indices of the cases that a training starting at this step needs first: all, or its share."""
         if self.window is not None:
             return tuple(self.window(self.epoch_of(step)))
         if not self._parts:
@@ -99,7 +99,7 @@ class RankDraws:
 def _parts_of(prepared: PreparedCases, num_parts: int, world_size: int) -> tuple[tuple[int, ...], ...]:
     if num_parts % world_size:
         raise ConfigError(
-            f"data.cache.num_parts = {num_parts} is not valid for {world_size} ranks: each reads whole parts of the "
-            f"cases, as many as any other; choose a multiple of {world_size}, or 1 to let every rank read every case"
+            f"data.cache.num_parts = {num_parts} is not valid for {world_size} ranks: each rank reads the same number "
+            f"of whole parts; choose a multiple of {world_size}, or 1 to let every rank read every case"
         )
     return partition([prepared.most_bytes(index) for index in range(len(prepared))], num_parts)

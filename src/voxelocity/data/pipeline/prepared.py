@@ -1,4 +1,4 @@
-"""Prepared cases by index, through the cache tier: the first half of the path, files to prepared volumes."""
+"""Prepared cases by index, through the cache tier: the first half of the pipeline, files to prepared volumes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, ScanError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
 from voxelocity.data.cache.folder import is_shared
-from voxelocity.data.cache.tell import TellOnce, Warn
 from voxelocity.data.decode import read_case, read_header
-from voxelocity.data.pipeline.renew import RenewableVolume
-from voxelocity.data.pipeline.room import MemoryRoom
+from voxelocity.data.pipeline.memory_budget import MemoryBudget
+from voxelocity.data.pipeline.recoverable_volume import RecoverableVolume
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.observe import available_memory_bytes, span
 
 _OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 _WORK_SHARE = 0.4
-"""Of the memory that is free at the start: what cases being prepared may take at once, beside the cache."""
+"""Share of the memory that is free at the start that cases being prepared may take at once, besides the cache."""
 _Origin = Literal["found", "kept", "prepared"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachingFacts:
-    """What filling the cache did. `num_found` cases were there already, `num_prepared` were prepared now.
+    """The result of filling the cache. `num_found` cases were already there, `num_prepared` were prepared now.
 
     Attributes:
-        num_kept: cases that the cache took or had; fewer than all where it could not take them.
+        num_kept: cases that the cache holds; fewer than all if it could not take them.
         num_with_foreground: cases whose label holds more than background.
     """
 
@@ -63,7 +63,7 @@ class PreparedCases:
         label_values: file values in order of class index.
         prepare: how each case is prepared.
         cache: where the result is kept.
-        warn: told, in words and once for each cause, when the cache cannot be read or written and the run goes on.
+        warn: called with a text, once for each cause, when the cache cannot be read or written and the run continues.
 
     Attributes:
         refs: which cases.
@@ -85,8 +85,8 @@ class PreparedCases:
         self.warn = warn
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
-        self._room = MemoryRoom(int(_WORK_SHARE * available_memory_bytes()))
-        self._keeper = _Keeper(_opened(cache, warn), warn)
+        self._room = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
+        self._keeper = _FaultTolerantCache(_opened(cache, warn), warn)
         self._shared_folder = cache.folder if cache.tier in ("disk", "lmdb") and is_shared(Path(cache.folder)) else ""
         self._keys = [self._key(ref) for ref in self.refs]
 
@@ -96,22 +96,22 @@ class PreparedCases:
     def __getitem__(self, index: int) -> StoredVolume:
         """The prepared volume of case `index`: from the cache, or prepared now and then kept.
 
-        Where reading it finds the entry damaged or gone, it is taken anew, and a person is told once.
+        If a read finds the entry damaged or gone, the volume is taken again, with one warning.
 
         Raises:
-            ScanError: the case cannot be used; the text names the file and the cure.
+            ScanError: the case cannot be used; the text names the file and the fix.
         """
         volume = self._take(index)[0]
         if isinstance(volume, Volume):
             return volume
-        return RenewableVolume(kept=volume, renew=lambda error: self._renewed(index, error))
+        return RecoverableVolume(kept=volume, renew=lambda error: self._renewed(index, error))
 
     def drop(self, index: int) -> None:
-        """Takes the case out of the cache. Volumes already handed out stay valid."""
+        """Removes the case from the cache. Volumes already handed out stay valid."""
         self._keeper.drop(self._keys[index])
 
     def most_bytes(self, index: int) -> int:
-        """The most that the voxels of a case take once prepared, image and label, as its headers alone tell.
+        """Upper bound in bytes of a prepared case, image and label, from its headers alone.
 
         An image with far outliers may take twice that: see `Cast`.
 
@@ -122,7 +122,7 @@ class PreparedCases:
         return spec.image_bytes + spec.grid.num_voxels
 
     def shape(self, index: int) -> Index3:
-        """Voxels of a case along each axis once prepared, at most, as told by its headers alone.
+        """Upper bound of a prepared case's voxels along each axis, from its headers alone.
 
         Raises:
             ScanError: a header cannot be read.
@@ -147,10 +147,11 @@ class PreparedCases:
         """Prepares every case that the cache does not hold yet, `num_threads` at a time.
 
         Args:
-            num_threads: cases in work at once.
-            on_case: told each case id and its bytes when it is ready, in the calling thread.
-            should_stop: asked between cases; once true, the cases in work are finished and the rest is left.
-            on_broken: told each case that cannot be used, and why, in the calling thread; the others are prepared.
+            num_threads: cases prepared at once.
+            on_case: called with each case id and its bytes when it is ready, in the calling thread.
+            should_stop: called between cases; once it is true, started cases are finished and the rest is skipped.
+            on_broken: called with each case that cannot be used and its error, in the calling thread; the others are
+                prepared.
 
         Raises:
             ScanError: a case cannot be used and `on_broken` is not given. Cases already in the cache stay there.
@@ -215,27 +216,27 @@ class PreparedCases:
             prepared = self._prepare(index)
             if self._shared_folder:
                 self._tell_if_private(self.refs[index])
-            # A file changed since the key was made belongs to another key.
+            # A file that changed since the key was made belongs to another key.
             if self._key(self.refs[index]) != key or not self._keeper.put(key, prepared):
                 return prepared, "prepared"
-        # What is in use should be the cache's copy, so that the prepared one can be freed.
+        # Use the cache's copy, so that the prepared one can be freed.
         kept = self._keeper.get(key)
         return (prepared if kept is None else self._named(kept, index)), "kept"
 
     def _tell_if_private(self, ref: VolumeRef) -> None:
-        """Says so where a case's files are for this user alone, and the cache's folder is for a group."""
+        """Warns if a case's files are for this user alone while the cache's folder is for a group."""
         with contextlib.suppress(OSError):
             if any(not os.stat(path).st_mode & _OTHERS_READ for path in ref.images):
-                self._keeper.tell(
+                self._keeper.warn(
                     "private",
-                    f"cache: the files of case '{ref.case_id}' are for their owner alone, and what is prepared of them "
-                    f"can be read by the group that may write to {self._shared_folder}; set data.cache.folder to one "
-                    "of your own if that is not meant",
+                    f"cache: only their owner may read the files of case '{ref.case_id}', but the group that may write "
+                    f"to {self._shared_folder} can read the prepared copy; set data.cache.folder to a folder of your "
+                    "own if that is not intended",
                 )
 
     def _renewed(self, index: int, error: CacheError) -> Volume:
-        """The volume in memory, after an error in reading what the cache gave."""
-        self._keeper.tell("lost", str(error))
+        """The volume in memory, after an error in reading the cache's entry."""
+        self._keeper.warn("lost", str(error))
         try:
             return self._take(index)[0].load()
         except CacheError:
@@ -252,7 +253,7 @@ class PreparedCases:
                 with span("decode", color="brown"):
                     decoded = [read_case(ref, label_values=self._label_values)]
                 with span("prepare", color="olive"):
-                    # Taken out, as nothing here may keep the decoded volume alive while it is being prepared.
+                    # Popped, as nothing here may keep the decoded volume alive while it is being prepared.
                     return self._preparation(decoded.pop())
         except ScanError:
             raise  # its text names the case
@@ -261,11 +262,11 @@ class PreparedCases:
             raise
 
     def _work_bytes(self, ref: VolumeRef) -> int:
-        """An upper bound of the memory that preparing a case takes for a while."""
+        """An upper bound of the memory that preparing a case takes temporarily."""
         try:
             spec = _read_spec(ref)
         except ScanError:
-            return 0  # reading the case says what is wrong, and where
+            return 0  # reading the case reports what is wrong, and where
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
 
 
@@ -286,36 +287,36 @@ def _read_spec(ref: VolumeRef) -> VolumeSpec:
     )
 
 
-class _Keeper:
-    """A tier that may fail without harm: what it cannot give or take is prepared again, and a person is told why.
+class _FaultTolerantCache:
+    """A tier that may fail without harm: what it cannot read or keep is prepared again, with a warning that says why.
 
     Shared by all parts of some cases.
     """
 
     def __init__(self, tier: Tier | None, warn: Warn) -> None:
         self._tier = tier
-        self.tell = TellOnce(warn)
+        self.warn = WarnOnce(warn)
         self._is_writable = tier is not None
 
     def get(self, key: str) -> StoredVolume | None:
         try:
             return None if self._tier is None else self._tier.get(key)
         except CacheError as error:
-            self.tell("get", f"{error}; cases that cannot be read are prepared again each time they are used")
+            self.warn("get", f"{error}; cases that cannot be read are prepared again each time they are used")
             return None
 
     def put(self, key: str, volume: Volume) -> bool:
-        """Whether it was kept. After a failure that would meet every other volume too, nothing more is written."""
+        """Whether it was kept. After a failure that would affect every volume, nothing more is written."""
         if self._tier is None or not self._is_writable:
             return False
         try:
             self._tier.put(key, volume)
         except EntryTooLargeError as error:
-            self.tell("large", f"{error}; cases as large as this are prepared again each time they are used")
+            self.warn("large", f"{error}; cases as large as this are prepared again each time they are used")
             return False
         except CacheError as error:
             self._is_writable = False
-            self.tell(
+            self.warn(
                 "put",
                 f"{error}; continuing without more: cases not in the cache are prepared again each time they are used",
             )
@@ -324,10 +325,10 @@ class _Keeper:
 
     def drop(self, key: str) -> None:
         if self._tier is not None:
-            # It only makes room; where an entry cannot be removed, the run goes on all the same.
+            # This only makes room; if an entry cannot be removed, the run continues.
             with contextlib.suppress(OSError, CacheError):
                 self._tier.drop(key)
-                # Others may fit now, as in a rotating cache, which would else keep nothing more for all its epochs.
+                # Others may fit now; a rotating cache would otherwise keep nothing more for the rest of the run.
                 self._is_writable = True
 
     def lock(self, key: str) -> AbstractContextManager[None]:

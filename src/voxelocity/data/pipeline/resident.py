@@ -10,12 +10,13 @@ import torch
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError
+from voxelocity.core.warn_once import WarnOnce
 from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline.prepared import PreparedCases
 from voxelocity.data.pipeline.supply import Supply, WholeSupply
 
 _MOST_OF_FREE = 0.5
-"""Of the device's memory that is free when training begins: the first steps take the rest for the network."""
+"""Share of the device memory that is free when training begins: the first steps take the rest for the network."""
 
 
 def open_resident_supply(
@@ -25,20 +26,20 @@ def open_resident_supply(
     *,
     free_bytes: Callable[[torch.device], int | None] | None = None,
 ) -> Supply:
-    """Supplies cases from the device's memory; from their tier alone where the device has no such room, which is told.
+    """Supplies cases from the device's memory; warns and uses only their tier if the device has no room.
 
     Args:
-        prepared: the cases; its `warn` is told.
-        max_bytes: of the device's memory to take, at once.
+        prepared: the cases; its `warn` is called.
+        max_bytes: device memory to take, at once.
         device: where batches are filled.
-        free_bytes: what a device has free, None where that sets no limit; by default as CUDA tells.
+        free_bytes: free memory of a device, None where that sets no limit; by default what CUDA reports.
     """
     free = (free_bytes or _free_bytes)(device)
     try:
         if free is not None and max_bytes > _MOST_OF_FREE * free:
             raise CacheFullError(
                 f"cache.device: {device} has {free / 1e9:.1f} GB free, and {max_bytes / 1e9:.1f} GB for prepared cases "
-                "would leave the network less than half of them; lower data.cache.device_max_bytes"
+                "would leave less than half of that for the network; lower data.cache.device_max_bytes"
             )
         return ResidentSupply(prepared, DeviceTier(max_bytes, device))
     except CacheFullError as error:
@@ -47,14 +48,14 @@ def open_resident_supply(
 
 
 class ResidentSupply:
-    """All cases, at any time. Each is brought to the device when it is first drawn, and stays.
+    """All cases, at any time. Each is copied to the device when it is first drawn, and stays.
 
-    A case that finds no room there is supplied from its tier each time, and so are, after the first that met a full
-    device, all that are not there yet. Which are there changes no batch. Safe to use from several threads.
+    A case that does not fit there is supplied from its tier each time; once the device is full, so are all cases that
+    are not there yet. Which cases are there does not change any batch. Safe to use from several threads.
 
     Args:
-        prepared: the cases; its `warn` is told, once for each cause, when some stay behind.
-        tier: of this supply alone; its memory comes free with this object and the volumes it gave.
+        prepared: the cases; its `warn` is called, once for each cause, when some are not copied.
+        tier: used by this supply alone; its memory is freed with this object and the volumes it gave.
     """
 
     def __init__(self, prepared: PreparedCases, tier: DeviceTier) -> None:
@@ -62,8 +63,8 @@ class ResidentSupply:
         self._tier = tier
         self._is_full = False
         self._refused: set[int] = set()
-        self._told: set[type[CacheError]] = set()
-        # Beside what the device computes: uploads on the default stream would wait for the training's kernels.
+        self._warn = WarnOnce(prepared.warn)
+        # A separate stream: uploads on the default stream would wait for the training's kernels.
         device = tier.device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
@@ -100,10 +101,8 @@ class ResidentSupply:
         except CacheError as error:
             self._is_full = self._is_full or type(error) is CacheFullError
             self._refused.add(int(key))
-            if type(error) not in self._told:
-                self._told.add(type(error))
-                rest = "cases that are not there yet" if self._is_full else "cases like this one"
-                self._prepared.warn(f"{error}; {rest} are copied from the tier behind it for each batch")
+            rest = "cases that are not there yet" if self._is_full else "cases like this one"
+            self._warn(type(error).__name__, f"{error}; {rest} are copied from the tier behind it for each batch")
             return False
         return True
 

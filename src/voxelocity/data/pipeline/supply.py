@@ -13,14 +13,14 @@ from voxelocity.data.pipeline.prepared import PreparedCases
 
 
 class Supply(Protocol):
-    """Where the feed's threads get volumes from. Every step is taken once, about in order."""
+    """Source of volumes for the feed's threads. Every step is taken once, roughly in order."""
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
         """The volumes of these draws, in their order."""
         ...
 
     def close(self) -> None:
-        """Ends what works ahead."""
+        """Ends threads that work ahead."""
         ...
 
 
@@ -43,9 +43,9 @@ class WholeSupply:
 
 
 class RotatingSupply:
-    """The cases of an epoch's window, and those of the next prepared meanwhile.
+    """The cases of an epoch's window; those of the next are prepared meanwhile.
 
-    The window moves on when every step that begins in an epoch was served, or has failed; which step that is does not
+    The window moves on when every step that begins in an epoch was served or has failed; which step that is does not
     depend on the number of threads that take steps.
 
     Args:
@@ -53,7 +53,7 @@ class RotatingSupply:
         window: the indices of an epoch's cases.
         epoch_of: the epoch in which a step begins.
         start_step: the first step that will be taken.
-        num_threads: that prepare cases ahead.
+        num_threads: number of threads that prepare cases ahead.
     """
 
     def __init__(
@@ -95,5 +95,5 @@ class RotatingSupply:
             self._cache.begin(self._epoch_of(self._first_open))
 
     def close(self) -> None:
-        """Ends the threads that prepare ahead, each after the case it has in work."""
+        """Ends the threads that prepare ahead, each after the case that it prepares now."""
         self._cache.close()

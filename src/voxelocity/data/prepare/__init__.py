@@ -1,4 +1,4 @@
-"""Deterministic preparation of a scan before the cache, and the way back to the scan's own grid."""
+"""Deterministic preparation of a scan before the cache, and its inverse, back to the scan's own grid."""
 
 from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation

@@ -15,14 +15,14 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec
 
 _STEPS = 65_000
-"""Of an int16 that a channel's range is spread over; the rest is room for rounding its center."""
+"""Steps of an int16 that a channel's range is spread over; the rest is room for rounding its center."""
 _COARSEST = 0.01
-"""Of the interquartile range: the widest step between kept values. Beyond it, as after one voxel of 1e6 in an image of
-tissue, int16 would leave the tissue a handful of levels."""
+"""Widest step between kept values, as a share of the interquartile range. Beyond it int16 would leave tissue only a few
+levels, for example with one voxel of 1e6 in the image."""
 _NUM_SAMPLES = 2**17
 _CACHE_LINE_BYTES = 64
 _CLASHING_BYTES = 4096
-"""Lines so far apart, or a multiple of it, have one place in a first-level cache and few in the second."""
+"""Lines this far apart, or a multiple of it, compete for one place in a first-level cache and few in the second."""
 _EXACT_IN_INT16 = ("int8", "int16", "bool")
 
 
@@ -36,13 +36,13 @@ class Cast:
     a channel, the image is kept as float16 instead, or as float32 where that too is coarser. "float32" and "float16"
     apply the volume's scaling.
 
-    This is the one place where the order in memory is turned. Arrays that are in this form already are passed on.
+    This is the only stage that changes the order in memory. Arrays that are already in this form are passed on.
     """
 
     dtype: Literal["smallest", "float32", "float16"]
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
-        # What all images but those with far outliers become: only their voxels tell.
+        # The result for all images except those with far outliers, which only the voxels show.
         dtype = ("uint8" if spec.dtype == "uint8" else "int16") if self.dtype == "smallest" else self.dtype
         new = VolumeSpec(num_channels=spec.num_channels, grid=spec.grid, dtype=dtype)
         return StageEffect(spec=new, scratch_bytes=0)
@@ -70,7 +70,7 @@ def _as_float(volume: Volume, dtype: str) -> Volume:
 
 
 def in_c_order(array: Array, dtype: npt.DTypeLike) -> Array:
-    """The array, C-contiguous and in this dtype: itself where it is so already, else a copy."""
+    """The array, C-contiguous and in this dtype: itself if it is already, else a copy."""
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
     ordered = np.empty(array.shape, dtype=dtype)
@@ -84,9 +84,9 @@ def _turn(source: Array, target: Array) -> None:
     if abs(source.strides[-1]) <= abs(source.strides[-2]) or source.strides[-1] % _CLASHING_BYTES:
         target[...] = source
         return
-    # Lines a power of two apart, as those of 512 x 512 voxels are, push each other out of the cache. By way of rows
-    # that are not, 34 million int16 voxels take 39 ms instead of 147, and 256 x 256 x 96 take 6 instead of 19; where
-    # lines do not clash (500 x 500 x 131, 240 x 240 x 155), the detour would cost up to a third more.
+    # Lines a power of two apart, as those of 512 x 512 voxels are, push each other out of the cache. Going through rows
+    # with another distance, 34 million int16 voxels take 39 ms instead of 147, and 256 x 256 x 96 take 6 instead of 19;
+    # where lines do not clash (500 x 500 x 131, 240 x 240 x 155), the detour would cost up to a third more.
     num_rows, num_columns = target.shape[-2:]
     gap = _CACHE_LINE_BYTES // target.itemsize
     between = np.empty((num_columns, num_rows + gap), dtype=target.dtype)[:, :num_rows].T
@@ -99,8 +99,8 @@ def _planes(source: Array, target: Array) -> Iterator[tuple[Array, Array]]:
     """Both arrays in pieces of the same place. `target` is in C order."""
     steps = [abs(step) for step in source.strides[-3:]]
     fastest = steps.index(min(steps))
-    # Plane by plane across an axis that is fastest in neither order: each plane fits the cache, which halves the time
-    # of turning 31 million float32 voxels (335 to 155 ms).
+    # Plane by plane across an axis that is fastest in neither order: each plane fits into the cache, which halves the
+    # time of reordering 31 million float32 voxels (335 to 155 ms).
     across = (0 if fastest == 2 else 1 - fastest) - 3
     yield from zip(np.moveaxis(source, across, 0), np.moveaxis(target, across, 0), strict=True)
 
@@ -146,11 +146,11 @@ def _step_and_center(channel: Array) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Contrast:
-    """What a channel's values say of how finely they must be kept.
+    """How finely a channel's values must be kept.
 
     Attributes:
-        widest_step: between kept values; infinite where there is nothing to tell apart.
-        level: how far from 0 the values are that must stay apart.
+        widest_step: between kept values; infinite if there is nothing to distinguish.
+        level: how far from 0 the values are that must stay distinct.
     """
 
     widest_step: float
@@ -158,10 +158,10 @@ class _Contrast:
 
 
 def _contrast(channel: Array) -> _Contrast:
-    """Told by voxels at even distances, about `_NUM_SAMPLES` where there are more.
+    """Estimates the contrast from evenly spaced voxels, about `_NUM_SAMPLES` if there are more.
 
-    The quartiles are those of all values but the most frequent one: background may fill nine tenths of a scan. Values
-    that are both quartiles, as those at the end of a window, are left out too.
+    The quartiles are those of all values except the most frequent one: background may fill nine tenths of a scan. A
+    value that is both quartiles, such as the end of a window, is left out too.
     """
     every = math.ceil(max(1.0, channel.size / _NUM_SAMPLES) ** (1 / 3))
     sample = channel[::every, ::every, ::every].astype(np.float64).reshape(-1)
@@ -172,7 +172,7 @@ def _contrast(channel: Array) -> _Contrast:
         if high > low:
             return _Contrast(widest_step=_COARSEST * (high - low), level=max(abs(low), abs(high)))
         left = left[left != low]
-    # A few values, as in a map of classes: they must stay apart.
+    # A few values, as in a map of classes: they must stay distinct.
     gaps = np.diff(values)
     return _Contrast(widest_step=float(gaps.min()) if gaps.size else math.inf, level=float(np.abs(values).max()))
 

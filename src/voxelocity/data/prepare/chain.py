@@ -16,14 +16,14 @@ from voxelocity.data.prepare.orient import OrientToRAS
 from voxelocity.data.prepare.resample import Resample
 
 PREPARATION_VERSION = 2
-"""To be raised whenever a change of this package could change a prepared voxel: it makes cached ones stale."""
+"""Increase it whenever a change of this package could change a prepared voxel: it makes cached ones stale."""
 
 
 class Preparation:
-    """The stages that a configuration asks for, as one stage. Holds no state; safe from several threads.
+    """The configured stages as one stage. Holds no state; safe from several threads.
 
     Args:
-        config: what is to be done.
+        config: which stages, with their settings.
 
     Attributes:
         stages: in the order in which a volume passes them.
@@ -34,7 +34,7 @@ class Preparation:
         self.stages = _stages(config)
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
-        """The effect on a scan of this spec; where it is cropped, the most that can be left.
+        """The effect on a scan of this spec; with cropping, an upper bound.
 
         Raises:
             ScanError: the scan's spacing is not a positive number, or resampling would make too many voxels.

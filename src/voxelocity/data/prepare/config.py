@@ -1,4 +1,4 @@
-"""How scans are prepared. Every value is settled here; what should be "auto" is decided by `plan`."""
+"""How scans are prepared. Every value is explicit here; `plan` decides the automatic ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class IntensityConfig(Config):
     nonzero_only: bool = False
     """zscore: take mean and deviation over voxels that are not zero, and leave the others zero."""
     low: float = 0.0
-    """window: smaller values become this one. Must be given in this mode."""
+    """window: smaller values become this one. Required in this mode."""
     high: float = 1.0
-    """window: larger values become this one. Must be given in this mode."""
+    """window: larger values become this one. Required in this mode."""
     mean: float | Literal["low"] = "low"
     """window: the value that becomes 0; "low" is the lower end of the window."""
     std: Annotated[float, Field(gt=0.0)] | Literal["width"] = "width"
-    """window: the step that becomes 1; "width" is the width of the window, so that it is scaled to 0..1."""
+    """window: the step that becomes 1; "width" is the width of the window, which scales it to 0..1."""
 
     @model_validator(mode="after")
     def _check_window(self) -> Self:
@@ -43,20 +43,20 @@ class PrepareConfig(Config):
     """The deterministic preparation of a scan, in the order of its steps."""
 
     orientation: Literal["RAS", "keep"] = "RAS"
-    """"RAS" turns axes so that x, y, z run to right, front and top as nearly as the scan allows; "keep" does not."""
+    """"RAS" reorders axes so that x, y, z point right, anterior and superior as nearly as possible; "keep" does not."""
     crop: Literal["none", "nonzero"] = "none"
     """"nonzero" keeps the box that holds every voxel that is not zero in some channel."""
     margin_voxel: int = Field(default=0, ge=0, le=1000)
     """Voxels kept around that box on each side, as far as the scan reaches."""
     intensity: IntensityConfig = IntensityConfig()
-    """How intensities are brought to a common scale, before resampling as in nnU-Net."""
+    """How intensities are brought to a common scale; before resampling, as in nnU-Net."""
     spacing_mm: tuple[SpacingMm, SpacingMm, SpacingMm] | Literal["keep"] = "keep"
-    """Distance of voxels along (x, y, z) after resampling; "keep" leaves each scan its own."""
+    """Voxel spacing along (x, y, z) after resampling; "keep" leaves each scan its own."""
     engine: Literal["auto", "numpy"] = "auto"
     """What resamples: compiled loops where Numba is installed, or always the slower NumPy; they differ by rounding."""
     dtype: Literal["smallest", "float32", "float16"] = "smallest"
-    """In which the prepared image is kept. "smallest": integers of one or two bytes as they are, else int16 with a
-    scale of its own for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 where outliers
-    make that more than 1 % of the interquartile range."""
+    """Type of the prepared image. "smallest": integers of one or two bytes unchanged, else int16 with a separate scale
+    for each channel, off by at most 1/65,000 of the channel's range; float16 or float32 if outliers make that more than
+    1 % of the interquartile range."""
     foreground_per_class: int = Field(default=10_000, ge=1, le=10_000_000)
-    """Voxels remembered of each class as centers of patches, evenly chosen where there are more."""
+    """Voxels stored of each class as patch centers, evenly chosen if there are more."""

@@ -1,4 +1,4 @@
-"""Cutting away the empty border of a scan: the box of voxels that are not zero in some channel."""
+"""Crops the empty border of a scan: keeps the box of voxels that are not zero in some channel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SLAB_BYTES = 8 << 20
 class CropToNonzero:
     """Stage: keeps the box that holds every voxel that is not zero in some channel, and `margin_voxel` around it.
 
-    The label does not matter, for a scan to predict has none. A scan of zeros is kept whole. The image and label of the
+    The label does not matter, as a scan to predict has none. A scan of zeros is kept whole. The image and label of the
     result are views on those of the argument.
     """
 
     margin_voxel: int = 0
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
-        """The spec unchanged, which is the most that can be left: the box is only known from voxels."""
+        """The spec unchanged, as an upper bound: only the voxels show the box."""
         return StageEffect(spec=spec, scratch_bytes=min(_SLAB_BYTES, spec.image_bytes))
 
     def fingerprint(self) -> str:
@@ -51,10 +51,10 @@ class CropToNonzero:
 
 
 def nonzero_box(image_cxyz: Array) -> Region:
-    """The smallest box that holds every voxel not zero in some channel; the whole volume where all are zero."""
+    """The smallest box that holds every voxel not zero in some channel; the whole volume if all are zero."""
     shape: Index3 = (int(image_cxyz.shape[1]), int(image_cxyz.shape[2]), int(image_cxyz.shape[3]))
     found = [np.zeros(n, dtype=bool) for n in shape]
-    # Slabs along the axis that is slowest in memory, so that each is read once and in order.
+    # Slabs along the slowest axis in memory, so that each is read once and in order.
     slow = max(range(3), key=lambda axis: abs(image_cxyz.strides[axis + 1]))
     for channel in image_cxyz:
         planes = np.moveaxis(channel, slow, 0)

@@ -1,4 +1,4 @@
-"""Remembering where the classes are, so that patches can be centered on them without a search."""
+"""Stores where the classes are, so that patches can be centered on them without a search."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _VOXELS_PER_INDEX = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FindForeground:
-    """Stage: flat indices of the voxels of each class but the background, evenly chosen where there are too many.
+    """Stage: flat indices of the voxels of each class except the background, evenly chosen if there are too many.
 
-    All classes together keep at most a tenth as many as there are voxels, so that they stay small beside a small case.
+    All classes together keep indices for at most a tenth of the voxels, so that they stay small even for a small case.
     """
 
     per_class: int
 
     def describe(self, spec: VolumeSpec) -> StageEffect:
-        """The spec unchanged. Scratch is what one class that fills the scan would need."""
+        """The spec unchanged. Scratch covers one class that fills the scan."""
         return StageEffect(spec=spec, scratch_bytes=9 * spec.grid.num_voxels)
 
     def fingerprint(self) -> str:
@@ -57,8 +57,8 @@ def find_foreground(label_xyz: Array, *, per_class: int, max_total: int) -> dict
 
     Args:
         label_xyz: (x, y, z) uint8.
-        per_class: most voxels of a class; one that has more gives evenly chosen ones.
-        max_total: most voxels of all classes together, shared out alike, but one for each class at the least.
+        per_class: most voxels per class; from a class with more, they are evenly chosen.
+        max_total: most voxels of all classes together, divided equally, but at least one for each class.
     """
     found: dict[int, npt.NDArray[np.int32]] = {}
     boxes = class_boxes(label_xyz)

@@ -1,4 +1,4 @@
-"""Bringing intensities to a common scale, case by case or with one scale for all."""
+"""Brings intensities to a common scale, case by case or with one scale for all."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SMALL_INTEGERS = ("uint8", "int8", "uint16", "int16")
 class ScaleIntensity:
     """Stage: the image on a common scale, in the same memory order.
 
-    "zscore": each channel minus its mean, by its standard deviation (summed in float64); a constant channel becomes 0.
-    "window": clipped to [low, high], minus `mean`, by `std`, the same for every case and channel.
+    "zscore": each channel minus its mean, divided by its standard deviation (summed in float64); a constant channel
+    becomes 0. "window": clipped to [low, high], minus `mean`, divided by `std`, the same for every case and channel.
 
-    Integers of one or two bytes stay what they are, and the volume's `scaling` says what they mean, wherever that is
-    exact: not for a window with an end that is no whole number, nor where zeros are left out. Everything else becomes
-    a new float32 array.
+    Integers of one or two bytes stay unchanged, and the volume's `scaling` says what they mean, wherever that is exact:
+    not for a window with an end that is not a whole number, nor if zeros are left out. Everything else becomes a new
+    float32 array.
     """
 
     config: IntensityConfig
@@ -95,7 +95,7 @@ def _scale_window(source: Array, target: npt.NDArray[np.float32], config: Intens
 def _scale_zscore(source: Array, target: npt.NDArray[np.float32], *, nonzero_only: bool) -> None:
     mean, factor = _mean_and_factor(source, nonzero_only=nonzero_only)
     for values, scaled in slabs(source, target, max_values=_SLAB_VALUES):
-        # In float64, for of large values close together float32 would keep few digits.
+        # In float64, as float32 would keep few digits of large values that are close together.
         wide = values.astype(np.float64)
         wide -= mean
         wide *= factor
@@ -110,7 +110,7 @@ def _zscore_of(channel: Array) -> Scaling:
 
 
 def _mean_and_factor(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
-    """Mean, and one by the standard deviation; 0 for a constant."""
+    """Mean, and one over the standard deviation; 0 for a constant."""
     mean, std = _moments(source, nonzero_only=nonzero_only)
     # The deviation of a constant that float64 cannot hold exactly is a rounding error.
     return mean, 1.0 / std if std > 1e-12 * abs(mean) else 0.0
@@ -120,7 +120,7 @@ def _moments(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
     """Mean and standard deviation in one pass, slab by slab.
 
     Slabs are joined as in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-    variances", 1979: the sum of squares about the mean keeps its digits where the mean is large.
+    variances", 1979: the sum of squares about the mean keeps its digits when the mean is large.
     """
     count, mean, squares = 0, 0.0, 0.0
     for (values,) in slabs(source, max_values=_SLAB_VALUES):
@@ -131,7 +131,7 @@ def _moments(source: Array, *, nonzero_only: bool) -> tuple[float, float]:
         slab_mean = float(wide.mean())
         wide -= slab_mean
         joined = count + wide.size
-        # Not by a dot product: BLAS shares it out among threads, which is slower here (700 ms against 80 for 31 million
+        # Not by a dot product: BLAS splits it among threads, which is slower here (700 ms instead of 80 for 31 million
         # voxels) and adds in an order that depends on the machine.
         np.square(wide, out=wide)
         squares += float(wide.sum()) + (slab_mean - mean) ** 2 * count * wide.size / joined

@@ -1,4 +1,4 @@
-"""Linear interpolation along one axis at a time. Resampling and its way back are both made of it."""
+"""Linear interpolation along one axis at a time. Resampling and its inverse both use it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from voxelocity.core.volume import Array
 
 Positions = npt.NDArray[np.float64]
 
-# A pass is bound by memory: pieces of 256 KiB stay in the second-level cache (33 ms instead of 60 for 31 million
-# voxels), and lines of this many values are long enough to be added one by one without temporary arrays (59 ms
-# instead of 190).
+# A pass is memory-bound: pieces of 256 KiB stay in the second-level cache (33 ms instead of 60 for 31 million voxels),
+# and lines of this many values are long enough to be added one by one without temporary arrays (59 ms instead of 190).
 _PIECE_VALUES = 1 << 16
 _LONG_LINE_VALUES = 1 << 12
 
 
 def sample_positions(num_before: int, num_after: int, step_voxel: float) -> Positions:
-    """Where the samples of a new axis lie on an old one, in voxels of the old; those outside are put on its border.
+    """Where the samples of a new axis lie on an old one, in voxels of the old; those outside move to its border.
 
     Both axes share their center: sample j lies at (j - (num_after - 1) / 2) * step_voxel + (num_before - 1) / 2.
     """
@@ -31,7 +30,7 @@ def sample_along(array: Array, positions: Positions, axis: int) -> npt.NDArray[n
     """The array as float32, linearly interpolated at `positions` of one axis. The order in memory is kept.
 
     Args:
-        array: any number of axes and any number type. Read piece by piece where it is contiguous in some order of its
+        array: any number of axes and any number type. Read piece by piece if it is contiguous in some order of its
             axes, else copied once.
         positions: ascending or not, within 0 and the last index.
         axis: the one to interpolate along.
@@ -74,7 +73,7 @@ def _fill_piece_by_piece(source: Array, positions: Positions, target: npt.NDArra
 
 def neighbors(positions: Positions, num: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], Array]:
     """The two samples of an axis of `num` around each position, and the weight of the second in float32."""
-    # Whole positions have weight 0, the last one too, so that they give the sample itself, to the last bit.
+    # Whole positions, including the last one, have weight 0, so that they give exactly the sample itself.
     below = np.clip(np.floor(positions).astype(np.intp), 0, num - 1)
     above = np.minimum(below + 1, num - 1)
     return below, above, (positions - below).astype(np.float32)

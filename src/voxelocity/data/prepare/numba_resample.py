@@ -29,7 +29,7 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
 
 
 def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.uint8]:
-    """Class indices (x, y, z), uint8: the class of the largest linear share, the lower one of two equals."""
+    """Class indices (x, y, z), uint8: the class with the largest linear share, the lower one of equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
     out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=np.uint8)
     tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], label_xyz.shape[axis])]

@@ -1,4 +1,4 @@
-"""Turning a scan to the nearest RAS axes, by exchanging and reversing axes. No voxel value changes."""
+"""Turns a scan to the nearest RAS axes by exchanging and reversing axes. No voxel value changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AxisOrder:
 
 @dataclass(frozen=True)
 class OrientToRAS:
-    """Stage: axes exchanged and reversed so that (x, y, z) run to right, front and top as nearly as possible.
+    """Stage: axes exchanged and reversed so that (x, y, z) point right, anterior and superior as nearly as possible.
 
     The image and label of the result are views on those of the argument. Oblique scans stay oblique.
     """
@@ -82,8 +82,8 @@ class OrientToRAS:
 def nearest_ras(grid: Grid) -> AxisOrder:
     """The turn that brings a grid nearest to RAS, the one that nibabel's `io_orientation` finds.
 
-    Axes are settled in the order of how clearly they point along one direction of space, each direction once, on the
-    rotation nearest to the affine.
+    Axes are assigned in the order of how clearly they point along one direction of space, each direction once, using
+    the rotation nearest to the affine.
     """
     matrix = grid.matrix[:3, :3]
     left, _, right = np.linalg.svd(matrix / np.linalg.norm(matrix, axis=0))

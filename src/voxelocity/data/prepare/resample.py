@@ -1,4 +1,4 @@
-"""Resampling to a common spacing: linear, axis by axis, about the center of the field of view."""
+"""Resamples to a common spacing: linear, axis by axis, about the center of the field of view."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ResampleEngine = Literal["auto", "numpy"]
 
 STEP = "resample"
 _SAME_SPACING_RELATIVE = 1e-3
-# Foreground voxels are remembered as int32 indices.
+# Foreground voxels are stored as int32 indices.
 _MAX_VOXELS = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resample:
-    """Stage: voxels at the given distances, by linear interpolation; the center of the scan stays where it is.
+    """Stage: voxels at the given spacing, by linear interpolation; the center of the scan stays in place.
 
-    An axis whose spacing agrees to one part in a thousand is left alone. New samples outside the scan's outermost voxel
-    centers take the value of the border. Labels take the class with the largest interpolated share.
+    An axis whose spacing matches to one part in a thousand is left alone. New samples outside the scan's outermost
+    voxel centers take the value of the border. Labels take the class with the largest interpolated share.
 
     Attributes:
         spacing_mm: of the new grid, along (x, y, z).
@@ -50,7 +50,7 @@ class Resample:
         if plan.is_identity:
             return StageEffect(spec=spec, scratch_bytes=0)
         new = VolumeSpec(num_channels=spec.num_channels, grid=plan.grid, dtype="float32")
-        # The result of one axis waits while the next is made; the label needs two shares and its result.
+        # The result of one axis is held while the next is made; the label needs two shares and its result.
         scratch = 2 * 4 * spec.num_channels * max(spec.grid.num_voxels, plan.grid.num_voxels)
         return StageEffect(spec=new, scratch_bytes=scratch + 9 * plan.grid.num_voxels)
 
@@ -58,7 +58,7 @@ class Resample:
         return f"resample(linear, spacing_mm={self.spacing_mm})"
 
     def __call__(self, volume: Volume) -> Volume:
-        """The volume on the new grid, image float32; the volume itself where no axis changes.
+        """The volume on the new grid, image float32; the volume itself if no axis changes.
 
         Raises:
             ScanError: as `describe`.
@@ -144,7 +144,7 @@ def _plan(grid: Grid, spacing_mm: Spacing, *, who: str) -> _Plan:
     if math.prod(shape) > _MAX_VOXELS:
         raise ScanError(
             f"prepare.resample: {who} would have {' x '.join(map(str, shape))} = {math.prod(shape):,} voxels at "
-            f"{spacing_mm} mm, more than the {_MAX_VOXELS:,} that are possible; choose a coarser spacing_mm, "
+            f"{spacing_mm} mm, more than the supported {_MAX_VOXELS:,}; choose a coarser spacing_mm, "
             f"or check the spacing {grid.spacing_mm} mm in the header"
         )
     return _Plan(grid=_new_grid(grid, shape, steps, spacing_mm), step_voxel=(steps[0], steps[1], steps[2]))

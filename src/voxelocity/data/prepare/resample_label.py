@@ -13,7 +13,7 @@ from voxelocity.data.prepare.interpolate import Positions, sample_along
 
 
 def resample_label(label_xyz: Array, positions: tuple[Positions, ...]) -> npt.NDArray[np.uint8]:
-    """Class indices at the given positions of (x, y, z): the class of the largest share, the lower one of two equals.
+    """Class indices at the given positions of (x, y, z): the class with the largest share, the lower one of equals.
 
     The same as interpolating the indicator of every class and taking the argmax, in less time and memory: each class is
     interpolated only around its own voxels, and the background's share is what the others leave. C-contiguous.
@@ -43,7 +43,7 @@ def resample_label(label_xyz: Array, positions: tuple[Positions, ...]) -> npt.ND
 
 
 def _share(label: Array, index: int, reach: Box, positions: tuple[Positions, ...]) -> Array:
-    """Interpolated indicator of one class at the samples `reach`, from just the voxels these look at."""
+    """Interpolated indicator of one class at the samples `reach`, from only the voxels that they need."""
     wanted = [axis[part] for axis, part in zip(positions, reach, strict=True)]
     starts = [int(axis.min()) for axis in wanted]
     box = tuple(slice(a, int(axis.max()) + 2) for a, axis in zip(starts, wanted, strict=True))
@@ -54,7 +54,7 @@ def _share(label: Array, index: int, reach: Box, positions: tuple[Positions, ...
 
 
 def _reach(box: Box, positions: tuple[Positions, ...]) -> Box:
-    """The samples that lie less than one voxel beside a box of voxels."""
+    """The samples that lie in a box of voxels or less than one voxel outside it."""
     return tuple(
         slice(int(np.searchsorted(axis, part.start - 1, "right")), int(np.searchsorted(axis, part.stop, "left")))
         for part, axis in zip(box, positions, strict=True)

@@ -1,4 +1,4 @@
-"""The way back: a prediction on the prepared grid to the scan's own grid, by the trace the preparation left."""
+"""Brings a prediction from the prepared grid back to the scan's own grid, using the trace of the preparation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.interpolate import Positions
 
 _MAX_CLASSES = 256
-# Voxels of the scan that are chosen at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
+# Voxels of the scan processed at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
 _SLAB_VALUES = 1 << 18
 
 Trace = Sequence[Mapping[str, Any]]
@@ -24,8 +24,8 @@ Trace = Sequence[Mapping[str, Any]]
 def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
     """Class indices (x, y, z) of a prepared volume, on the scan's own grid. The dtype is kept; C-contiguous.
 
-    Exact where the scan was turned and cropped; nearest neighbor where it was resampled. Voxels that were cropped away
-    become 0. Without a trace the argument itself is returned where it is C-contiguous.
+    Exact if the scan was only reoriented and cropped; nearest neighbor if it was resampled. Voxels that were cropped
+    away become 0. Without a trace, returns the argument itself if it is C-contiguous.
     """
     for record in reversed(trace):
         labels_xyz = _undo(labels_xyz, record)
@@ -35,13 +35,13 @@ def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
 def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_threads: int = 1) -> npt.NDArray[np.uint8]:
     """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
-    Where the scan was resampled, the probabilities of one class after the other are interpolated linearly, slab by slab
-    of the scan, and each voxel takes the class of the largest (the lowest index of equals). Next to the argument and
-    the result this needs a few MiB a thread, however many the classes. Voxels that were cropped away become 0.
-    C-contiguous. The GIL is free most of the time.
+    If the scan was resampled, the probabilities of each class are interpolated linearly, slab by slab of the scan, and
+    each voxel takes the class with the largest (the lowest index of equals). Besides the argument and the result this
+    needs a few MiB per thread, whatever the number of classes. Voxels that were cropped away become 0. C-contiguous.
+    The GIL is free most of the time.
 
     Args:
-        probabilities_kxyz: of any float type, finite; any scores will do whose largest marks the class. At most 256
+        probabilities_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most 256
             classes.
         trace: of the prepared volume.
         num_threads: slabs made at once.
@@ -71,7 +71,7 @@ def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_thread
 
 
 def is_resampled(trace: Trace) -> bool:
-    """Whether the way back interpolates, which takes probabilities. Without, the class of each voxel is enough."""
+    """Whether restoring interpolates, which needs probabilities. Otherwise the class of each voxel is enough."""
     return len(trace) > 0 and trace[-1]["step"] == resample.STEP
 
 
@@ -100,7 +100,7 @@ def _undo(labels: Array, record: Mapping[str, Any]) -> Array:
     if record["step"] == crop.STEP:
         return crop.undo_crop(labels, record)
     assert record["step"] == resample.STEP, f"unknown step in the trace: {record['step']}"
-    # Half a voxel is rounded up rather than to even, so that every voxel is repeated equally often.
+    # Half a voxel is rounded up, not to even, so that every voxel is repeated equally often.
     nearest = [np.floor(axis + 0.5).astype(np.intp) for axis in resample.positions_back(record)]
     limits = [n - 1 for n in labels.shape]
     return labels[np.ix_(*(np.minimum(axis, limit) for axis, limit in zip(nearest, limits, strict=True)))]

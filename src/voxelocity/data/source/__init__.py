@@ -1,4 +1,4 @@
-"""Which cases exist: one verb for every layout of a data set. Reads names of files, never a scan."""
+"""Which cases exist: one function for every layout of a data set. Reads names of files, never a scan."""
 
 from voxelocity.data.source.sniff import open_cases
 

@@ -1,6 +1,6 @@
-"""A JSON description of a data set with its fields checked: a reader gets the type it asked for, or a clear error.
+"""A JSON description of a data set with its fields checked: a reader gets the type it expects, or a clear error.
 
-What MSD and nnU-Net have in common stands here: name, channels, the rules for class labels.
+Holds what MSD and nnU-Net have in common: name, channels, the rules for class labels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from voxelocity.core.whole_file import check_is_file
 T = TypeVar("T")
 
 MAX_CLASSES = 256
-"""Class indices are uint8 all along the path."""
+"""Class indices are uint8 everywhere."""
 
 _EXAMPLES = {
     "labels": '{"0": "background", "1": "tumour"}',
@@ -85,17 +85,17 @@ class Description:
         ordered = tuple(names[str(index)] for index in range(len(names)))
         for index, name in enumerate(ordered):
             if not isinstance(name, str):
-                raise self.error(f'"{key}" calls channel {index} {reprlib.repr(name)}; write its name as a text')
+                raise self.error(f'"{key}" calls channel {index} {reprlib.repr(name)}; write its name as a string')
         return ordered
 
     @property
     def lists_cases(self) -> bool:
-        """Whether the description says which cases there are; one that does not describes a table beside it."""
+        """Whether the description lists the cases; one that does not describes a table next to it."""
         return bool({"training", "dataset", "numTraining", "file_ending"} & self.values.keys())
 
     @property
     def names_are_values(self) -> bool:
-        """Whether "labels" leads from number to name (MSD); False where it leads from name to number (nnU-Net v2).
+        """Whether "labels" maps numbers to names (MSD); False where it maps names to numbers (nnU-Net v2).
 
         Raises:
             DatasetError: it mixes both.
@@ -105,7 +105,7 @@ class Description:
         if texts and len(texts) < len(labels):
             other = next(key for key in labels if key not in texts)
             raise self.error(
-                f'"labels" mixes two directions: "{texts[0]}" leads to a text and "{other}" to '
+                f'"labels" mixes two directions: "{texts[0]}" maps to a string and "{other}" to '
                 f'{kind_of(labels[other])}; write all of them as {{"0": "background"}} (MSD) or as '
                 '{"background": 0} (nnU-Net)'
             )
@@ -116,7 +116,7 @@ class Description:
         """Class names by file value, in ascending order of value, from either direction.
 
         Raises:
-            DatasetError: a value is no whole number, or as `check_labels`.
+            DatasetError: a value is not a whole number, or as `check_labels`.
         """
         listed = self.require("labels", dict)
         if self.names_are_values:
@@ -151,15 +151,15 @@ class Description:
         return value
 
     def error(self, problem: str) -> DatasetError:
-        """The error that tells this problem and names this file."""
+        """The error that describes this problem and names this file."""
         return DatasetError(f"source: {self.path}: {problem}")
 
     def check_labels(self, pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
         """Class names by file value, in ascending order of value.
 
         Raises:
-            DatasetError: a value is negative or larger than 65535, a value or name stands twice, background 0 or any
-                other class is missing, there are more classes than a uint8 can tell apart, or a class is to be ignored.
+            DatasetError: a value is negative or larger than 65535, a value or name appears twice, background 0 or any
+                other class is missing, there are more classes than uint8 can represent, or a class is to be ignored.
         """
         labels: dict[int, str] = {}
         for value, name in sorted(pairs):
@@ -170,12 +170,12 @@ class Description:
             if value in labels:
                 raise self.error(f'"labels" gives {value} to both "{labels[value]}" and "{name}"; keep one of them')
             if name in labels.values():
-                raise self.error(f'"labels" has two classes called "{name}"; rename one, results are told by name')
+                raise self.error(f'"labels" has two classes called "{name}"; rename one, results are reported by name')
             if name == "ignore":
                 raise self.error(
-                    f'"labels" has an "ignore" label (value {value}), which is not supported yet: there is no class '
-                    "that would not teach the network something false there; leave out the cases that hold it, or "
-                    "complete their labels, then remove it here"
+                    f'"labels" has an "ignore" label (value {value}), which is not supported yet: any class used there '
+                    "would teach the network something false; leave out the cases that hold it, or complete their "
+                    "labels, then remove it here"
                 )
             labels[value] = name
         if 0 not in labels:
@@ -183,15 +183,15 @@ class Description:
         if not 2 <= len(labels) <= MAX_CLASSES:
             raise self.error(
                 f'"labels" has {len(labels)} classes with the background; 2 to {MAX_CLASSES} can be learned, '
-                "add what is to be found or merge classes"
+                "add the classes to be found, or merge classes"
             )
         return labels
 
     def check_images(self, images: object, *, case: str, num_channels: int) -> list[str]:
-        """The image paths of one case, as listed: one file for all channels (a text or a list of one), or one each.
+        """The image paths of one case, as listed: one file for all channels (a string or a list of one), or one each.
 
         Raises:
-            DatasetError: it is something else, or their number is neither 1 nor `num_channels`.
+            DatasetError: the value is something else, or the number of paths is neither 1 nor `num_channels`.
         """
         paths = [images] if isinstance(images, str) else images
         if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
@@ -234,7 +234,7 @@ def read_json(path: Path) -> Any:
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for key in keys if keys.count(key) > 1)
-            raise DatasetError(f'source: {path}: "{twice}" stands twice in one object; remove or rename one of them')
+            raise DatasetError(f'source: {path}: "{twice}" appears twice in one object; remove or rename one of them')
         return found
 
     try:
@@ -258,5 +258,5 @@ def kind_of(value: object) -> str:
     """What a JSON value is, in words."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    words = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
+    words = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number"}
     return words.get(type(value), type(value).__name__)

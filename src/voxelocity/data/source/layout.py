@@ -1,6 +1,6 @@
-"""What a folder that cannot be opened seems to hold, in words, with the table or the command that would open it.
+"""Describes what a folder that cannot be opened seems to hold, with the table or the command that would open it.
 
-Looks at names in the folder and up to four folders below it, and opens nothing.
+Looks only at names in the folder and up to four folders below it, and opens no files.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FROM_DICOM = (
     "dcmqi's `segimage2itkimage` (DICOM SEG) or `dcmrtstruct2nii` (RTSTRUCT)"
 )
 _FROM_OTHERS = (
-    "scans are read as .nii or .nii.gz alone: save them so in 3D Slicer, or in Python by "
+    "only .nii and .nii.gz scans are read: save them in this format in 3D Slicer, or in Python by "
     'SimpleITK.WriteImage(SimpleITK.ReadImage("a{ending}"), "a.nii.gz")'
 )
 
 
 def what_it_holds(folder: Path) -> str:
-    """The layout that is recognized in the folder, and how to open it: the end of a sentence, with an example."""
+    """The layout recognized in the folder and how to open it: the end of a sentence, with an example."""
     files = _files_below(folder)
     scans = [name for name in files if name.endswith((".nii", ".nii.gz"))]
     if not scans:
@@ -39,13 +39,13 @@ def what_it_holds(folder: Path) -> str:
         f"    {(images or scans)[0]},{labels[0] if labels and images else 'LABEL FILE OF THIS CASE'}"
     ]
     return (
-        f"it looks like {_layout(folder, scans)} ({len(scans)} scans): list the cases in {folder / 'cases.csv'}, a "
-        "line for each:\n" + "\n".join(["    image,label", *rows]) + f"\nand open that folder again; see {_DOCS}"
+        f"it looks like {_layout(folder, scans)} ({len(scans)} scans): list the cases in {folder / 'cases.csv'}, one "
+        "line each:\n" + "\n".join(["    image,label", *rows]) + f"\nand open that folder again; see {_DOCS}"
     )
 
 
 def conversion_of(folder: Path) -> str:
-    """How to make scans of what the folder holds, where that is another format; the end of a sentence."""
+    """How to convert the folder's files to scans, where they have another format; the end of a sentence."""
     files = _files_below(folder)
     if any(_is_dicom(name) for name in files):
         return f"{_FROM_DICOM}; see {_DOCS}"
@@ -70,7 +70,7 @@ def _layout(folder: Path, scans: Sequence[str]) -> str:
 
 
 def _pairs(images: Sequence[str], labels: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Images and labels that share a name without its ending, its channel and what calls it a label, or a folder."""
+    """Images and labels that share a folder, or a name without its ending, its channel and its label word."""
     by_key: dict[str, str] = {}
     for label in labels:
         by_key.setdefault(_key(label), label)
@@ -94,7 +94,7 @@ def _is_dicom(name: str) -> bool:
 
 
 def _files_below(folder: Path) -> list[str]:
-    """Paths of files relative to the folder, sorted; those of deeper or further folders than are looked at are not."""
+    """Paths of files relative to the folder, sorted; without those beyond the limits on depth and number."""
     found: list[str] = []
     for place, folders, files in os.walk(folder):
         below = os.path.relpath(place, folder)

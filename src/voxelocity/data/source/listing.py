@@ -1,4 +1,4 @@
-"""What must hold for the cases of every layout: ids that are unique and safe as file names, and files that exist."""
+"""Checks on the cases of every layout: ids must be unique and safe as file names, and files must exist."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MAX_ID_BYTES = 220
 def case_id_of(images: tuple[Path, ...], label: Path | None) -> str:
     """The id of a case that the list does not name: its first image's file name without the ending.
 
-    nnU-Net's channel number is dropped where it is known to be one: among several images, or where the label file has
-    the same name without it.
+    nnU-Net's channel number is dropped where it certainly is one: with several images, or if the label file has the
+    same name without it.
     """
     stem = _stem(images[0].name)
     shorter = stem.removesuffix(_FIRST_CHANNEL)
@@ -36,12 +36,12 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
     Costs one listing of each folder that holds a file.
 
     Raises:
-        DatasetError: two cases have one id, or ids that differ in capitals alone, an id cannot be part of a file name,
-            or a file does not exist.
+        DatasetError: two cases have one id, or ids that differ only in capitalization, an id cannot be part of a file
+            name, or a file does not exist.
     """
     ordered = tuple(sorted(refs, key=lambda ref: ref.case_id))
     for before, ref in zip((None, *ordered), ordered, strict=False):
-        # Predictions and cache entries are called by the case id, so it must not lead to another folder.
+        # Predictions and cache entries are named after the case id, so it must not lead to another folder.
         if not re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", ref.case_id) or ref.case_id in (".", ".."):
             raise DatasetError(
                 f"source: {listing}: case id {ref.case_id!r} cannot be part of a file name; "
@@ -58,25 +58,25 @@ def check_refs(refs: Iterable[VolumeRef], *, listing: Path) -> tuple[VolumeRef, 
 
 
 def _check_names(refs: tuple[VolumeRef, ...], listing: Path) -> None:
-    """Refuses ids whose predictions could not be written on every disk."""
+    """Refuses ids whose predictions some disks could not store."""
     known: dict[str, str] = {}
     for ref in refs:
         if len(ref.case_id.encode()) > _MAX_ID_BYTES:
             raise DatasetError(
                 f"source: {listing}: case id {reprlib.repr(ref.case_id)} has {len(ref.case_id.encode())} bytes, and a "
-                f"file name holds {_MAX_ID_BYTES} of them beside its ending; shorten it, or name the case in a 'case' "
+                f"file name holds {_MAX_ID_BYTES} of them besides its ending; shorten it, or name the case in a 'case' "
                 "column of a .csv table"
             )
         other = known.setdefault(ref.case_id.casefold(), ref.case_id)
         if other != ref.case_id:
             raise DatasetError(
-                f"source: {listing}: case ids {other!r} and {ref.case_id!r} differ in capitals alone, so their "
-                "predictions would be one file on disks that ignore capitals; rename one of them"
+                f"source: {listing}: case ids {other!r} and {ref.case_id!r} differ only in capitalization, so their "
+                "predictions would be one file on disks that ignore it; rename one of them"
             )
 
 
 def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
-    # One listing per folder in place of one stat per file: on network storage a stat costs a round trip each.
+    # One listing per folder instead of one stat per file: on network storage each stat costs a round trip.
     files_by_folder: dict[str, frozenset[str]] = {}
     missing: list[str] = []
     num_files = 0
@@ -102,7 +102,7 @@ def _check_files(refs: tuple[VolumeRef, ...], listing: Path) -> None:
 def _files_in(folder: str) -> frozenset[str]:
     try:
         with os.scandir(folder) as entries:
-            # is_file asks the disk again for links alone: a link that leads nowhere is a missing file.
+            # is_file accesses the disk again only for links: a link that leads nowhere is a missing file.
             return frozenset(entry.name for entry in entries if entry.is_file())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         # ValueError: a name that no file system can hold.

@@ -1,6 +1,6 @@
 """The Medical Segmentation Decathlon's layout: `dataset.json` lists an image and a label file per training case.
 
-Its "test" list is not read: cases without labels are given to prediction by path.
+Its "test" list is not read: to predict cases without labels, give their paths.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from voxelocity.data.source.splits import SPLITS_NAME, assign_folds
 def read_msd(description: Description, *, root: Path, num_folds: int) -> Cases:
     """The training cases of an MSD data set.
 
-    A case is called by its image file without .nii.gz or .nii, and without nnU-Net's channel number where the label
+    A case is named after its image file without .nii.gz or .nii, and without nnU-Net's channel number where the label
     file has none. "image" may be one path (a file of one or of all channels) or a list of one per channel. An integer
     "fold" per entry is honored. Paths must stay inside the folder: such a data set is published as one folder, so a
-    path that leaves it is a mistake, or a reach for somebody's files.
+    path that leaves it is a mistake, or an attempt to read other files.
 
     Raises:
         DatasetError: the description is malformed, contradicts itself, or lists files that do not exist.
@@ -67,7 +67,7 @@ def _ref(description: Description, index: int, entry: Any, num_channels: int) ->
 
 
 def _inside(description: Description, listed: str, case: str) -> Path:
-    # Compared as text: a folder inside that is a link to another disk is the owner's own doing, and is followed.
+    # Compared as text: an inner folder that links to another disk is the owner's choice and is followed.
     if os.path.isabs(listed) or os.path.normpath(listed).split(os.sep)[0] == os.pardir:
         raise description.error(
             f"{case} lists {listed!r}, which lies outside the data set's folder; "

@@ -1,6 +1,6 @@
-"""nnU-Net v2's raw layout: names of files tell the cases (imagesTr/CASE_0000.nii.gz), or "dataset" lists them.
+"""nnU-Net v2's raw layout: file names define the cases (imagesTr/CASE_0000.nii.gz), or "dataset" lists them.
 
-Not its preprocessed folders, and not version 1, whose `dataset.json` has the MSD form.
+Reads neither its preprocessed folders nor version 1, whose `dataset.json` has the MSD form.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_nnunet(description: Description, *, root: Path, num_folds: int) -> Case
     labelsTr/CASE. Paths in a "dataset" list may be absolute or lead out of the folder, as nnU-Net documents.
 
     Raises:
-        DatasetError: the description is malformed, contradicts itself or the files beside it, asks for regions or an
+        DatasetError: the description is malformed, contradicts itself or the files next to it, asks for regions or an
             "ignore" label, or lists files that do not exist.
     """
     channels = description.channels
@@ -91,7 +91,7 @@ def _scanned(description: Description, channels: tuple[str, ...]) -> list[Volume
 def _names_by_case(description: Description, folder: Path, ending: str) -> dict[str, list[str]]:
     """Names of the image files of each case, sorted."""
     try:
-        # A leading dot marks what archives from a Mac leave beside each file.
+        # Archives from a Mac put a file with a leading dot next to each file.
         names = sorted(name for name in os.listdir(folder) if name.endswith(ending) and not name.startswith("."))
     except OSError as error:
         raise description.error(
@@ -103,7 +103,7 @@ def _names_by_case(description: Description, folder: Path, ending: str) -> dict[
         match = pattern.fullmatch(name)
         if match is None:
             raise description.error(
-                f"{folder / name} has no channel number; rename it to CASE_0000{ending} as nnU-Net v2 asks, "
+                f"{folder / name} has no channel number; rename it to CASE_0000{ending} as nnU-Net v2 requires, "
                 'or list the files under "dataset"'
             )
         by_case.setdefault(match[1], []).append(name)

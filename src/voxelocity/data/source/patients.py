@@ -1,7 +1,7 @@
-"""Which cases are scans of one patient, as their names tell: folds must keep these together.
+"""Derives from their names which cases are scans of one patient: folds must keep these together.
 
-Names are only taken at their word where the groups are plausible. A number that all cases share a name before is a
-count of cases, as in case_001 to case_099, and tells nothing of patients.
+Names only count where the groups are plausible. If all cases share the name before a number, the number counts cases,
+as in case_001 to case_099, and says nothing about patients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 _BIDS = re.compile(r"(?:^|[_/])(sub-[A-Za-z0-9]+)(?=_|$)")
 _SPLIT = re.compile(r"[-_. ]+")
-# Sides and points in time: words count anywhere in a name, what could be a contrast or a site at its end alone.
+# Sides and points in time: words count anywhere in a name; what could be a contrast or a site counts only at its end.
 _ANYWHERE = re.compile(
     r"left|right|pre|post|preop|postop|baseline|follow-?up\d*|(ses|session|visit|timepoint|time|tp|day|week|month|year|fu|frame|phase)"
     r"\d+",
@@ -27,11 +27,11 @@ _MEAN_SCANS, _MOST_SCANS = 4, 24
 
 
 def patients_of(case_ids: Sequence[str]) -> dict[str, str]:
-    """Case id to the name of its patient, which is the case id itself where nothing tells of others.
+    """Case id to the name of its patient, which is the case id itself unless the names show a group.
 
-    Taken from BIDS names (sub-01_ses-2), from words for sides and times (p7_left, p7_right, p7_visit2), and from
-    numbers behind a name that has a number itself (p07_1, p07_2). The last two only where no more than 24 cases have
-    one patient; for numbers also where these are at most 4 on average and mostly count from 0 or 1.
+    Patients come from BIDS names (sub-01_ses-2), from words for sides and times (p7_left, p7_right, p7_visit2), and
+    from numbers after a name that has a number itself (p07_1, p07_2). The last two count only if no patient has more
+    than 24 cases; numbers also only if patients have at most 4 on average and mostly count from 0 or 1.
     """
     patients = {case_id: _subject(case_id) or _without_markers(case_id) for case_id in case_ids}
     if _largest(patients) > _MOST_SCANS or len(set(patients.values())) < 2:
@@ -44,7 +44,7 @@ def patients_of(case_ids: Sequence[str]) -> dict[str, str]:
     if _are_patients(by_stem):
         stems = {case_id: stem for stem, ids in by_stem.items() for case_id in ids}
         patients = {case_id: stems.get(case_id, patient) for case_id, patient in patients.items()}
-    # A patient with one scan is called as its case is.
+    # A patient with one scan has the name of its case.
     count = Counter(patients.values())
     return {case_id: patient if count[patient] > 1 else case_id for case_id, patient in patients.items()}
 
@@ -55,7 +55,7 @@ def _subject(case_id: str) -> str | None:
 
 
 def _without_markers(case_id: str) -> str:
-    """The id without words that tell a side or a time; the id itself where nothing else is left of it."""
+    """The id without words for a side or a time; the id itself where nothing else is left of it."""
     words = _SPLIT.split(case_id)
     kept: list[str] = []
     place = 0

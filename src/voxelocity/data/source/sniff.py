@@ -1,4 +1,4 @@
-"""The one way into a data set: finds the file that lists the cases, and the layout it is written in."""
+"""The entry point to a data set: finds the file that lists the cases, and its layout."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     """The cases of the data set at `path`, sorted by case id, each with its files, which are known to exist.
 
     `path` is a folder with a `dataset.json`, a folder with one table (.csv or .tsv) and no `dataset.json`, or one such
-    file by any name. The direction of "labels" in the JSON file tells its layout: {"0": "background"} is the Medical
+    file by any name. The direction of "labels" in the JSON file decides the layout: {"0": "background"} is the Medical
     Segmentation Decathlon's ("msd"), {"background": 0} is nnU-Net v2's ("nnunet"). Tables are "csv"; they declare no
-    classes, so `labels` stays empty, and name no channels, unless a `dataset.json` beside the table that lists no cases
-    gives "labels" and "channel_names".
+    classes, so `labels` stays empty, and name no channels. A `dataset.json` next to the table that lists no cases can
+    add "labels" and "channel_names".
 
-    Folds come from the first of these that exists: a fold per case in the list itself, `splits_final.json` beside the
+    Folds come from the first of these that exists: a fold per case in the list itself, `splits_final.json` next to the
     `dataset.json`, or the default: patients in the order of their labeled case ids, sorted as text, and fold = index %
-    num_folds, with `num_folds` lowered to the number of patients where there are fewer. Every case is a patient of its
-    own, unless a `patient` column of a table says otherwise, or names do (p07_left, p07_right; sub-01_ses-1). A case
-    without a declared fold is never held out.
+    num_folds, with `num_folds` lowered to the number of patients where there are fewer. Every case is a separate
+    patient, unless a `patient` column of a table says otherwise, or names do (p07_left, p07_right; sub-01_ses-1). A
+    case without a declared fold is never held out.
 
-    Costs one listing of each folder that holds scans, not a look at each file. No voxel and no header is read.
-    The result depends on names and lists alone, not on the order in which the file system names them.
+    Costs one listing of each folder that holds scans, not a check of each file. Reads no voxels and no headers. The
+    result depends only on names and lists, not on the order in which the file system returns them.
 
     Args:
-        path: folder or file; relative paths and a leading `~` are resolved now, so that file names stay true later.
-        num_folds: folds to make where none are declared, at least 2.
+        path: folder or file; relative paths and a leading `~` are resolved now, so that file names stay valid later.
+        num_folds: folds to make if none are declared, at least 2.
 
     Raises:
-        DatasetError: nothing is there to open, the list is malformed or contradicts itself, or a file is missing.
+        DatasetError: there is nothing to open, the list is malformed or contradicts itself, or a file is missing.
         ConfigError: `num_folds` is below 2.
     """
     if num_folds < 2:
@@ -104,12 +104,12 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _check_direction(description: Description) -> None:
-    """Refuses labels written as MSD does in a description that is nnU-Net's otherwise."""
+    """Refuses labels in MSD's form in a description that is otherwise nnU-Net's."""
     if "training" in description.values or "file_ending" not in description.values:
         return
     labels = description.labels
     turned = ", ".join(f'"{name}": {value}' for value, name in list(labels.items())[:3])
     raise description.error(
-        '"labels" leads from number to name, as MSD writes it with a "training" list of cases; nnU-Net v2 writes it '
-        f"the other way round: turn it into {{{turned}{', ...' if len(labels) > 3 else ''}}}"
+        '"labels" maps numbers to names, as in MSD with its "training" list of cases; nnU-Net v2 writes it the other '
+        f"way around: turn it into {{{turned}{', ...' if len(labels) > 3 else ''}}}"
     )

@@ -1,4 +1,4 @@
-"""Which fold holds a case out: as the list says, as `splits_final.json` says, or by the position of its patient."""
+"""Which fold holds a case out: given by the list, by `splits_final.json`, or by the position of its patient."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def assign_folds(
 ) -> tuple[tuple[VolumeRef, ...], int]:
     """The cases with their folds and patients, and the number of folds.
 
-    A patient that is not declared is taken from the names (`patients_of`). For folds, the first that exists decides:
+    Patients that are not declared are derived from the names (`patients_of`). For folds, the first that exists decides:
     folds that any labeled case already has, `splits_file`, `default_folds`.
 
     Args:
         refs: cases sorted by case id.
-        num_folds: folds to make where none are declared.
-        splits_file: a file in the form of nnU-Net's `splits_final.json`, which need not exist.
+        num_folds: folds to make if none are declared.
+        splits_file: a file in the form of nnU-Net's `splits_final.json`; it may be missing.
 
     Raises:
         DatasetError: `splits_file` is malformed or contradicts the cases.
@@ -56,7 +56,7 @@ def default_folds(patients: Mapping[str, str], num_folds: int) -> dict[str, int]
 
     Args:
         patients: patient by case id.
-        num_folds: at most as many as patients.
+        num_folds: at most the number of patients.
     """
     ordered = dict.fromkeys(patients[case_id] for case_id in sorted(patients))
     fold_of = {patient: index % num_folds for index, patient in enumerate(ordered)}
@@ -67,7 +67,7 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
     """Fold by case id from nnU-Net's list of {"train": [...], "val": [...]}, and the number of folds.
 
     A case that is validated in fold k has fold k; one that is never validated has none. Every fold must place every
-    case, because a case that a fold leaves out would otherwise be trained on unasked.
+    case, because training would otherwise silently include the cases that a fold leaves out.
 
     Raises:
         DatasetError: the file is malformed, names an unknown case, names one twice in a fold, validates one in two

@@ -22,7 +22,7 @@ OPTIONAL_COLUMNS = ("label", "case", "patient", "fold")
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """The cells of one row by column, and where it stands in the file."""
+    """The cells of one row by column, and its line in the file."""
 
     line: int
     cells: Mapping[str, str]
@@ -31,18 +31,18 @@ class _Row:
 def read_table(path: Path, *, root: Path, num_folds: int, description: Description | None = None) -> Cases:
     """The cases of a table; an empty `label` makes a case to predict, an empty `fold` one that is never held out.
 
-    The delimiter is comma, semicolon or tab, whichever makes an image column of the header; case and order of the
-    columns do not matter, and further columns are left alone. Relative paths start at the table's folder; they and
+    The delimiter is the one of comma, semicolon and tab that gives the header an image column; case and order of the
+    columns do not matter, and other columns are ignored. Relative paths start at the table's folder; they and
     absolute ones may lead anywhere, because a table is written by hand for files that already have a place.
-    Without a `case` column a case is called by its first image file, and without a `patient` column names tell which
-    cases are of one patient.
+    Without a `case` column a case is named after its first image file; without a `patient` column the names decide
+    which cases belong to one patient.
 
     Args:
         path: of the table.
         root: what the user opened.
         num_folds: folds to make where none are declared.
         description: names of channels and classes, from a `dataset.json` that lists no cases; without it channels are
-            called by their columns, and `labels` is empty.
+            named after their columns, and `labels` is empty.
 
     Raises:
         DatasetError: the table is malformed, contradicts itself or the description, or lists files that do not exist.
@@ -69,7 +69,7 @@ def _channels(description: Description | None, path: Path, image_columns: tuple[
     if description is None or not {"channel_names", "modality"} & description.values.keys():
         return image_columns
     channels = description.channels
-    # One column may hold files of several channels; that is seen when the first is opened.
+    # One column may hold files of several channels; this is checked when the first is opened.
     if len(image_columns) > 1 and len(channels) != len(image_columns):
         raise description.error(
             f"it names {len(channels)} channel(s), but {path.name} has {len(image_columns)} image columns; "
@@ -96,7 +96,7 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
                 raise _error(
                     path,
                     f"line {reader.line_num} has {len(cells)} cells, the header has {len(columns)}; "
-                    "add or remove cells, or put quotation marks round a cell that holds a delimiter",
+                    "add or remove cells, or put quotation marks around a cell that holds a delimiter",
                 )
             rows.append(_Row(line=reader.line_num, cells=dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
@@ -107,7 +107,7 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
 
 
 def _delimiter(path: Path, text: str) -> str:
-    """The delimiter that makes an image column of the header, else the one that makes most columns."""
+    """The delimiter that gives the header an image column, else the one that gives the most columns."""
     widths: dict[str, int] = {}
     for delimiter in DELIMITERS:
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -126,7 +126,7 @@ def _delimiter(path: Path, text: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        # Read as bytes: a line end within quotation marks must reach the csv module as it stands.
+        # Read as bytes: a line end within quotation marks must reach the csv module unchanged.
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
@@ -151,7 +151,7 @@ def _image_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
         )
     twice = next((name for name in (*found, *OPTIONAL_COLUMNS) if columns.count(name) > 1), None)
     if twice is not None:
-        raise _error(path, f"the column '{twice}' stands twice in the header; remove or rename one")
+        raise _error(path, f"the column '{twice}' appears twice in the header; remove or rename one")
     if found == ["image"]:
         return ("image",)
     expected = tuple(f"image_{channel}" for channel in range(len(found)))
@@ -165,7 +165,7 @@ def _image_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_spelling(path: Path, columns: Sequence[str]) -> None:
-    """Refuses a near miss of an optional column, because leaving it alone would drop labels or folds unseen."""
+    """Refuses a misspelled optional column, because ignoring it would silently drop labels or folds."""
     others = [column for column in columns if column not in OPTIONAL_COLUMNS and not _is_image(column)]
     for wanted in OPTIONAL_COLUMNS:
         near = difflib.get_close_matches(wanted, others, n=1, cutoff=0.7) if wanted not in columns else []
@@ -184,7 +184,7 @@ def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:
     case_id = row.cells["case"] if "case" in row.cells else case_id_of(images, label)
     if not case_id:
         raise _error(path, f"line {row.line} has an empty 'case'; name the case, or leave the whole column out")
-    # Without a name in it, the row is a patient of its own.
+    # Without a name in it, the row is a separate patient.
     patient = (row.cells["patient"] or case_id) if "patient" in row.cells else None
     return VolumeRef(case_id=case_id, images=images, label=label, fold=_fold(path, row), patient=patient)
 

@@ -1,7 +1,7 @@
-"""Which part of a loop without a loader makes its batches, told by the places where the training thread was found.
+"""Which part of a loop without a loader makes its batches, judged by where the training thread was found.
 
-Reading, unpacking and resampling are known by the libraries that do them. What a person's own lines do to a scan (a
-mean taken off, a copy, a comparison) is not; such lines count where they stand between the first line that reads and
+Reading, unpacking and resampling are known by the libraries that do them. What the user's own lines do to a scan (a
+mean subtracted, a copy, a comparison) is not. Such lines count if they stand between the first line that reads and
 the line that calls the network, or in a file that reads and never calls it.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 from voxelocity.diagnosis.facts import Facts, StackFacts
 
-# What makes an item of what lies in files; "sleep" stands for a source that answers late.
+# Work that turns files into items; "sleep" stands for a source that answers late.
 MAKING_KINDS = frozenset({"gunzip", "read", "decode", "resample", "transform", "collate", "sleep"})
 LOOP_PARTS = ("wait", "other")
 _COMPUTING = ("forward", "backward", "optimizer")
 
 
 def has_loader(facts: Facts) -> bool:
-    """Whether a loader that is known feeds the training."""
+    """Whether a known loader feeds the training."""
     return any(loader.is_for_training for loader in facts.loaders)
 
 
@@ -43,7 +43,7 @@ def place(where: str) -> tuple[str, int]:
 
 
 def _own_lines(facts: Facts, inside: Sequence[StackFacts]) -> dict[str, tuple[int, float]]:
-    """By file the lines that make batches, from the first that was found reading to before the network's call."""
+    """By file, the lines that make batches: from the first that was found reading up to the network's call."""
     starts: dict[str, int] = {}
     for one in inside:
         file, line = place(one.where)
@@ -51,7 +51,7 @@ def _own_lines(facts: Facts, inside: Sequence[StackFacts]) -> dict[str, tuple[in
             starts[file] = min(line, starts.get(file, line))
     computing = [place(one.where) for one in facts.stacks if one.part in _COMPUTING]
     if not computing:
-        # Nobody knows where the making ends.
+        # Where the making ends is unknown.
         return {}
     return {
         file: (start, min((line for name, line in computing if name == file and line > start), default=float("inf")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from voxelocity.core.time_parts import OTHER, TimeShare, part_label
 from voxelocity.diagnosis.accounting.watched import (
     between_s,
     counted_passes,
@@ -15,47 +16,37 @@ from voxelocity.diagnosis.accounting.watched import (
     without_data_s,
 )
 from voxelocity.diagnosis.facts import PARTS, Facts
-from voxelocity.diagnosis.result import Ceiling, Share
+from voxelocity.diagnosis.result import Ceiling
 
-WAITING = "waiting for data"
-OTHER = "other"
-
-_NAMES = {
-    "wait": WAITING,
-    "copy": "copy to the device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-}
 _PASSES = ("validation", "saving", "epoch start")
 
 
-def split(facts: Facts) -> Sequence[Share]:
-    """All of the watched time by what it went to, in the order of a step, what lies between steps, and the rest.
+def split(facts: Facts) -> Sequence[TimeShare]:
+    """All of the watched time by where it went: the parts of a step in order, what lies between steps, and the rest.
 
     Returns:
-        One share a name that took any time; none where nothing but epochs that begin was seen. The seconds sum to the
-        watched time: what no part of a step names is in "other", together with what the loop did beside its steps.
+        One share per name that took any time; none where only epoch starts were seen. The seconds sum to the watched
+        time: "other" holds what no part of a step names, and what the loop did besides its steps.
     """
     whole_s = watched_s(facts)
     has_worked = facts.counted or any(one.kind != "epoch start" for one in counted_passes(facts))
     if whole_s <= 0.0 or not has_worked:
         return ()
-    seconds = {name: part_s(facts, part) for part, name in _NAMES.items()}
+    seconds = {part_label(part): part_s(facts, part) for part in PARTS if part != OTHER}
     seconds |= {kind: passes_s(facts, kind) for kind in _PASSES}
-    unnamed_s = steps_s(facts) - part_s(facts, *(part for part in PARTS if part != "other"))
+    unnamed_s = steps_s(facts) - part_s(facts, *(part for part in PARTS if part != OTHER))
     seconds[OTHER] = unnamed_s + between_s(facts)
     return tuple(
-        Share(name=name, seconds=part, share=part / whole_s) for name, part in seconds.items() if abs(part) > 1e-12
+        TimeShare(name=name, seconds=part, share=part / whole_s) for name, part in seconds.items() if abs(part) > 1e-12
     )
 
 
 def ceiling(facts: Facts) -> Ceiling | None:
-    """A step as it is and a step on batches that are there; None where no step was counted.
+    """A step now and a step on batches that are already there; None where no step was counted.
 
-    The step as it is is the mean, as the shares are of all steps: where batches come in bursts most steps do not wait.
-    Measured where the program was run on resident batches. Otherwise the counted steps without their waiting and
-    copying; what workers take from the network on a shared CPU is then not seen.
+    The step now is the mean, because the shares are of all steps: where batches come in bursts, most steps do not wait.
+    Measured where the program was run on resident batches. Otherwise estimated from the counted steps without their
+    waiting and copying, which does not show what workers take from the network on a shared CPU.
     """
     beside_s = without_data_s(facts)
     if beside_s is None:

@@ -1,4 +1,4 @@
-"""Which part of a recording counts, and how long it took: the counted steps, what lay between them, nothing else."""
+"""Which part of a recording counts, and how long it took: the counted steps, and what lay between them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from voxelocity.diagnosis.accounting.in_loop import has_loader, making_share
 from voxelocity.diagnosis.facts import Facts, Pass, Step
 
 RESIDENT = "resident batch"
-# With fewer steps one slow batch more or less makes another verdict, and another gain.
+# With fewer steps, a single slow batch changes the verdict and the gain.
 FEW_STEPS = 10
 # Steps of one program under the same load differ by less than the first; beyond the second every figure is in doubt.
 _SAME_LOAD = 1.25
 CHANGED_LOAD = 1.5
 _MIN_UNCHANGED_STEPS = 3
-# Loaders that, without workers, make a batch when it is asked for and not before.
+# Loaders that, without workers, make a batch only when asked for it.
 _IN_OWN_THREAD = ("DataLoader",)
 
 
@@ -50,7 +50,7 @@ def part_s(facts: Facts, *parts: str) -> float:
 def between_s(facts: Facts) -> float:
     """Seconds between the first and the last counted step that belong to no step and no pass.
 
-    A pass within the last step lies beyond what `start_s + seconds` of that step reaches, and is left out of both.
+    A pass within the last step lies beyond that step's `start_s + seconds`, and is left out of both.
     """
     if not facts.counted:
         return 0.0
@@ -66,7 +66,7 @@ def watched_s(facts: Facts) -> float:
 
 
 def counted_images(facts: Facts) -> int | None:
-    """Images that the network was given in the counted steps; None where a step's are unknown, and without steps."""
+    """Images given to the network in the counted steps; None where those of a step are unknown, and without steps."""
     images = [step.num_images for step in facts.counted]
     known = [count for count in images if count is not None]
     return sum(known) if known and len(known) == len(images) else None
@@ -86,10 +86,10 @@ def experiment_s(facts: Facts, name: str) -> float | None:
 
 
 def load_change(facts: Facts) -> float | None:
-    """How many times as long an unchanged step took among the experiments as when steps were counted.
+    """How many times as long an unchanged step took during the experiments as when steps were counted.
 
-    Not 1 where the machine had more or less other work by then. None where no such steps were made: the epoch ended.
-    Medians on both sides, as a late batch is rare in both.
+    It is not 1 where the machine had more or less other work by then. None where the epoch ended before such steps.
+    Medians on both sides, because a late batch is rare in both.
     """
     later = [step.seconds for step in facts.steps if step.phase == "unchanged"]
     before_s = step_s(facts)
@@ -107,9 +107,9 @@ def at_counted_load(facts: Facts, seconds: float) -> float:
 def resident_s(facts: Facts) -> float | None:
     """Median seconds of a step on a batch that was there already; None where that was not tried.
 
-    Under the load of the counted steps, as far as unchanged steps among the experiments tell it, and never more than
-    these took beside waiting and copying. Where the training's own thread makes the batches nothing runs beside the
-    network, so that it is what they took beside waiting.
+    Scaled to the load of the counted steps, as far as unchanged steps during the experiments show it, and never more
+    than the counted steps took without waiting and copying. Where the training's own thread makes the batches, nothing
+    runs while the network does, so the result is what the counted steps took without their data.
     """
     alone_s = experiment_s(facts, RESIDENT)
     if alone_s is None:
@@ -134,10 +134,10 @@ def without_data_s(facts: Facts) -> float | None:
 def data_room_s(facts: Facts) -> float:
     """The most that any change of the data could save: what the counted steps took beyond steps without data.
 
-    Measured by the step on resident batches; without it, the time that the network waited and batches were copied, and
-    what a loop without a loader did to make its own (all that it did beside computing, where no stacks were taken).
-    Where the training's own thread makes the batches nothing runs beside the network, so that waiting is all there is:
-    what else differs from the resident steps is the machine's mood.
+    Measured by the step on resident batches. Without it: the time in which the network waited and batches were copied,
+    and in which a loop without a loader made its own (all its time besides computing, where no stacks were taken).
+    Where the training's own thread makes the batches, nothing runs while the network does, so only waiting can be
+    saved: any other difference from the resident steps is noise of the machine.
     """
     alone_s = resident_s(facts)
     if alone_s is not None and not makes_alone(facts):
@@ -155,7 +155,7 @@ def makes_alone(facts: Facts) -> bool:
 
 
 def _loop_share(facts: Facts, *, unseen: float) -> float:
-    """Share of "other" that makes data: none where a loader does; `unseen` where no stacks were taken."""
+    """Share of "other" that makes data: 0 where a loader does, `unseen` where no stacks were taken."""
     if has_loader(facts):
         return 0.0
     return making_share(facts) if facts.stacks else unseen

@@ -9,26 +9,26 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from voxelocity.core.quantities import count_text
+from voxelocity.core.time_parts import part_label
 from voxelocity.diagnosis.accounting.watched import counted_images
 from voxelocity.diagnosis.facts import PARTS, Facts
+from voxelocity.diagnosis.render.wording import Pace, pace
 from voxelocity.diagnosis.result import Diagnosis, Finding
-from voxelocity.diagnosis.shown.looks import name_of
-from voxelocity.diagnosis.shown.wording import Pace, pace
 from voxelocity.report.differences import different_machines
 from voxelocity.report.labeled import LabeledRun, differing_settings
 
 BEFORE, AFTER = "before", "after"
-# What names places and counts, and so differs between any two recordings.
+# Keys of places and counts, which differ between any two recordings.
 _NO_SETTINGS = frozenset({"key", "where", "collate_where", "num_epochs", "num_batches", "input_shapes"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone:
+class ResolvedFinding:
     """A cause that no longer holds the program back.
 
     Attributes:
         predicted: times faster, as its finding said; None where it said nothing.
-        achieved: times faster that the whole program came to be, whatever of it this finding's change brought.
+        achieved: times faster the whole program became, whatever part of it this finding's change brought.
     """
 
     finding: Finding
@@ -37,7 +37,7 @@ class Gone:
 
     @property
     def agreement(self) -> float | None:
-        """Predicted over achieved: 1 where it came as told, above where less came."""
+        """Predicted over achieved: 1 where the gain was as predicted, above 1 where it was smaller."""
         return self.predicted / self.achieved if self.predicted and self.achieved else None
 
 
@@ -46,13 +46,13 @@ class DiagnosisComparison:
     """Before and after.
 
     Attributes:
-        costs_before, costs_after: seconds that one counted step costs, by part, validation and saving spread over the
-            steps, as often a step as before on both sides: what happened to be watched must not decide.
-        images_before, images_after: of a step, mean; None where unknown.
+        costs_before, costs_after: seconds of one counted step, by part. Validation and saving are spread over the
+            steps, on both sides as often per step as before, so what happened to be watched does not decide.
+        images_before, images_after: mean images of a step; None where unknown.
         achieved: times as many images a second, or steps where images are unknown; None where one side saw no step.
-        predicted: by all causes that are gone together; None where there is none or one of them is not known. Where
-            their savings overlap so far that their sum is all the time there was, it is that of the largest alone.
-        gone, new, still: causes by what became of them; `still` as they are after.
+        predicted: times faster, by all causes that are gone together; None where there is no such cause or one of
+            their savings is unknown. Savings that add up to all of the time overlap, and only the largest counts.
+        gone, new, still: causes by what became of them; `still` holds those of the second diagnosis.
         settings: dotted key to (before, after), where they differ; `num_equal` others do not.
         notices: what a reader must know before believing the figures.
     """
@@ -65,7 +65,7 @@ class DiagnosisComparison:
     images_after: float | None
     achieved: float | None
     predicted: float | None
-    gone: Sequence[Gone]
+    gone: Sequence[ResolvedFinding]
     new: Sequence[Finding]
     still: Sequence[Finding]
     settings: dict[str, tuple[Any, ...]]
@@ -76,7 +76,7 @@ class DiagnosisComparison:
 def compare_diagnoses(a: Diagnosis, b: Diagnosis) -> DiagnosisComparison:
     """What became of the program between `a`, before, and `b`, after.
 
-    Causes are told apart by their code, as the lines of a program move when it is changed.
+    Causes are matched by code, because the lines of a program move when it is changed.
     """
     before, after = pace(a), pace(b)
     costs_before, costs_after = _costs(a.facts, a.facts), _costs(b.facts, a.facts)
@@ -96,7 +96,7 @@ def compare_diagnoses(a: Diagnosis, b: Diagnosis) -> DiagnosisComparison:
         images_after=images_after,
         achieved=achieved,
         predicted=_together(gone),
-        gone=[Gone(finding=finding, predicted=finding.speedup, achieved=achieved) for finding in gone],
+        gone=[ResolvedFinding(finding=finding, predicted=finding.speedup, achieved=achieved) for finding in gone],
         new=_without(b.causes, a.causes),
         still=[finding for finding in b.causes if finding not in _without(b.causes, a.causes)],
         settings=settings,
@@ -106,7 +106,7 @@ def compare_diagnoses(a: Diagnosis, b: Diagnosis) -> DiagnosisComparison:
 
 
 def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
-    """The findings that have no counterpart of the same code among the others; of several alike the last ones."""
+    """The findings without a counterpart of the same code among the others; the last ones if several share a code."""
     left = Counter(other.code for other in others)
     kept = []
     for finding in findings:
@@ -137,7 +137,7 @@ def _differing(a: Facts, b: Facts) -> tuple[dict[str, tuple[Any, ...]], int]:
 
 
 def _settings(facts: Facts) -> dict[str, Any]:
-    """What a person sets, nested; of several training loaders the first. What was not seen is None."""
+    """What the user sets, nested; of several training loaders, the first. What was not seen is None."""
     loader = next((one for one in facts.loaders if one.is_for_training), None)
     records = {
         "settings": facts.settings,
@@ -159,20 +159,20 @@ def _notices(a: Diagnosis, b: Diagnosis, *, has_images: bool) -> list[str]:
     if machines := different_machines([one.facts.environment for one in (a, b)]):
         notices.append(f"The two were made on different machines ({machines}); their times do not compare.")
     kinds = [dict.fromkeys(one.kind for one in side.facts.passes) for side in (a, b)]
-    for only, other, done in ((kinds[0], kinds[1], "counted as it was before"), (kinds[1], kinds[0], "left out")):
+    for only, other, done in ((kinds[0], kinds[1], "counted at its earlier cost"), (kinds[1], kinds[0], "left out")):
         word = BEFORE if only is kinds[0] else AFTER
-        notices += [f"{kind.capitalize()} was seen {word} alone; it is {done}." for kind in only if kind not in other]
+        notices += [f"{kind.capitalize()} was seen only {word}; it is {done}." for kind in only if kind not in other]
     sizes = [_batch_size(one.facts) for one in (a, b)]
     if not has_images and None not in sizes and sizes[0] != sizes[1]:
-        notices.append(f"The batches differ ({sizes[0]} and {sizes[1]} items), and steps are what was counted.")
+        notices.append(f"The batches differ ({sizes[0]} and {sizes[1]} items), and the comparison counts steps.")
     few = [count_text(pace(one).num_steps, "step") for one in (a, b) if 0 < pace(one).num_steps < 20]
     if few:
-        notices.append(f"One of the two rests on {few[0]} only; its figures are rough.")
+        notices.append(f"One of the two rests on only {few[0]}; its figures are rough.")
     return notices
 
 
 def _costs(facts: Facts, like: Facts) -> dict[str, float]:
-    """Seconds of a counted step by part, and of each kind of pass, done as often a step as in `like`.
+    """Seconds of a counted step by part, and of each kind of pass, done as often per step as in `like`.
 
     A kind of pass that was not seen here costs what it costs there. Empty where either saw no step.
     """
@@ -180,7 +180,7 @@ def _costs(facts: Facts, like: Facts) -> dict[str, float]:
     if not steps or not others:
         return {}
     keys = dict.fromkeys([*PARTS, *(key for step in steps for key in step.parts)])
-    sums = {name_of(key): sum(step.parts.get(key, 0.0) for step in steps) for key in keys}
+    sums = {part_label(key): sum(step.parts.get(key, 0.0) for step in steps) for key in keys}
     costs = {name: seconds / len(steps) for name, seconds in sums.items() if seconds > 0.0}
     for kind in dict.fromkeys(one.kind for one in like.passes):
         there = [one.seconds for one in like.passes if one.kind == kind]

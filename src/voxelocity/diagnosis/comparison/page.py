@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.core.quantities import duration_text, factor_text, rate_text, value_text
+from voxelocity.core.time_parts import TimeShare
 from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.comparison.compare import (
     AFTER,
@@ -13,11 +14,11 @@ from voxelocity.diagnosis.comparison.compare import (
     DiagnosisComparison,
     compare_diagnoses,
 )
-from voxelocity.diagnosis.comparison.told import agreement_text, comparison_verdict, part_rows
-from voxelocity.diagnosis.result import Diagnosis, Share
-from voxelocity.diagnosis.shown.looks import look_of
-from voxelocity.diagnosis.shown.pieces import Lane, finding_view, split_bar
-from voxelocity.diagnosis.shown.wording import title_text
+from voxelocity.diagnosis.comparison.text import agreement_text, comparison_verdict, part_rows
+from voxelocity.diagnosis.render.part_styles import style_for
+from voxelocity.diagnosis.render.pieces import Lane, finding_view, split_bar
+from voxelocity.diagnosis.render.wording import title_text
+from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.report.views import Card, LegendEntry, Table, render
 
 
@@ -35,7 +36,7 @@ def render_diagnosis_comparison(a: Diagnosis, b: Diagnosis, path: str | Path) ->
         "notices": found.notices,
         "cards": _cards(found),
         "lanes": _lanes(found),
-        "legend": [LegendEntry(name=name, color=f"var(--{look_of(name).style})") for name, *_ in parts[:-1]],
+        "legend": [LegendEntry(name=name, color=f"var(--{style_for(name).style})") for name, *_ in parts[:-1]],
         "parts_table": Table(
             caption="What a step costs by part", heads=("Part", BEFORE.capitalize(), AFTER.capitalize()), rows=parts
         ),
@@ -65,7 +66,7 @@ def _cards(found: DiagnosisComparison) -> list[Card]:
         images = [Card(name="Images per second", value=texts[1], note=f"{texts[0]} before")]
     return [
         Card(
-            name="Times as fast", value=factor_text(found.achieved), note="after the change, with validation as often"
+            name="Times as fast", value=factor_text(found.achieved), note="after the change, validating equally often"
         ),
         Card(name="Predicted", value=factor_text(found.predicted), note="by the findings that are gone, together"),
         Card(
@@ -85,7 +86,7 @@ def _lanes(found: DiagnosisComparison) -> list[Lane]:
     lanes = []
     for label, costs in both:
         whole_s = sum(costs.values())
-        split = [Share(name=name, seconds=seconds, share=seconds / longest_s) for name, seconds in costs.items()]
+        split = [TimeShare(name=name, seconds=seconds, share=seconds / longest_s) for name, seconds in costs.items()]
         if whole_s > 0.0:
             lanes.append(Lane(name=label, text=f"{duration_text(whole_s)} a step", parts=split_bar(split)))
     return lanes

@@ -1,7 +1,7 @@
 """What this machine has for training, what is missing, and what each costs.
 
-Probes (`gpu`, `torch_build`, `host`, `disk`, `installed`) see and judge nothing; `checks` judge what was seen and
-ask the machine nothing; `examine` does both in turn.
+Probes (`gpu`, `torch_build`, `host`, `disk`, `installed`) look at the machine and judge nothing; `checks` judge what
+was seen and do not look at the machine; `examine` does both.
 """
 
 from voxelocity.diagnosis.doctor.check import LEVELS, Check, CheckUp, Level

@@ -1,4 +1,4 @@
-"""What the doctor says: one judged line a thing looked at, and the verdict over all. Plain data."""
+"""What the doctor reports: one judged line per item, and the verdict on all of them. Plain data."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing looked at.
+    """One judged item.
 
     Attributes:
-        section: what it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
-        name: of the thing, in a word or two.
+        section: the group it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
+        name: of the item, in a word or two.
         level: "ok"; "note" for what is worth knowing; "warning" for what costs speed or may fail; "problem" for what
             keeps training from running as this machine could.
         found: what is there.
-        costs: in plain words what it costs; "" where it costs nothing.
-        cure: what to do, with the command; "" where nothing is to be done.
-        source: of a claim that we did not measure ourselves: an address.
-        stops_training: whether no training can run here until it is mended.
+        costs: what it costs, in plain words; "" if it costs nothing.
+        cure: what to do, with the command; "" if there is nothing to do.
+        source: the address of a claim that we did not measure ourselves.
+        stops_training: whether no training can run here until it is fixed.
     """
 
     section: str
@@ -42,7 +42,7 @@ class CheckUp:
 
     Attributes:
         verdict: one or two plain sentences.
-        checks: in the order in which they are read, sections together.
+        checks: in reading order, grouped by section.
     """
 
     verdict: str

@@ -1,4 +1,4 @@
-"""The disk below a folder: what it is, and how fast it writes and reads when the page cache does not answer for it."""
+"""The disk that holds a folder: what it is, and how fast it writes and reads without the page cache."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from voxelocity.diagnosis.doctor.seen import Disk
 from voxelocity.observe import file_system_of, free_disk_bytes
 
 FILE_BYTES = 256 * 2**20
-# Below, the file could be what fills the disk.
+# With less free space, the test file could fill the disk.
 MIN_FREE_BYTES = 8 * FILE_BYTES
-# At the most for writing, and again for reading; a slow disk is measured on what it manages in that time.
+# The limit for writing, and again for reading; a slow disk is measured on what it manages in that time.
 MAX_S = 0.6
 _BLOCK_BYTES = 4 * 2**20
 _ROOT = Path("/")
@@ -27,14 +27,14 @@ _ROOT = Path("/")
 def see_disk(
     folder: Path, *, file_bytes: int = FILE_BYTES, min_free_bytes: int = MIN_FREE_BYTES, root: Path = _ROOT
 ) -> Disk:
-    """The disk below `folder`, or below the nearest folder above it that exists.
+    """The disk that holds `folder`, or the nearest parent folder that exists.
 
-    Writes a file that has no name any more before its first byte, so that nothing is left however this ends.
+    Removes the test file's name before it writes the first byte, so that nothing is left however this ends.
 
     Args:
         folder: where to measure.
-        file_bytes: of the file, a multiple of 4 MiB.
-        min_free_bytes: with less free nothing is written.
+        file_bytes: size of the file, a multiple of 4 MiB.
+        min_free_bytes: with less free space nothing is written.
         root: of the file system with `sys`, for tests.
     """
     place = folder.absolute()
@@ -47,7 +47,7 @@ def see_disk(
         device=_device(place, root),
     )
     if disk.free_bytes < min_free_bytes:
-        return replace(disk, not_measured="too little of it is free to write a file for a test")
+        return replace(disk, not_measured="too little free space to write a test file")
     try:
         return _measured(disk, place, file_bytes)
     except OSError as error:
@@ -56,7 +56,7 @@ def see_disk(
 
 def _measured(disk: Disk, place: Path, file_bytes: int) -> Disk:
     with _nameless_file(place) as (descriptor, is_direct), mmap.mmap(-1, _BLOCK_BYTES) as block:
-        # Bytes that no file system can pack.
+        # Bytes that no file system can compress.
         block.write(os.urandom(_BLOCK_BYTES))
         started = time.perf_counter()
         written = _moved(lambda offset: os.pwrite(descriptor, block, offset), file_bytes, started)
@@ -71,7 +71,7 @@ def _measured(disk: Disk, place: Path, file_bytes: int) -> Disk:
         disk,
         write_bytes_per_s=written / write_s,
         read_bytes_per_s=read / read_s,
-        # Where only advice can be given, a file system without pages of its own on a disk ignores it.
+        # If only advice is possible, file systems without their own pages on a disk ignore it.
         past_page_cache=is_direct or disk.file_system not in ("tmpfs", "ramfs", "9p", "overlay"),
     )
 
@@ -93,15 +93,15 @@ def _nameless_file(place: Path) -> Iterator[tuple[int, bool]]:
     path = place / f".voxelocity-doctor-{secrets.token_hex(6)}"
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        # macOS has no such flag.
+        # macOS does not have this flag.
         direct: int = getattr(os, "O_DIRECT", 0)
         descriptor, is_direct = os.open(path, flags | direct, 0o600), direct != 0
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # The file is made before the file system says that it knows no direct access.
+        # The file is created before the file system reports that it does not support direct access.
         path.unlink(missing_ok=True)
-        # Each block waits for the disk, as otherwise the last sync could wait for all of them.
+        # Each block waits for the disk; otherwise the last sync could wait for all of them.
         descriptor, is_direct = os.open(path, flags | os.O_DSYNC, 0o600), False
     try:
         path.unlink()
@@ -111,7 +111,7 @@ def _nameless_file(place: Path) -> Iterator[tuple[int, bool]]:
 
 
 def _device(place: Path, root: Path) -> str:
-    """Whether the disk turns, by its queue in /sys; a partition has that of its disk."""
+    """Whether the disk rotates, from its queue in /sys; a partition uses the queue of its disk."""
     number = place.stat().st_dev
     device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
     for queue in (device / "queue/rotational", device.resolve().parent / "queue/rotational"):

@@ -1,4 +1,4 @@
-"""The NVIDIA driver's answers about its GPUs, by NVML. A question that it refuses leaves a gap, and no more."""
+"""The NVIDIA driver's answers about its GPUs, through NVML. A query that it refuses only leaves a gap."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
 
 
 def see_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -> Driver:
-    """The driver and its GPUs. Starts no CUDA; a GPU that sleeps is woken by the driver, which may take a second.
+    """The driver and its GPUs. Starts no CUDA; the driver wakes a sleeping GPU, which may take a second.
 
     Args:
-        load: gives `pynvml` or what has its functions, for tests.
+        load: returns `pynvml` or a stand-in with its functions, for tests.
         root: of the file system with `sys`, for tests.
     """
     num_cards = _num_cards(root)
@@ -85,7 +85,7 @@ def _num_slices(ask: Callable[..., Any]) -> int:
 
 
 def _ask(nvml: Nvml, name: str, *arguments: Any) -> Any:
-    """The answer; None where the driver has none, or the binding is too old to know the question."""
+    """The answer; None if the driver has none, or the binding is too old to know the query."""
     try:
         return nvml.ask(name, *arguments)
     except NvmlError:
@@ -93,7 +93,7 @@ def _ask(nvml: Nvml, name: str, *arguments: Any) -> Any:
 
 
 def _num_cards(root: Path) -> int:
-    """Graphics cards of NVIDIA on the PCI bus; 0 where the bus is hidden, as in some containers."""
+    """Number of NVIDIA graphics cards on the PCI bus; 0 if the bus is hidden, as in some containers."""
     count = 0
     for device in (root / "sys/bus/pci/devices").glob("*"):
         try:

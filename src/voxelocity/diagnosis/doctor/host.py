@@ -1,4 +1,4 @@
-"""The host: cores, memory and limits of a process, read from Linux's own files. What cannot be read is left open."""
+"""The host: cores, memory and limits of a process, read from Linux's own files. What cannot be read stays unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def see_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT
     """Cores of the machine and of this process.
 
     Args:
-        environ: where SLURM's grant is looked up.
+        environ: variables that may hold SLURM's grant.
         root: of the file system with `proc` and `sys`, for tests.
     """
     affine = allowed_cpus()
@@ -76,7 +76,7 @@ def see_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
 
 
 def see_limits(*, root: Path = _ROOT) -> Limits:
-    """Limits of this process, which those it starts inherit."""
+    """Limits of this process, which its child processes inherit."""
     files, files_hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
     groups = (root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max")
     return Limits(
@@ -95,7 +95,7 @@ def _num_nodes(folder: Path, affine: set[int]) -> int | None:
 
 
 def _cores(text: str) -> set[int]:
-    """Of Linux's lists of cores: "0-3,8" is 0, 1, 2, 3 and 8."""
+    """The cores in one of Linux's lists: "0-3,8" is 0, 1, 2, 3 and 8."""
     cores: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

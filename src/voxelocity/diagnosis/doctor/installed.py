@@ -1,4 +1,4 @@
-"""Which packages are installed, which Voxelocity wants, and which of them want another neighbor. Imports none."""
+"""Which packages are installed, which Voxelocity requires, and which of them conflict. Imports none of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 from voxelocity.diagnosis.doctor.seen import Conflict, Packages, Wanted
 
 _CHECKOUT = Path(__file__).resolve().parents[4]
-# Extras for working on Voxelocity, not with it.
+# Extras for developing Voxelocity, not for using it.
 _OF_DEVELOPERS = ("dev",)
 
 
@@ -24,7 +24,7 @@ def see_packages() -> Packages:
     distributions = list(importlib.metadata.distributions())
     versions: dict[str, str] = {}
     for distribution in distributions:
-        # The first on the path is the one that is imported. Leftovers of a broken removal have no name.
+        # Python imports the first one on the path. Leftovers of a broken removal have no name.
         if name := _name(distribution):
             versions.setdefault(name, distribution.version)
     wanted = tuple(wanted_packages(_own_requirements(_CHECKOUT)))
@@ -43,7 +43,7 @@ def see_packages() -> Packages:
 
 
 def wanted_packages(requirements: Iterable[str]) -> Iterable[Wanted]:
-    """What a list of requirements, as a package's metadata holds it, asks for on this machine."""
+    """The packages that a list of requirements, as in a package's metadata, asks for on this machine."""
     for text in requirements:
         requirement = Requirement(text)
         extra = _extra(requirement)
@@ -55,8 +55,8 @@ def find_conflicts(versions: Mapping[str, str], asks: Mapping[str, Iterable[str]
     """Installed packages whose own requirements another installed package does not meet.
 
     Args:
-        versions: of what is installed.
-        asks: requirements by the package that has them, extras included, which are passed over.
+        versions: of installed packages.
+        asks: requirements by the package that declares them; those of extras are skipped.
     """
     for name, texts in asks.items():
         for text in texts:
@@ -72,7 +72,7 @@ def find_conflicts(versions: Mapping[str, str], asks: Mapping[str, Iterable[str]
 
 
 def fits(version: str, requirement: str) -> bool:
-    """Whether a version meets a requirement; one that nobody can read does."""
+    """Whether a version meets a requirement; True for a version that cannot be parsed."""
     try:
         return Requirement(requirement).specifier.contains(Version(version), prereleases=True)
     except InvalidVersion:
@@ -83,13 +83,13 @@ def _name(distribution: importlib.metadata.Distribution) -> str:
     try:
         metadata = distribution.metadata
     except FileNotFoundError:
-        # Of a removal that broke off; `importlib_metadata`, where a program has imported it, raises this.
+        # A removal that did not finish; `importlib_metadata`, if a program has imported it, raises this.
         return ""
     return canonicalize_name(metadata["Name"]) if "Name" in metadata else ""
 
 
 def _own_requirements(checkout: Path) -> list[str]:
-    """Of the checkout this runs from, as what is installed may be another; else of the installed package."""
+    """Requirements of the checkout this runs from, since the installed version may differ; else the package's."""
     try:
         project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, tomllib.TOMLDecodeError, KeyError):
@@ -110,7 +110,7 @@ def _with_extra(text: str, extra: str) -> str:
 
 
 def _extra(requirement: Requirement) -> str:
-    """The extra that brings it, as metadata writes it: `...; extra == "lmdb"`."""
+    """The extra of a requirement, as metadata writes it: `...; extra == "lmdb"`."""
     _, has_extra, rest = str(requirement.marker or "").partition("extra ==")
     return rest.strip().strip("\"')").split('"')[0] if has_extra else ""
 

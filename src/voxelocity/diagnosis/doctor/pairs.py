@@ -1,7 +1,7 @@
-"""Versions that are known not to get along. A table: each entry is documented, and says where.
+"""Versions that are known to conflict. A table: each entry is documented, and says where.
 
-What packages themselves declare (numba's numpy, torch's triton) is not repeated here: `installed.find_conflicts` reads
-it from their metadata.
+Requirements that packages declare themselves (numba's numpy, torch's triton) are not repeated here:
+`installed.find_conflicts` reads them from their metadata.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from voxelocity.diagnosis.doctor.check import Level
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Packages that do not get along in these versions.
+    """Packages that conflict in these versions.
 
     Attributes:
         versions: by package; "cudnn" is what torch loads, whichever package brought it. All must match.
-        level: how bad.
+        level: how bad it is.
         costs: what happens, in plain words.
         cure: what to do.
-        source: where its makers or users document it.
+        source: where the packages' authors or users document it.
     """
 
     versions: Mapping[str, str]
@@ -35,16 +35,16 @@ PAIRS = (
     Pair(
         versions={"torch": ">=2.9", "cudnn": "<9.15"},
         level="warning",
-        costs="3-D convolutions in half precision go past cuDNN: slower, with 2 to 17 times the memory of torch 2.8",
-        cure="a build of torch for CUDA 13, or, whatever torch asks for: pip install 'nvidia-cudnn-cu12>=9.15'",
+        costs="3-D convolutions in half precision bypass cuDNN: slower, with 2 to 17 times the memory of torch 2.8",
+        cure="use a build of torch for CUDA 13, or override torch's pin: pip install 'nvidia-cudnn-cu12>=9.15'",
         source="https://github.com/pytorch/pytorch/issues/166643",
     ),
     Pair(
         versions={"nvidia-cudnn-cu13": "==9.20.0.48"},
         level="note",
-        costs="where another cuDNN (9.23 or later) is installed for the whole machine, the two are mixed, and the "
+        costs="if another cuDNN (9.23 or later) is installed for the whole machine, the two are mixed, and the "
         "first convolution ends with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
-        cure="if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or take the other cuDNN off the loader's path",
+        cure="if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or remove the other cuDNN from the loader's path",
         source="https://github.com/pytorch/pytorch/issues/188892",
     ),
     Pair(

@@ -1,4 +1,4 @@
-"""What the doctor's probes saw, as plain records. None and "" stand for what could not be asked. Judges nothing."""
+"""What the doctor's probes saw, as plain records. None and "" stand for unknown values. Judges nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Gpu:
 
     Attributes:
         capability: compute capability, (9, 0) for Hopper.
-        has_mig: whether it is cut into slices (MIG).
-        num_slices: how many of them exist.
+        has_mig: whether it is divided into slices (MIG).
+        num_slices: the number of slices.
         is_persistent: whether the driver keeps it awake between programs.
-        num_uncorrected: memory errors that could not be corrected, since the driver was loaded.
-        pcie_width, pcie_generation: of its link now; `_max`: the most that GPU and slot can do together.
+        num_uncorrected: memory errors that ECC could not correct since the driver was loaded.
+        pcie_width, pcie_generation: of its link now; `_max`: the most that GPU and slot support together.
         compute_mode: "default", "exclusive" (one program at a time) or "prohibited" (none).
     """
 
@@ -42,9 +42,9 @@ class Driver:
     """The NVIDIA driver.
 
     Attributes:
-        version: "580.65.06"; "" where it does not answer.
-        cuda: the newest CUDA it knows, (13, 0).
-        silence: why it does not answer; "" where it does.
+        version: "580.65.06"; "" if it does not answer.
+        cuda: the newest CUDA it supports, (13, 0).
+        silence: why it does not answer; "" if it does.
         num_cards: NVIDIA graphics cards on the PCI bus, whether the driver answers or not.
     """
 
@@ -60,16 +60,16 @@ class Torch:
     """torch as a fresh process finds it.
 
     Attributes:
-        error: why it cannot be imported; "" where it can.
+        error: why it cannot be imported; "" if it can.
         cuda: CUDA it was built with, "12.8"; "" for a CPU build.
-        hip: ROCm it was built with; "" else.
+        hip: ROCm it was built with; "" otherwise.
         architectures: what its kernels were compiled for: "sm_90", "compute_120".
         cudnn: version of cuDNN that it loads, "9.10.2".
         sees_cuda: whether it can use a GPU.
-        num_gpus: that it may use; fewer than there are where CUDA_VISIBLE_DEVICES or a scheduler hides some.
-        warnings: what it said while it looked.
-        num_threads: of its operations on the CPU.
-        import_s, import_cpu_s: `import torch`, by the clock and in CPU time.
+        num_gpus: GPUs that it may use; fewer than there are if CUDA_VISIBLE_DEVICES or a scheduler hides some.
+        warnings: what it printed while it looked for GPUs.
+        num_threads: threads of its operations on the CPU.
+        import_s, import_cpu_s: seconds of `import torch`, by the clock and in CPU time.
     """
 
     version: str = ""
@@ -88,16 +88,16 @@ class Torch:
 
 @dataclass(frozen=True, kw_only=True)
 class Processor:
-    """The cores, and how many of them are ours.
+    """The cores, and how many of them this process may use.
 
     Attributes:
-        has_fast_bfloat16: whether it computes bfloat16 in less time than float32; None where Linux does not say.
-        num_cores: of the machine.
-        num_affine: that this process may run on.
-        num_granted: that SLURM granted to this task; None outside of it.
-        num_budget: that may be kept busy: the least of affinity, quota of the control groups, and SLURM's grant.
-        num_nodes: NUMA nodes among which the affine cores lie.
-        load: programs that want to run, mean of the last minute.
+        has_fast_bfloat16: whether it computes bfloat16 in less time than float32; None if Linux does not say.
+        num_cores: cores of the machine.
+        num_affine: cores that this process may run on.
+        num_granted: cores that SLURM granted to this task; None outside SLURM.
+        num_budget: cores that may be kept busy: the least of affinity, quota of the control groups, and SLURM's grant.
+        num_nodes: NUMA nodes that hold the affine cores.
+        load: programs ready to run, mean of the last minute.
     """
 
     name: str = ""
@@ -115,10 +115,10 @@ class Memory:
     """Main memory.
 
     Attributes:
-        machine_bytes: of the machine; `total_bytes` is less where a control group sets a limit.
-        shm_bytes, shm_free_bytes: of /dev/shm; None where there is none or it is not in memory.
+        machine_bytes: of the machine; `total_bytes` is less if a control group sets a limit.
+        shm_bytes, shm_free_bytes: of /dev/shm; None if there is none or it is not in memory.
         left_folders, left_bytes: of prepared cases in memory that no process uses any more.
-        overcommit: 0 (as it comes), 1 (always), 2 (never more than there is): vm.overcommit_memory.
+        overcommit: vm.overcommit_memory: 0 (the default), 1 (always), 2 (never more than there is).
     """
 
     machine_bytes: int
@@ -141,9 +141,9 @@ class Disk:
         folder: where it was measured.
         file_system: as Linux names it.
         device: "solid state", "rotating" or "".
-        write_bytes_per_s, read_bytes_per_s: None where they were not measured.
-        past_page_cache: whether the figures are of the disk itself.
-        not_measured: why they were not, in words.
+        write_bytes_per_s, read_bytes_per_s: None if they were not measured.
+        past_page_cache: whether the speeds are those of the disk itself.
+        not_measured: why they were not measured, in words.
     """
 
     folder: str
@@ -158,11 +158,11 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a process may take. None is no limit.
+    """What a process may take. None means no limit.
 
     Attributes:
-        open_files, open_files_hard: soft limit, and up to where a person may raise it.
-        processes: processes and threads of this person.
+        open_files, open_files_hard: soft limit, and the hard limit up to which the user may raise it.
+        processes: processes and threads of this user.
         group_processes: processes and threads of the control group (docker run --pids-limit).
         locked_bytes: memory that may be pinned by mlock.
         has_rdma: whether there is an InfiniBand or RoCE adapter.
@@ -178,12 +178,12 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """One package that Voxelocity asks for.
+    """One package that Voxelocity requires.
 
     Attributes:
         name: of the package, as pip knows it.
         versions: those that fit, ">=2.11"; "" is any.
-        extra: that brings it; "" where it is needed always.
+        extra: the extra that requires it; "" if it is always required.
     """
 
     name: str
@@ -193,7 +193,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """An installed package that asks for another version of a neighbor than is installed."""
+    """An installed package that requires a version of another package that is not installed."""
 
     name: str
     version: str
@@ -203,12 +203,12 @@ class Conflict:
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """What is installed beside torch.
+    """What is installed besides torch.
 
     Attributes:
-        python: version.
+        python: version of Python.
         versions: of installed packages by their normalized names.
-        wanted: by Voxelocity.
+        wanted: packages that Voxelocity requires.
         conflicts: among the packages that it uses.
     """
 
@@ -220,7 +220,7 @@ class Packages:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All of it."""
+    """Everything that the probes saw."""
 
     driver: Driver
     torch: Torch

@@ -1,4 +1,4 @@
-"""The check-up for a terminal: readable at 60 columns, in a pipe, without color and where only ASCII is shown."""
+"""Prints the check-up in a terminal: readable at 60 columns, in a pipe, without color and in plain ASCII."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def show(check_up: CheckUp, console: Console) -> None:
             lines += _check_lines(check, columns)
     for line in lines:
         line.plain = _shown(line.plain, console.encoding)
-        # A command that is longer than a line must not be broken, so that it can be copied.
+        # A command that is longer than a line stays in one piece, so that you can copy it.
         console.print(line, soft_wrap=True, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""What torch is and what it sees, asked of a process of its own: a broken torch must not end the doctor."""
+"""What torch is and what it sees, found out in a separate process: a broken torch must not end the doctor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def see_torch(command: Sequence[str] | None = None, *, timeout_s: float = _TIMEO
         command: that prints what `torch_child.py` prints, for tests.
         timeout_s: after which the process is ended.
     """
-    # -P: no folder goes in front of the installed packages, so that nothing stands in for them.
+    # -P: puts no folder in front of the installed packages, so that nothing shadows them.
     wanted = [sys.executable, "-P", str(_CHILD)] if command is None else list(command)
     try:
         ended = subprocess.run(wanted, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -38,7 +38,7 @@ def see_torch(command: Sequence[str] | None = None, *, timeout_s: float = _TIMEO
     try:
         values = json.loads(lines[-1])
     except (IndexError, ValueError):
-        last = (ended.stderr.strip().splitlines() or ["no word"])[-1]
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         return Torch(error=f"the process that imports it ended with status {ended.returncode}: {last}")
     known = {field.name for field in dataclasses.fields(Torch)}
     plain: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Run by file in a process of its own: what torch is and sees, as one line of JSON. Standard library until then."""
+"""Runs as a file in a separate process: prints one line of JSON on what torch is and sees. Needs nothing but torch."""
 
 import json
 import os
@@ -11,7 +11,7 @@ def _seen() -> dict[str, object]:
     started, cpu_started = time.perf_counter(), time.process_time()
     try:
         import torch
-    except BaseException as error:  # whatever a broken installation raises is what is asked for
+    except BaseException as error:  # report whatever a broken installation raises
         return {"error": f"{type(error).__name__}: {error}"}
     import_s, import_cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     with warnings.catch_warnings(record=True) as said:
@@ -36,7 +36,7 @@ def _seen() -> dict[str, object]:
 def _cudnn(torch: object) -> str:
     try:
         number = torch.backends.cudnn.version()  # type: ignore[attr-defined]
-    except RuntimeError as error:  # another cuDNN than the one that torch was built for
+    except RuntimeError as error:  # not the cuDNN that torch was built for
         return f"unusable: {error}"
     if number is None:
         return ""
@@ -47,5 +47,5 @@ def _cudnn(torch: object) -> str:
 if __name__ == "__main__":
     sys.stdout.write(f"\n{json.dumps(_seen())}\n")
     sys.stdout.flush()
-    # Taking torch apart again takes as long as a second, and nobody waits for that.
+    # A normal exit of torch takes up to a second, and nothing needs it.
     os._exit(0)

@@ -10,7 +10,7 @@ from voxelocity.diagnosis.doctor.check import Level
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What decides whether a variable matters here."""
+    """The facts that decide whether a variable matters here."""
 
     num_cores: int
     num_gpus: int
@@ -21,12 +21,12 @@ class Variable:
     """One variable.
 
     Attributes:
-        name: of it.
-        hurts: whether this value does, on such a machine.
-        level: how much.
-        costs: in plain words.
-        source: where its maker says what it does; "" where we measured it.
-        cure: instead of removing it.
+        name: its name.
+        hurts: whether a value hurts on such a machine.
+        level: how much it hurts.
+        costs: what it costs, in plain words.
+        source: where its authors document what it does; "" if we measured it.
+        cure: the value to set instead of removing it.
     """
 
     name: str
@@ -71,10 +71,10 @@ _CUDA = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/#env-vars"
 _NUMBA = "https://numba.readthedocs.io/en/stable/reference/envvars.html"
 _OPENMP = "https://www.openmp.org/spec-html/5.0/openmpch6.html"
 _PYTHON = "https://docs.python.org/3/using/cmdline.html#environment-variables"
-_NOT_COMPILED = "torch.compile does nothing, without a word"
-_ONE_CORE = "one core computes where several could: a step on the CPU takes as many times longer"
+_NOT_COMPILED = "torch.compile silently does nothing"
+_ONE_CORE = "one core computes where several could: a step on the CPU takes several times as long"
 _SPINS = (
-    "threads that wait keep their cores busy: beside any other busy process a step took 5 to 40 times longer "
+    "waiting threads keep their cores busy: with any other busy process a step took 5 to 40 times longer "
     "(measured, 2 cores)"
 )
 
@@ -83,14 +83,14 @@ VARIABLES = (
         name="CUDA_LAUNCH_BLOCKING",
         hurts=_is_on_with_gpu,
         level="warning",
-        costs="the program waits for each kernel: nothing overlaps any more; it is for debugging",
+        costs="the program waits for each kernel, so nothing overlaps; it is for debugging",
         source=_TORCH,
     ),
     Variable(
         name="PYTORCH_NO_CUDA_MEMORY_CACHING",
         hurts=lambda value, around: around.num_gpus > 0 and _is_set(value, around),
         level="warning",
-        costs="each tensor is asked of the driver and given back, which waits for the GPU each time; for debugging",
+        costs="torch gets each tensor from the driver and returns it, waiting for the GPU each time; for debugging",
         source=_TORCH,
     ),
     Variable(
@@ -104,21 +104,21 @@ VARIABLES = (
         name="CUDA_CACHE_DISABLE",
         hurts=_is_on_with_gpu,
         level="note",
-        costs="what the driver compiles for this GPU is compiled again at each start",
+        costs="the driver compiles kernels for this GPU again at each start",
         source=_CUDA,
     ),
     Variable(
         name="NCCL_P2P_DISABLE",
         hurts=_is_on_with_gpus,
         level="warning",
-        costs="GPUs exchange gradients by way of main memory, not over NVLink or PCIe",
+        costs="GPUs exchange gradients through main memory, not over NVLink or PCIe",
         source=_NCCL,
     ),
     Variable(
         name="NCCL_SHM_DISABLE",
         hurts=_is_on_with_gpus,
         level="warning",
-        costs="GPUs that cannot reach one another exchange gradients over the network, within one machine",
+        costs="GPUs that cannot reach one another exchange gradients over the network, even within one machine",
         source=_NCCL,
     ),
     Variable(
@@ -175,13 +175,13 @@ VARIABLES = (
     Variable(name="OMP_WAIT_POLICY", hurts=_is("active"), level="warning", costs=_SPINS, source="", cure="PASSIVE"),
     Variable(name="KMP_BLOCKTIME", hurts=_is("infinite"), level="warning", costs=_SPINS, source="", cure="1"),
     Variable(
-        name="PYTHONDEVMODE", hurts=_is_set, level="note", costs="Python checks itself at every turn", source=_PYTHON
+        name="PYTHONDEVMODE", hurts=_is_set, level="note", costs="Python runs extra checks everywhere", source=_PYTHON
     ),
     Variable(
         name="PYTHONTRACEMALLOC",
         hurts=_is_on,
         level="warning",
-        costs="Python keeps the place of every allocation, which takes time and memory in every loader",
+        costs="Python records the place of every allocation, which takes time and memory in every loader",
         source=_PYTHON,
     ),
 )

@@ -1,4 +1,4 @@
-"""The first line: whether training can run here, on what, and how much there is to mend."""
+"""The first line: whether training can run here, on what, and how much there is to fix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def verdict(seen: Seen, checks: Sequence[Check]) -> str:
     stops = [check for check in checks if check.stops_training]
     if stops:
         first = stops[0]
-        more = "" if len(stops) == 1 else f" And {count_text(len(stops) - 1, 'more thing')} must be mended."
+        more = "" if len(stops) == 1 else f" And {count_text(len(stops) - 1, 'more thing')} must be fixed."
         return f"Training cannot run here: {first.section}, {first.name}: {first.found}.{more}"
     return f"{_where(seen)} {_to_mend(checks)}"
 
@@ -24,12 +24,12 @@ def _where(seen: Seen) -> str:
     cores = count_text(seen.processor.num_budget, "CPU core")
     if seen.torch.sees_cuda and seen.driver.gpus:
         hidden = len(seen.driver.gpus) > seen.torch.num_gpus
-        shown = f" ({seen.torch.num_gpus} of these to use)" if hidden else ""
+        shown = f" ({seen.torch.num_gpus} of these available)" if hidden else ""
         return f"Training runs on {_gpus_text(seen.driver)}{shown}, with {cores} to make batches."
     if seen.torch.sees_cuda:
         return f"Training runs on a GPU that its driver does not describe, with {cores} to make batches."
     if seen.driver.num_cards or seen.driver.gpus:
-        return f"Training runs on {cores}, and not on the GPU that is here."
+        return f"Training runs on {cores}, and not on the GPU of this machine."
     return f"Training runs on {cores}; there is no GPU."
 
 
@@ -44,4 +44,4 @@ def _to_mend(checks: Sequence[Check]) -> str:
     notes = sum(check.level == "note" for check in checks)
     counted = [(problems, "problem"), (warnings, "warning"), (notes, "note")]
     parts = [count_text(count, noun) for count, noun in counted if count]
-    return f"To look at: {', '.join(parts)}." if parts else "Nothing to mend."
+    return f"To look at: {', '.join(parts)}." if parts else "Nothing to fix."

@@ -32,19 +32,19 @@ _MAX_WORKERS = 16
 def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp:
     """What this machine has for training, what is missing, and what each costs.
 
-    Takes as long as `import torch` in a fresh process and about a second for the disk, below which it writes a nameless
-    file of 256 MiB where there is room. Starts no CUDA in this process.
+    Takes as long as `import torch` in a fresh process and about a second for the disk, to which it writes a nameless
+    file of 256 MiB if there is room. Starts no CUDA in this process.
 
     Args:
-        folder: whose disk is looked at; it need not exist.
-        environ: variables to look at.
+        folder: whose disk is checked; it need not exist.
+        environ: variables to check.
     """
     return judge(look(folder, environ=environ))
 
 
 def look(folder: Path, *, environ: Mapping[str, str] = os.environ) -> Seen:
     """Everything that the probes see."""
-    # torch is imported in a process of its own meanwhile. The disk is last and alone: its speed is what is asked.
+    # A separate process imports torch meanwhile. The disk comes last and alone, because its speed is measured.
     with ThreadPoolExecutor(max_workers=1) as waiting:
         torch = waiting.submit(see_torch)
         driver, packages = see_driver(), see_packages()

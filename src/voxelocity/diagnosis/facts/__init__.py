@@ -1,7 +1,7 @@
-"""What was seen of a program, as plain records. Nothing here judges; rules do, and they read nothing else.
+"""The observed program, as plain records. Nothing here judges; rules do, and they read nothing else.
 
-A recorder inside the program writes one JSON object a line; a record is the object of the event that its docstring
-names, field by field. Seconds are of the host unless a name says otherwise.
+A recorder inside the program writes one JSON object per line. A record holds the object of the event that its
+docstring names, field by field. Seconds are the host's unless a name says otherwise.
 """
 
 from voxelocity.diagnosis.facts.data import OWN_FEED, FetchFacts, FileFacts, LoaderFacts, TransformFacts

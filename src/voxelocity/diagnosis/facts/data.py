@@ -11,19 +11,19 @@ OWN_FEED = "Feed"
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderFacts:
-    """Event `loader`: one a loader, when it is first iterated; the last one of a key counts.
+    """Event `loader`: one per loader, when it is first iterated; the last one of a key counts.
 
     Attributes:
-        key: names the loader within its process.
+        key: identifies the loader within its process.
         kind: class name, "DataLoader" for torch's.
         dataset: class name of the data set.
         collate: qualified name of the function that puts batches together; `collate_where` is its "file:line".
         num_batches: of an epoch; None if unknown.
         is_for_training: whether a step followed one of its batches.
-        where: "file:line" of the loop that iterates it; "" where that is a framework's.
-        built: "file:line" of the user's line that made it, `call` its source, `variable` the name it was given there;
-            `dataset_call` and `dataset_variable` of its data set, where that is MONAI's or TorchIO's.
-        queue_workers: workers of the TorchIO queue that is its data set; None where that is something else.
+        where: "file:line" of the loop that iterates it; "" if the loop is a framework's.
+        built: "file:line" of the user's line that made it; `call` is its source and `variable` the name given there.
+            `dataset_call` and `dataset_variable` are those of a data set from MONAI or TorchIO.
+        queue_workers: workers of the TorchIO queue that is its data set; None for other data sets.
     """
 
     key: int
@@ -62,11 +62,11 @@ class FetchFacts:
     Attributes:
         key: the loader's.
         worker: number of the worker, -1 for the program itself.
-        item_s: seconds in the data set, over all items; `item_cpu_s` of the thread's CPU time.
-        collate_s: seconds in the collate function; `collate_cpu_s` of CPU time.
-        batch_s: seconds of single batches, the last 1000 at most.
-        batch_bytes: of the tensors of the last batch.
-        starts_s: seconds from the asking for workers to the first batch that this one began, one a process.
+        item_s: seconds in the data set, over all items; `item_cpu_s` is the thread's CPU time.
+        collate_s: seconds in the collate function; `collate_cpu_s` is CPU time.
+        batch_s: seconds of single batches, at most the last 1000.
+        batch_bytes: bytes of the tensors of the last batch.
+        starts_s: seconds from requesting workers until this one began its first batch, one per process.
     """
 
     key: int
@@ -88,7 +88,7 @@ class TransformFacts:
 
     Attributes:
         name: class name, with the library's where two share it.
-        is_random: whether it may differ from call to call; what comes before the first random one could be kept.
+        is_random: whether it may differ from call to call; what comes before the first random one could be cached.
         self_s: seconds without those of transforms called within it.
         order: place among the transforms as they were first met.
     """
@@ -104,18 +104,17 @@ class TransformFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """Event `files`: what the process opened for reading below folders that are no code; the last one counts.
+    """Event `files`: what the process opened for reading outside code folders; the last one counts.
 
     Attributes:
         kinds: suffix (".nii.gz") to number of opens.
         num_opens: of all files.
-        num_files: different ones.
+        num_files: number of different files.
         read_bytes: sizes of the files, counted at each open.
         largest: up to 64 paths, for reading them again.
-        unseen: libraries in use that open files by themselves, of which nothing is counted here.
-        unpacked_bytes: of the different files together; of a gzip file what it says itself that it holds, of others
-            their size.
-        num_uses: opens of a file that was none of the last eight different ones; a reader that opens a file for its
+        unseen: libraries in use that open files by themselves, which are not counted here.
+        unpacked_bytes: of the different files together: the unpacked size that a gzip file states, otherwise the size.
+        num_uses: opens of a file that was not among the last eight different ones; a reader that opens a file for its
             header and again for its voxels counts once.
     """
 

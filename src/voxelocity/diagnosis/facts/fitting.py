@@ -1,5 +1,5 @@
-"""Whether plain values are what the fields of a record are declared to hold: a file may be damaged, or of another
-version of the recorder."""
+"""Whether plain values fit the declared types of a record's fields: a file may be damaged, or of another version of the
+recorder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def fits(kind: type, values: Mapping[str, Any]) -> bool:
-    """Whether each of the values is of the type that the field of that name in the dataclass `kind` has.
+    """Whether each value has the type of the field of that name in the dataclass `kind`.
 
-    Whole numbers pass for fractions, lists for any sequence. Numbers must be finite.
+    Integers pass for floats, lists for any sequence. Numbers must be finite.
     """
     hints = _hints(kind)
     return all(_is(hints[name], value) for name, value in values.items())

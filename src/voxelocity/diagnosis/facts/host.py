@@ -1,4 +1,4 @@
-"""Samples of the machine, taken while a program ran, to the facts that rules read. Takes no samples itself."""
+"""From samples of the machine, taken while a program ran, to the facts that rules read. Takes no samples itself."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def host_facts(
 ) -> HostFacts:
     """What the machine did while the program ran.
 
-    Means are over time and leave out what could not be asked; peaks are of all samples. What was never seen is 0.
+    Means are over time and leave out what could not be read; peaks are over all samples. What was never seen is 0.
 
     Args:
         samples: in order; may be none.
-        within_s: means are over this stretch of the samples' time, where any sample lies in it; over all if not given.
-            Start-up and experiments would water down what the training's cores do.
-        files: paths the program read; the kind of file system that holds most of them is told.
-        num_cpus: cores the program may use; by default what this process may.
-        memory_limit_bytes: memory it could have; by default what this process could.
+        within_s: means are over this stretch of the samples' time, if any sample lies in it; over all if not given.
+            Start-up and experiments would dilute what the cores do in training.
+        files: paths the program read; the kind of file system that holds most of them is reported.
+        num_cpus: cores the program may use; by default those this process may use.
+        memory_limit_bytes: memory it could have; by default this process's limit.
         shm: the file system in memory.
     """
     cpus = cpu_budget() if num_cpus is None else num_cpus
@@ -73,8 +73,8 @@ def watched_stretch_s(facts: Facts, *, sampled_from_s: float | None = None) -> t
 
     Args:
         facts: what was seen of the program.
-        sampled_from_s: when sampling began, on the clock of `ProcessFacts.began_s`. Where either is unknown, the
-            samples are taken to begin with the process, which is wrong where a script does other work before it.
+        sampled_from_s: when sampling began, on the clock of `ProcessFacts.began_s`. Where either is unknown,
+            sampling is assumed to begin with the process, which is wrong where a script does other work before it.
     """
     began_s = facts.main.began_s
     late_s = 0.0 if began_s is None or sampled_from_s is None else began_s - sampled_from_s
@@ -103,7 +103,7 @@ def _peak(values: Iterable[int | None], *, least: int = 0) -> int:
 
 
 def _by_gpu(samples: Sequence[Sample]) -> list[list[tuple[GpuSample, float]]]:
-    """Each device's, or each slice's, samples with their periods, in the order of the devices."""
+    """The samples of each device, or each slice, with their periods, in the order of the devices."""
     found: dict[tuple[int, int], list[tuple[GpuSample, float]]] = {}
     for sample in samples:
         for gpu in sample.gpus:

@@ -1,4 +1,4 @@
-"""What several processes saw of the same thing, made one: the workers of a loader beside the program itself."""
+"""Records of several processes merged: the workers of a loader and the program itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_of_each(records: Iterable[T], *names: str) -> list[T]:
 
 
 def joined_fetches(processes: Sequence[RecordedProcess]) -> list[FetchFacts]:
-    """One a (loader, worker): workers of the same number follow each other where they are started anew each epoch."""
+    """One per (loader, worker): workers of the same number follow each other where each epoch starts new ones."""
     joined: dict[tuple[int, int], FetchFacts] = {}
     for process in processes:
         for fetch in last_of_each(process.all("fetch"), "key", "worker"):
@@ -48,7 +48,7 @@ def _sum(a: FetchFacts, b: FetchFacts) -> FetchFacts:
 
 
 def joined_transforms(processes: Sequence[RecordedProcess]) -> list[TransformFacts]:
-    """One a transform, in the order in which they were first met."""
+    """One per transform, in the order in which they were first met."""
     joined: dict[tuple[str, str], TransformFacts] = {}
     for process in processes:
         for found in last_of_each(process.all("transform"), "name", "library"):
@@ -69,7 +69,7 @@ def joined_transforms(processes: Sequence[RecordedProcess]) -> list[TransformFac
 
 
 def joined_files(processes: Sequence[RecordedProcess]) -> FileFacts | None:
-    """Over all processes. Each file that several have read counts once for each, as they do not know each other."""
+    """Over all processes. A file that several have read counts once for each: they do not know of each other."""
     found: list[FileFacts] = [process.last("files") for process in processes if process.last("files") is not None]
     if not found:
         return None
@@ -93,7 +93,7 @@ def joined_files(processes: Sequence[RecordedProcess]) -> FileFacts | None:
 
 
 def joined_stacks(processes: Sequence[RecordedProcess]) -> list[StackFacts]:
-    """One a place, most samples first."""
+    """One per place, most samples first."""
     names = ("part", "where", "kind", "function")
     joined: dict[tuple[Any, ...], StackFacts] = {}
     for process in processes:

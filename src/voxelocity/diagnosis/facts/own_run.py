@@ -1,4 +1,4 @@
-"""A run of `voxelocity train` as facts, so that the same rules judge it. Reads the run's folder, watches nothing."""
+"""A run of `voxelocity train` as facts, so that the same rules judge it. Reads only the run's folder."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from voxelocity.diagnosis.facts.steps import PARTS, Pass, Step
 from voxelocity.diagnosis.facts.whole import Facts
 from voxelocity.report import RunFacts, StepRecord, read_run
 
-# A month of training has millions of steps; the newest tell what holds it back now.
+# A month of training has millions of steps; the newest show what holds it back now.
 _MAX_STEPS = 20_000
 _HALF = ("bfloat16", "float16")
 
 
 def facts_of_run(folder: str | Path) -> Facts:
-    """What the folder of a run says of where its time went. The run may be unfinished, or still going.
+    """Where the time of a run went, as its folder records it. The run may be unfinished or still running.
 
-    Of several sessions the last one counts that did any steps; its first stretch of them, about a second, is warm-up.
-    Of a very long run the newest 20,000 steps are taken.
+    Of several sessions, the last one with steps counts; its first stretch of them, about a second, is warm-up. A very
+    long run counts with its newest 20,000 steps.
 
     Raises:
         InputError: the folder holds no run, or one of its files is damaged.
@@ -58,7 +58,7 @@ def facts_of_run(folder: str | Path) -> Facts:
 
 
 def _steps(run: RunFacts) -> Iterator[Step]:
-    """Steps of each stretch, all alike, as a run notes the sums of about a second."""
+    """Steps of each stretch, all equal, because a run records sums of about a second."""
     for number, record in enumerate(_last_session(run)):
         begin_s = record.time_s - record.seconds
         parts = _parts(record)
@@ -74,7 +74,7 @@ def _steps(run: RunFacts) -> Iterator[Step]:
 
 
 def _last_session(run: RunFacts) -> Sequence[StepRecord]:
-    """Stretches since the last beginning after which at least two were done: between two sessions lies a start-up."""
+    """Stretches since the last start that was followed by at least two: between two sessions lies a start-up."""
     for start in reversed(run.starts):
         stretches = [record for record in run.steps if record.time_s - record.seconds >= start.time_s]
         if len(stretches) > 1:
@@ -83,13 +83,12 @@ def _last_session(run: RunFacts) -> Sequence[StepRecord]:
 
 
 def _parts(record: StepRecord) -> dict[str, float]:
-    """Seconds of a stretch by part; what the run calls otherwise is "other", and so is what it does not name."""
+    """Seconds of a stretch by part; what the run names differently, or does not name, is "other"."""
     seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     seconds["wait"] = record.wait_s
     for name, part_s in record.parts.items():
-        if name in ("network", "copy"):
-            # Earlier runs: forward, backward and optimizer in one figure, reported in `not_measured`; and a change of
-            # memory layout on the device, which they called a copy.
+        if name == "network":
+            # Earlier runs: forward, backward and optimizer in one figure, reported in `not_measured`.
             seconds["forward"] += part_s
         elif name in seconds and name not in ("wait", "other"):
             seconds[name] += part_s
@@ -142,9 +141,9 @@ def _network(plan: Mapping[str, Any]) -> NetworkFacts:
 
 
 def _not_measured(run: RunFacts) -> Sequence[str]:
-    missing = ["single steps: a run notes the sums of about a second, so late batches are not seen"]
+    missing = ["single steps: a run records sums of about a second, so late batches are not seen"]
     if any("network" in record.parts for record in run.steps):
-        missing.append("forward, backward and optimizer apart: all of it is shown as forward")
+        missing.append("forward, backward and optimizer separately: all of it is shown as forward")
     return (*missing, "who else used the machine: `voxelocity diagnose -- voxelocity train ...` watches that too")
 
 

@@ -1,4 +1,4 @@
-"""The file of one recorded process: its lines as records. Torn lines, and those of other versions, are put up with."""
+"""The file of one recorded process: its lines as records. Torn lines and those of other versions are skipped."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def read_process(path: Path) -> RecordedProcess:
         if not math.isfinite(time_s):
             continue
         if name != "refused":
-            # The program's way out is not recorded.
+            # The program's shutdown is not recorded.
             process.last_s = max(process.last_s, time_s)
         record = _record(RECORDS.get(name), {**event, "time_s": time_s} if name == "end" else event)
         if record is not None:
@@ -119,7 +119,7 @@ def read_process(path: Path) -> RecordedProcess:
 def _record(kind: Any, values: Mapping[str, Any]) -> Any:
     """The record with these values, lists made tuples.
 
-    None where a field is missing or holds what it must not, and where the event is another's.
+    None if a field is missing or has a wrong value, or if the event is unknown.
     """
     if kind is None:
         return None

@@ -36,12 +36,12 @@ class ProfileFacts:
         groups: "All kernels", "Tensor-core kernels", "Memory copies", "All other kernels".
         operators: costliest first.
         num_steps: profiled.
-        wall_ns: of these steps.
-        gpu_busy_ns: of them with a kernel or a copy running.
-        launch_bound_ns: in which the device had nothing to do while the host was in a step and not waiting for data.
-        tensor_core_share: of the kernels' GPU time; None without a GPU.
-        syncs: waits of the host for the device, with the person's line where stacks were recorded.
-        trace: file that Perfetto opens.
+        wall_ns: wall time of these steps.
+        gpu_busy_ns: part of it with a kernel or a copy running.
+        launch_bound_ns: part of it in which the device was idle while the host was in a step and not waiting for data.
+        tensor_core_share: share of the kernels' GPU time on tensor cores; None without a GPU.
+        syncs: waits of the host for the device, with the user's line where stacks were recorded.
+        trace: file for Perfetto.
     """
 
     groups: Mapping[str, KernelGroup]

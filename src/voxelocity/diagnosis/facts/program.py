@@ -1,4 +1,4 @@
-"""What the program is and what it does beside making batches: settings, network, calls, places."""
+"""What the program is and what it does besides making batches: settings, network, calls, places."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class SettingFacts:
         device_name: as the driver names it.
         has_cuda: whether torch sees a CUDA device at all.
         autocast: dtype in use around the forward pass, "" for none.
-        environment: variables that bear on speed (OMP_NUM_THREADS, OMP_WAIT_POLICY, CUDA_LAUNCH_BLOCKING,
+        environment: variables that affect speed (OMP_NUM_THREADS, OMP_WAIT_POLICY, CUDA_LAUNCH_BLOCKING,
             PYTORCH_CUDA_ALLOC_CONF, ...), as far as set.
     """
 
@@ -41,7 +41,7 @@ class NetworkFacts:
     Attributes:
         wrapper: "DataParallel", "DistributedDataParallel", "OptimizedModule" or "".
         parameter_dtypes: dtype to number of parameters.
-        input_shapes: shapes it was given in training, each with its count, largest count first, at most 64.
+        input_shapes: shapes of its inputs in training, each with its count, largest count first, at most 64.
         channels: of its convolutions: (in, out), largest weights first.
         memory_format: "channels_last_3d", "channels_last" or "contiguous", of its first convolution's weight.
         input_dtype, loss_dtype: as torch names them.
@@ -68,10 +68,10 @@ class OptimizerFacts:
         sets_to_none: whether gradients are dropped rather than filled with zeros.
         forwards_per_step: more than 1 where gradients are accumulated; `backwards_per_step` and `batches_per_step`
             likewise, the latter 0 where no loader is known.
-        synced_per_step: forwards whose backward sums gradients over all ranks; `sync_s` are the seconds of one of them
-            in which nothing else was done, 0 where that is not known.
+        synced_per_step: forwards whose backward sums gradients over all ranks; `sync_s` are the seconds of one sum in
+            which nothing else was done, 0 where unknown.
         where: "file:line" of the user's line that made it, else of the one that steps it; `call` is the source of the
-            former and `variable` the name it was given there.
+            former and `variable` the name given there.
     """
 
     name: str
@@ -100,16 +100,16 @@ class CompileFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class StackFacts:
-    """Event `stacks`: where a thread was found, looked at many times a second; the last one of a place counts.
+    """Event `stacks`: where a thread was found, sampled many times a second; the last one of a place counts.
 
     Attributes:
-        part: of the step it was in ("wait", ..., "validation", "saving", "epoch start"); "worker" in a worker.
-        where: "file:line" of the person's own code, the innermost frame that is theirs.
+        part: part of the step ("wait", ..., "validation", "saving", "epoch start"); "worker" in a worker.
+        where: "file:line" of the innermost frame of the user's own code.
         line: its source text.
         kind: what was being done: "gunzip", "read", "decode", "resample", "transform", "collate", "sync", "log",
             "sleep", "other".
         function: qualified name of the innermost named function of a library, "" where none.
-        num_samples: times it was found there; `period_s` apart.
+        num_samples: times it was found there, `period_s` apart.
     """
 
     part: str
@@ -127,8 +127,8 @@ class SyncFacts:
 
     Attributes:
         call: "Tensor.item", "Tensor.cpu", "torch.cuda.synchronize", ...
-        where: "file:line" of the person's code; `line` its source text.
-        count: calls in counted steps; `steps` of them all the counted steps.
+        where: "file:line" of the user's code; `line` is its source text.
+        count: calls in the `num_steps` counted steps.
         seconds: spent in them.
         on_device: whether the tensor lay on a CUDA device.
     """
@@ -144,7 +144,7 @@ class SyncFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """Event `call`: costly calls that belong in no step: "gc.collect", "torch.cuda.empty_cache", "torch.save", ...
+    """Event `call`: costly calls that belong outside steps: "gc.collect", "torch.cuda.empty_cache", "torch.save", ...
 
     The last one of a (call, where) counts; `num_steps` are the counted steps.
     """
@@ -173,9 +173,9 @@ class HeldFacts:
     """Event `held`: a variable of the program that got longer with the steps; the last one of a (name, where) counts.
 
     Attributes:
-        where: "file:line" of the line that adds to it; `line` its source text.
-        count: things that were added in `num_steps` steps.
-        item_bytes: of the tensor or array that was added last.
+        where: "file:line" of the line that adds to it; `line` is its source text.
+        count: items added in `num_steps` steps.
+        item_bytes: bytes of the tensor or array that was added last.
         holds_graph: whether it has a graph, which keeps what its backward needs.
     """
 

@@ -1,7 +1,7 @@
-"""A recording's folder to facts: the files of all its processes, merged. Torn lines and missing ends are put up with.
+"""From a recording's folder to facts: the merged files of all its processes. Torn lines and missing ends are tolerated.
 
-A process that was killed leaves a file without its end, and a file without a first event is that of no process; what is
-there counts, and what is missing is told in `not_measured`.
+A process that was killed leaves a file without its end; a file without a first event is ignored. What is there counts,
+and `not_measured` names what is missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from voxelocity.diagnosis.facts.recording import ExperimentFacts
 from voxelocity.diagnosis.facts.steps import Pass
 from voxelocity.diagnosis.facts.whole import Facts
 
-# Experiments as people call what was to run alone.
+# Readable names of the experiments.
 _STAGES = {
     "resident batch": "the step on batches that are there already",
     "loader": "the loader alone",
@@ -33,20 +33,20 @@ _STAGES = {
 }
 
 ERRORS_FILE = "errors.txt"
-"""Of the recording's folder: what the recorder itself could not do."""
+"""In the recording's folder: what the recorder itself could not do."""
 
 _MAX_ERROR_CHARACTERS = 500
 
 
 def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
-    """All that a recording tells.
+    """All that a recording holds.
 
     Args:
-        folder: that `recording_environment` or `record_here` was given.
-        command: that was started; the program's own arguments where it is not given.
+        folder: the one given to `recording_environment` or `record_here`.
+        command: the one that was started; the program's own arguments if not given.
 
     Raises:
-        InputError: the folder is none or cannot be read, or no Python program in it was recorded.
+        InputError: the folder does not exist or cannot be read, or it holds no recorded Python program.
     """
     path = Path(folder)
     try:
@@ -56,7 +56,7 @@ def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
             f"diagnosis.facts: cannot read {path} ({error.strerror}); name the folder of a recording"
         ) from None
     if files is None:
-        raise InputError(f"diagnosis.facts: {path} is no folder; name the folder of a recording")
+        raise InputError(f"diagnosis.facts: {path} is not a folder; name the folder of a recording")
     errors = _errors_of(path)
     processes = [process for process in map(read_process, files) if process.all("process")]
     if not processes:
@@ -71,7 +71,7 @@ def read_facts(folder: Path | str, *, command: Sequence[str] = ()) -> Facts:
 
 
 def _rank_as_main(process: RecordedProcess) -> tuple[bool, bool, int, bool, int, float]:
-    """The one that stepped, of these the lowest rank; else the one that came farthest."""
+    """A sort key: first the one that made steps, with the lowest rank; otherwise the one that got furthest."""
     facts = process.facts
     is_worker, has_steps = facts.role == "worker", bool(process.all("step"))
     has_torch = bool(process.all("end")) or "torch" in facts.versions
@@ -79,7 +79,7 @@ def _rank_as_main(process: RecordedProcess) -> tuple[bool, bool, int, bool, int,
 
 
 def _is_of(worker: RecordedProcess, main: RecordedProcess, processes: Sequence[RecordedProcess]) -> bool:
-    """Whether it works for this process, by way of a fork server too: for no other one that is recorded."""
+    """Whether it works for this process, also through a fork server, and for no other recorded one."""
     parents = {process.facts.pid: process for process in processes if process is not worker}
     parent = parents.get(worker.facts.parent_pid)
     while parent is not None and parent is not main and not parent.all("step"):
@@ -135,7 +135,7 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
     if "torch" not in main.facts.versions and not ended:
         notes.append("steps: the program never imported torch")
     elif not steps:
-        notes.append("steps: no optimizer of torch stepped while the program was watched")
+        notes.append("steps: no torch optimizer made a step while the program was watched")
     elif not num_counted:
         notes.append(
             f"steps: the program ended after {len(steps)} warm-up {'step' if len(steps) == 1 else 'steps'}; "
@@ -145,7 +145,7 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
         notes.append("the end: the program was killed, or ended by os._exit, and up to the last second is missing")
     if not main.all("experiment"):
         notes.append(
-            "the ceiling: no experiment was made, as "
+            "the ceiling: no experiment was made because "
             + ("none was asked for" if ended and ended.reason == "limit" else "the program ended by itself before")
         )
     notes += _not_done(last_of_each(main.all("experiment"), "name"))
@@ -153,24 +153,24 @@ def _not_measured(main: RecordedProcess, processes: Sequence[RecordedProcess]) -
     if others:
         notes.append(
             f"{'rank' if len(others) == 1 else 'ranks'} {', '.join(map(str, sorted(others)))}: recorded too; "
-            f"what is told is rank {main.facts.rank}"
+            f"this report is about rank {main.facts.rank}"
         )
     return notes
 
 
 def _not_done(experiments: Sequence[ExperimentFacts]) -> list[str]:
-    """What was not tried alone, each reason once."""
+    """What was not tried alone, one line per reason."""
     names: dict[str, list[str]] = {}
     for one in experiments:
         if not one.seconds:
-            # "storage, page cache" is one of the things that were to be tried on "storage".
+            # "storage, page cache" is part of the "storage" experiment.
             name = one.name.partition(",")[0]
             names.setdefault(one.note, []).append(_STAGES.get(name, name))
     return [f"{', '.join(dict.fromkeys(those))}: {note}" for note, those in names.items()]
 
 
 def _errors_of(folder: Path) -> list[str]:
-    """What the recorder could not do, the first one told in words, the rest counted."""
+    """What the recorder could not do: the first line of its errors, the last one, and where all of them are."""
     try:
         text = (folder / ERRORS_FILE).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:

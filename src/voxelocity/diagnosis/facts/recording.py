@@ -1,4 +1,4 @@
-"""The recording itself: of which process it is, what it tried, what it cost and how it ended."""
+"""The recording itself: its process, what it tried, what it cost and how it ended."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFacts:
-    """Event `process`: one a file, its first.
+    """Event `process`: one per file, its first.
 
     Attributes:
         role: "main" runs the training, "worker" makes items for it.
-        rank: of a distributed training, 0 otherwise.
-        num_local_ranks: of it on this machine, as far as can be told.
-        began_s: when it was started, on the machine's clock that only goes on; None where it was not told.
+        rank: rank in a distributed training, 0 otherwise.
+        num_local_ranks: ranks on this machine, as far as known.
+        began_s: when it was started, on the machine's monotonic clock; None where unknown.
         versions: package name to version, of what the program has imported when it ends.
     """
 
@@ -40,7 +40,7 @@ class ExperimentFacts:
             them), "storage, page cache", "copy".
         unit: "step", "batch", "item", "byte".
         seconds: each repeat's seconds for one unit.
-        note: what a reader must know, or why it could not be done (then `seconds` is empty).
+        note: what the reader must know, or why it could not be done (then `seconds` is empty).
     """
 
     name: str
@@ -53,7 +53,7 @@ class ExperimentFacts:
 class OwnCost:
     """Event `cost`: what watching took: seconds in the recorder's own code while steps were counted, and their span.
 
-    In a loader's worker: CPU seconds, and the time for which it lived.
+    In a loader's worker: CPU seconds, and the worker's lifetime.
     """
 
     seconds: float
@@ -63,7 +63,7 @@ class OwnCost:
 @dataclass(frozen=True, kw_only=True)
 class CoreWait:
     """Event `core wait`: seconds in which the thread that trains was ready to run and had no core, as the system counts
-    them, while steps were counted, and their span. Other programs, workers and other threads had the cores."""
+    them, while steps were counted, and their span. Other programs, workers and other threads used the cores."""
 
     seconds: float
     of_s: float
@@ -74,7 +74,7 @@ class RefusedWrite:
     """Event `refused`: a file that the program would have written on resident batches or while it was being ended.
 
     Attributes:
-        path: of the file; often a temporary one, to be moved into its place.
+        path: of the file; often a temporary one, to be renamed later.
         where: "file:line" of the program that asked for it, "" where none is known.
     """
 
@@ -86,7 +86,7 @@ class RefusedWrite:
 class Ending:
     """Event `end`: why recording ended: "limit" (enough was seen), "program" (it ended by itself), "error".
 
-    A file without it is of a program that was killed.
+    A file without it belongs to a program that was killed.
     """
 
     reason: Literal["limit", "program", "error"]

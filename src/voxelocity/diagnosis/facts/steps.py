@@ -11,7 +11,7 @@ PARTS: tuple[Part, ...] = ("wait", "copy", "forward", "backward", "optimizer", "
 
 Phase = Literal["warm-up", "watched", "profiled", "resident", "refilled", "unchanged"]
 """Of a step: not counted, counted, slowed down by the profiler, or one of the experiments' rounds: run on a batch that
-was there already, on one that was made ahead meanwhile, or as the program makes it."""
+was there already, on one that was made ahead meanwhile, or unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Step:
     Attributes:
         start_s: since the process began.
         parts: seconds by part; their sum is `seconds`. On a CUDA device they are what its stream saw: "wait" is the
-            time it had nothing to do because the next batch was not there, and hidden work costs nothing.
-        host_parts: the same as the host saw it; equal to `parts` without a device.
-        num_images: entries of the first axis of what the network was given, over all forward passes; None if unknown.
+            time in which it was idle because the next batch was not there, and hidden work costs nothing.
+        host_parts: the same, as the host saw it; equal to `parts` without a device.
+        num_images: entries of the first axis of the network's inputs, over all forward passes; None if unknown.
         phase: how the step was run.
     """
 
@@ -36,25 +36,25 @@ class Step:
 
     @property
     def is_experiment(self) -> bool:
-        """Whether it is undone at the end: the training's state is that of the last step before."""
+        """Whether it is undone at the end: the training keeps the state of the last step before."""
         return self.phase in ("resident", "refilled", "unchanged")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Event `pass`: a stretch between two steps that trains nothing.
+    """Event `pass`: a stretch between two steps without training.
 
     Attributes:
         kind: "validation" (the network ran without learning), "saving" (`torch.save`), "epoch start" (a loader was
             made ready: workers started, before its first batch).
         num_forwards: calls of the network.
-        parts: seconds by part, as of a step, "other" being metrics, windows and the like.
+        parts: seconds by part, as in a step; "other" covers metrics, windows and the like.
         has_gradients: whether a network in it recorded gradients.
-        batch_shapes: shapes that the network was given, each with its count, largest count first.
-        where: "file:line" of the person's code that ran it.
-        overlap: share of a window's length that the next one covers again, 0 where it is not known; `windows_where` and
-            `windows_line` are the person's line that asked for these windows, `windows_call` its source and
-            `windows_variable` what it is assigned to, `volume` the voxels along each axis of what they are cut from.
+        batch_shapes: shapes of the network's inputs, each with its count, largest count first.
+        where: "file:line" of the user's code that ran it.
+        overlap: share of a window's length that the next one covers again, 0 where unknown. `windows_where` and
+            `windows_line` are the user's line that asked for these windows, `windows_call` is its source and
+            `windows_variable` what it is assigned to; `volume` is the shape (voxels) that the windows are cut from.
     """
 
     kind: Literal["validation", "saving", "epoch start"]

@@ -36,13 +36,13 @@ class Facts:
     """All that is known of one watched program.
 
     Attributes:
-        main: the process that trains; of several ranks the one with the lowest number.
+        main: the process that trains; of several ranks, the one with the lowest number.
         steps: all of them, of every phase, in order.
         seconds: from the start of the process to the end of recording.
         workers_cost_s: CPU seconds that watching took in the loaders' workers, over the whole recording.
         not_measured: what could not be seen, and why, in words.
-        refused_writes: files that the program would have written while it was being ended, and that stayed unwritten.
-        settings ... : None where the program never came so far.
+        refused_writes: files that the program did not get to write because it was being ended.
+        settings ... : None where the program never got that far.
     """
 
     command: Sequence[str]
@@ -82,5 +82,5 @@ class Facts:
 
     @property
     def counted(self) -> Sequence[Step]:
-        """The steps that the split is made of."""
+        """The steps that make up the split."""
         return [step for step in self.steps if step.phase == "watched"]

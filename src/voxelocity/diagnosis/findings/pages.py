@@ -1,6 +1,6 @@
-"""The page of each finding, as it lies beside the code: read by `voxelocity explain`, listed in docs/findings.
+"""The page of each finding, kept next to the code: `voxelocity explain` prints it, docs/findings lists it.
 
-Knows the pages alone and imports no rule, so that explaining a code needs neither torch nor a recording.
+Reads only the pages and imports no rule: explaining a code needs neither torch nor a recording.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def codes() -> Sequence[str]:
 
 
 def page(code: str) -> str:
-    """The page of a finding as Markdown. The code may be written in small letters or without its VX.
+    """The page of a finding as Markdown. The code may be in lower case or without its VX.
 
     Raises:
-        InputError: there is no such finding; the nearest ones are named.
+        InputError: there is no such finding; the message names the nearest ones.
     """
     wanted, known = _normal(code), codes()
     if wanted not in known:
@@ -54,8 +54,8 @@ def index() -> str:
     lines = [
         "# Findings of `voxelocity diagnose`",
         "",
-        "One page a finding: what it means, how it was seen, why it costs, the change, and when not to make it.",
-        "The same pages come offline from `voxelocity explain CODE`. A code keeps its meaning for good.",
+        "Each page says what a finding means, how it was seen, why it costs time, what to change, and when not to.",
+        "`voxelocity explain CODE` prints the same pages offline. A code never changes its meaning.",
     ]
     for prefix, name in _FAMILIES.items():
         lines += ["", f"## {name}", "", "| code | finding |", "|---|---|"]
@@ -68,7 +68,7 @@ def _folder() -> Traversable:
 
 
 def _nearest(wanted: str, known: Sequence[str]) -> Sequence[str]:
-    """Up to three codes that have most characters at the same places, three of five at least."""
+    """Up to three codes that share the most characters by position, at least three of five."""
     equal = {code: sum(a == b for a, b in zip(wanted, code, strict=False)) for code in known}
     return sorted((code for code in known if equal[code] >= 3), key=lambda code: (-equal[code], code))[:3]
 

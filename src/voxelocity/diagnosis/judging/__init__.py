@@ -1,1 +1,1 @@
-"""Facts to a diagnosis: what the rules found, in order, and the one sentence."""
+"""From facts to a diagnosis: the findings in order, and the verdict in one sentence."""

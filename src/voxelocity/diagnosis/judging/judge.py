@@ -1,6 +1,6 @@
-"""Facts to a diagnosis: the split, the ceiling, what the rules found in the order of what it would bring, a verdict.
+"""From facts to a diagnosis: the split, the ceiling, the findings (largest saving first) and the verdict.
 
-Pure: reads no file, asks no machine, prints nothing.
+Pure: reads no files, queries no hardware, prints nothing.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.diagnosis.rules import RULES, Pool, Rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 
-# A change that saves less is lost in what two runs of one program differ by, and holds nothing back.
+# A smaller saving is lost in the difference between two runs of one program, so it is not a cause.
 CAUSE_SHARE = 0.03
 _ESTIMATED = "it is estimated from the steps' parts"
 # A cause that names the slow work goes before one that would save up to this many times as much by hiding it.
 _NAMED_WORK_FACTOR = 1.5
-# Of the time that a cause speaks of, where nobody can tell what it costs: it must not end behind trifles.
+# The share of its pool's time that a cause of unknown cost counts as, so that it does not rank behind trifles.
 _UNKNOWN_SHARE = 0.5
 _UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")
 
@@ -40,8 +40,8 @@ _UNKNOWN_POOLS: tuple[Pool, ...] = ("data", "machine", "memory")
 def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
     """What holds the program back, why, and what to change.
 
-    Findings that save from the same part of the time never promise more than that part holds together: each takes from
-    what those above it leave. Those that would save less than `CAUSE_SHARE` of the watched time are no causes.
+    Findings that save from the same part of the time never promise more in total than that part holds: each takes from
+    what those above it leave. Those that would save less than `CAUSE_SHARE` of the watched time are not causes.
     """
     found = [(rule, finding) for rule in rules for finding in rule(facts)]
     findings = _ranked(facts, found)
@@ -57,7 +57,7 @@ def diagnose(facts: Facts, *, rules: Sequence[Rule] = RULES) -> Diagnosis:
 
 
 def _own_share(facts: Facts) -> float | None:
-    """Of the watched time, what watching took of the training's thread, and of all cores in workers."""
+    """The share of the watched time that watching took: of the training's thread, and of all cores in workers."""
     if facts.cost is None or not facts.cost.of_s > 0.0:
         return None
     share = facts.cost.seconds / facts.cost.of_s
@@ -81,7 +81,7 @@ def _pools(facts: Facts) -> dict[Pool, float]:
 
 
 def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Finding]:
-    """Causes first, the program's own before what other programs do, the one that saves most first; then the rest."""
+    """Causes first: the program's own before what other programs do, largest saving first. Then the rest."""
     left = _pools(facts)
     least_s = CAUSE_SHARE * watched_s(facts)
     ranked = []
@@ -99,7 +99,7 @@ def _ranked(facts: Facts, found: Sequence[tuple[Rule, Finding]]) -> Sequence[Fin
 
 
 def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[bool, bool, float]:
-    """Causes before notes, the program's own before context, and what saves most before what saves less."""
+    """A sort key: causes before notes, the program's own before context, larger savings before smaller ones."""
     if finding.saves_s is None:
         seconds = _UNKNOWN_SHARE * pools[rule.pool] if rule.pool in _UNKNOWN_POOLS else 0.0
     else:
@@ -108,20 +108,20 @@ def _weight(rule: Rule, finding: Finding, pools: Mapping[Pool, float]) -> tuple[
 
 
 def _settled(finding: Finding, saves_s: float, least_s: float) -> Finding:
-    """The finding with what is left for it to save."""
+    """The finding, limited to what is left for it to save."""
     assert finding.saves_s is not None
     evidence = tuple(finding.evidence)
     if saves_s < 0.99 * finding.saves_s and finding.is_cause:
         evidence += (
-            f"alone it would save {duration_text(finding.saves_s)}; beside the causes above it "
-            f"{duration_text(saves_s)} of that is left",
+            f"alone it would save {duration_text(finding.saves_s)}; the causes listed above leave "
+            f"{duration_text(saves_s)} of that",
         )
     is_cause = finding.is_cause and saves_s >= least_s and saves_s > 0.0
     return replace(finding, saves_s=saves_s, evidence=evidence, is_cause=is_cause)
 
 
 def _not_measured(facts: Facts) -> Sequence[str]:
-    """What the recording says of itself, and what a reader would otherwise take for measured."""
+    """What the recording reports as missing, and what a reader would otherwise take for measured."""
     missing = list(facts.not_measured)
     places = [place for place, text in enumerate(missing) if text.startswith("the ceiling:")]
     if facts.counted and places:
@@ -134,8 +134,8 @@ def _not_measured(facts: Facts) -> Sequence[str]:
     change = load_change(facts)
     if change is not None and not 1.0 / CHANGED_LOAD <= change <= CHANGED_LOAD:
         missing.append(
-            f"one load of the machine: an unchanged step took {change:.1f} times as long among the experiments as "
-            "before; the ceiling and the gains are put on the load of the counted steps, and are rough"
+            f"a constant load on the machine: an unchanged step took {change:.1f} times as long during the "
+            "experiments as before; the ceiling and the gains are scaled to the load of the counted steps and are rough"
         )
     if facts.counted and facts.host is None:
         missing.append("the machine while the program ran: cores, memory, other programs")

@@ -23,10 +23,10 @@ from voxelocity.diagnosis.rules.seen import COMPUTING, compute_s, on_gpu
 from voxelocity.diagnosis.rules.words import clause, percent
 from voxelocity.observe.command import signal_name, signal_number
 
-# A share of waiting that no rule explains is told from here on, and not called the network's ceiling.
+# From this share on, waiting that no rule explains is reported, and the network is not said to be the limit.
 _UNEXPLAINED_SHARE = 0.1
 _PASS_SHARE = 0.01
-# A network does the same in each step, so that one of this many medians, and of this share of all, was held up.
+# A network does the same in each step, so a step of this many medians and this share of the time was held up.
 _STAND_STILL = 10.0
 _STAND_STILL_SHARE = 0.2
 
@@ -40,7 +40,7 @@ def verdict(facts: Facts, findings: Sequence[Finding], rules: Sequence[Rule]) ->
         return _without_steps(facts, causes, pools)
     if not causes:
         return f"{_no_cause(facts)}{_doubts(facts)}."
-    # What other programs do is told beside the program's own cause, and alone where it has none.
+    # What other programs do is named after the program's own cause, or alone where there is none.
     own = [one for one in causes if one.code not in context] or causes
     first = _named(facts, own, pools)
     beside = [one for one in causes if one is not first and (one is causes[0] or one.code in context)]
@@ -51,7 +51,7 @@ def verdict(facts: Facts, findings: Sequence[Finding], rules: Sequence[Rule]) ->
 
 
 def _named(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, Pool]) -> Finding:
-    """The cause that the verdict names: the program's own before the machine's, unless it brings next to nothing."""
+    """The cause that the verdict names: the program's own before the machine's, unless it saves next to nothing."""
     of_program = [one for one in causes if pools[one.code] != "machine" and not _is_small(facts, one)]
     return of_program[0] if of_program and pools[causes[0].code] == "machine" else causes[0]
 
@@ -61,7 +61,7 @@ def _is_small(facts: Facts, cause: Finding) -> bool:
 
 
 def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
-    """The share of the time that a cause speaks of, and the cause."""
+    """The share of the time that a cause concerns, and the cause."""
     whole_s = max(watched_s(facts), 1e-12)
     time = _time(facts)
     shares: dict[Pool, tuple[float, str]] = {
@@ -77,13 +77,11 @@ def _beginning(facts: Facts, cause: Finding, pools: Mapping[str, Pool]) -> str:
         return _of_data(facts, cause, told)
     if pool == "compute":
         computing = percent(compute_s(facts) / whole_s)
-        return f"The network computes {computing} of {time}, and could do so faster: {told}"
+        return f"The network computes for {computing} of {time} and could do so faster: {told}"
     if pool in shares:
         seconds, words = shares[pool]
         return f"{percent(seconds / whole_s)} {words}: {told}"
-    saved = (
-        "" if cause.saves_s is None else f"; without that {percent(cause.saves_s / whole_s)} of {time} would be saved"
-    )
+    saved = "" if cause.saves_s is None else f"; fixing that would save {percent(cause.saves_s / whole_s)} of {time}"
     return f"The machine holds this program back: {told}{saved}"
 
 
@@ -92,40 +90,41 @@ def _of_data(facts: Facts, cause: Finding, told: str) -> str:
     if not has_loader(facts):
         made = making_share(facts) * part_s(facts, "wait", "other")
         share = percent(max(made, cause.saves_s or 0.0) / whole_s)
-        return f"{share} of {_time(facts)} the loop makes its own data, and the network waits: {told}"
+        return f"The loop spends {share} of {_time(facts)} making its own data, while the network waits: {told}"
     wait, starts = part_s(facts, "wait"), passes_s(facts, "epoch start")
     if starts > wait:
         return f"{percent(starts / whole_s)} of the watched time passes before the first batch of an epoch: {told}"
     if wait < (cause.saves_s or 0.0) * 0.5:
-        # Data that is made beside the network, or in the loop, and shows in other parts than waiting.
+        # Data made while the network runs, or in the loop, shows in parts other than waiting.
         saved = percent((cause.saves_s or 0.0) / whole_s)
         return f"{saved} of {_time(facts)} goes into making the data: {told}"
-    return f"{percent(wait / whole_s)} of {_time(facts)} the network waits for data: {told}"
+    return f"The network spends {percent(wait / whole_s)} of {_time(facts)} waiting for data: {told}"
 
 
 def _no_cause(facts: Facts) -> str:
     whole_s = max(watched_s(facts), 1e-12)
     wait, computing = part_s(facts, "wait") / whole_s, compute_s(facts) / whole_s
     if wait >= _UNEXPLAINED_SHARE:
-        return f"{percent(wait)} of {_time(facts)} the network waits for data, and what was seen does not tell why"
+        share = f"{percent(wait)} of {_time(facts)}"
+        return f"The network spends {share} waiting for data, and the recording does not show why"
     device = "a faster GPU" if on_gpu(facts) else "a faster device"
     return (
         f"Nothing holds this program back: the network computes {percent(computing)} of the time; {device}, a smaller "
-        "network or lower precision is what would help"
+        "network or lower precision would help"
     )
 
 
 def _time(facts: Facts) -> str:
-    """What shares are of: with hardly any validation the watched time is the training's."""
+    """What the shares are of: with hardly any validation, the watched time is the training time."""
     between = sum(one.seconds for one in counted_passes(facts))
     return "the watched time" if between > _PASS_SHARE * watched_s(facts) else "the training time"
 
 
 def _doubts(facts: Facts) -> str:
-    """How the program ended and how little was seen, where a reader must know."""
+    """How the program ended and how little was seen, where the reader must know."""
     doubts = ""
     if len(facts.counted) < FEW_STEPS:
-        doubts += f"; only {count_text(len(facts.counted), 'step')} could be counted, so look again with more"
+        doubts += f"; only {count_text(len(facts.counted), 'step')} could be counted, so repeat the diagnosis with more"
     doubts += _stand_still(facts)
     change = load_change(facts)
     if change is not None and not 1.0 / CHANGED_LOAD <= change <= CHANGED_LOAD:
@@ -135,13 +134,13 @@ def _doubts(facts: Facts) -> str:
 
 
 def _stand_still(facts: Facts) -> str:
-    """A step that computed for as long as many others, as of a program that was stopped and went on."""
+    """A step that computed for as long as many others, as if the program was stopped and resumed."""
     longest_s = max((sum(step.parts.get(part, 0.0) for part in COMPUTING) for step in facts.counted), default=0.0)
     if longest_s < max(_STAND_STILL * (step_s(facts) or 0.0), _STAND_STILL_SHARE * watched_s(facts)):
         return ""
     return (
-        f"; one step computed for {duration_text(longest_s)}, as if the program had been stopped meanwhile, which "
-        "blurs all shares: look again"
+        f"; one step computed for {duration_text(longest_s)}, as if the program had been stopped meanwhile; this "
+        "blurs all shares, so repeat the diagnosis"
     )
 
 
@@ -159,17 +158,17 @@ def _without_steps(facts: Facts, causes: Sequence[Finding], pools: Mapping[str, 
     if validated_s > 0.0:
         about = [cause for cause in causes if pools[cause.code] == "validation"]
         why = f": {clause(about[0].title)}" if about else ""
-        return f"No training step was seen, the network only predicted, for {duration_text(validated_s)}{why}{end}."
+        return f"No training step was seen; the network only predicted, for {duration_text(validated_s)}{why}{end}."
     if facts.main.versions and "torch" not in facts.main.versions:
         return f"This program never imported torch, so there is no training to look at{end}."
-    return f"No training step was seen in {duration_text(facts.seconds)}: no optimizer of torch's made a step{end}."
+    return f"No training step was seen in {duration_text(facts.seconds)}: no torch optimizer made a step{end}."
 
 
 def _ending(facts: Facts) -> str:
-    """How the program ended, where it did not end as it should."""
+    """How the program ended, if it did not end normally."""
     seconds = duration_text(facts.seconds)
     if facts.ended is not None and facts.ended.reason == "limit":
-        # All that was wanted was seen; whoever watched may have ended it.
+        # Everything asked for was seen; the watcher may have ended the program.
         return ""
     number = signal_number(facts.status or 0)
     if number:

@@ -1,3 +1,3 @@
-"""Runs inside a watched program, which may be anyone's. It needs the standard library alone, and torch (2.1 or newer)
-once the program has imported it; it imports nothing of Voxelocity, as the program's Python may be another one, from 3.9
-on, in which Voxelocity is not installed."""
+"""Runs inside a watched program, which may be anyone's. It needs only the standard library, and torch (2.1 or newer)
+once the program has imported it. It imports nothing from Voxelocity, because the program's Python (3.9 or newer) may be
+another one, without Voxelocity."""

@@ -1,7 +1,7 @@
-"""Ranks of one training end their recording at the same step, or those that go on would wait for the others for ever.
+"""Ranks of one training end their recording at the same step; otherwise those that continue would wait forever.
 
-The leader writes into a file of the recording at which step what begins, some steps ahead; the others look for it after
-each step. All must see the same folder.
+The leader writes into a file of the recording which phase begins at which step, some steps ahead. The others look for
+it after each step. All must see the same folder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Plan(NamedTuple):
 
     Attributes:
         watched, profiled: number of the step with which the phase ends.
-        rounds: of the experiments on steps that follow; each has the three kinds of steps below, one after the other.
+        rounds: of the experiments that follow; each has the three kinds of steps below, one after the other.
         resident: steps of a round on resident batches.
-        refilled: steps of a round that use up what was made ahead meanwhile, and count for nothing.
-        unchanged: steps of a round that are made as the program makes them.
+        refilled: steps of a round that use up batches made ahead meanwhile, and are not counted.
+        unchanged: steps of a round that run as the program makes them.
     """
 
     watched: int
@@ -58,7 +58,7 @@ def announce(folder: str, plan: Plan) -> None:
 
 
 def announced(folder: str) -> Plan | None:
-    """The leader's plan, None while there is none. Costs some microseconds."""
+    """The leader's plan, None while there is none. Costs a few microseconds."""
     try:
         with open(os.path.join(folder, _FILE), encoding="utf-8") as file:
             return Plan(**json.load(file))

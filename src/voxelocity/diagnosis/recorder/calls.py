@@ -1,4 +1,4 @@
-"""Costly calls that belong in no step, counted by the line that makes them while steps are counted."""
+"""Costly calls that belong outside steps, counted by the line that makes them while steps are counted."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Calls:
         self._patches.restore()
 
     def add(self, call: str, seconds: float) -> None:
-        """One call, made by the person's innermost line."""
+        """One call, made by the user's innermost line."""
         if self._steps.phase == "watched":
             sums = self._sums.setdefault((call, *OWN_CODE.place_of_caller()), [0.0, 0.0])
             sums[0] += 1
             sums[1] += seconds
 
     def write(self) -> None:
-        """Event `call` of each place at which there was a call since the last time."""
+        """Event `call` for each place that made a call since the last time."""
         for place, (count, seconds) in list(self._sums.items()):
             state = (count, self._steps.num_counted)
             if state != self._written.get(place):

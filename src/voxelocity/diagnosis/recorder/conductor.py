@@ -1,14 +1,14 @@
-"""What follows what in a recording: warm-up, counted steps, profiled ones, steps on resident batches, the end.
+"""The order of a recording: warm-up, counted steps, profiled ones, steps on resident batches, the end.
 
-Called after each step, in the training thread. Enough was seen when at least `min_steps` steps and `min_seconds` were
+Called after each step, in the training thread. Enough is seen when at least `min_steps` steps and `min_seconds` were
 counted and with them a validation and an epoch's start, if the program had any before; or after `seconds` in any case.
-Then three steps are profiled, steps on resident batches and unchanged steps alternate in rounds, so that both meet the
-same load of the machine, the other experiments are made, and the program is ended by `Enough`. A program that makes no
-steps is ended by the clock.
+Then three steps are profiled. Steps on resident batches and unchanged steps alternate in rounds, so both meet the same
+load of the machine. The other experiments follow, and `Enough` ends the program. A program that makes no steps is ended
+by the clock.
 
-Unchanged steps follow resident ones, so all steps of the rounds train a network that is not the program's any more. The
-training's state is therefore kept once, before the first of them, its files are guarded from then on, and the state is
-put back once, at the end: the program's own last step is the one before the rounds.
+Unchanged steps follow resident ones, so all steps of the rounds train a network that is no longer the program's. The
+training's state is therefore saved once, before the first of them, and restored once, at the end; in between its files
+are guarded. The program's own last step is the one before the rounds.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _MAX_COLLECTING_STEPS = 10
 _MIN_RESIDENT_STEPS = 5
 _ROUNDS = 3
 _MIN_UNCHANGED_STEPS = 3
-# Of the time of one experiment, what all unchanged steps may take: they are the slow ones.
+# Times the duration of one experiment that all unchanged steps may take: they are the slow ones.
 _UNCHANGED_FACTOR = 10.0
 _ROUND_PHASES = ("resident", "refilled", "unchanged")
 _GIB = float(1 << 30)
-# Of the free memory; the rest is the program's.
+# Share of the free memory that the saved state may take; the rest is the program's.
 _FREE_SHARE = 0.5
-_NOT_KEPT = "weights and optimizer could not be kept to be put back after them"
+_NOT_KEPT = "weights and optimizer could not be saved to be restored after them"
 
 
 class Enough(SystemExit):
-    """Ends the watched program: nothing more is to be seen of it."""
+    """Ends the watched program: enough was seen."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -51,14 +51,13 @@ class Conductor:
     """Leads one recording through its phases.
 
     Args:
-        rank: of this process, and of how many; the first one leads.
+        ranks: returns the rank of this process and the number of ranks; rank 0 leads.
         begin_counting: called when the first counted step begins.
         new_profiler: makes what profiles or captures the steps after the counted ones.
-        guard_files: called before the first step on resident batches: from now on the program's files are to stay.
+        guard_files: called before the first step on resident batches: from then on the program's files stay unchanged.
         conclude: called after the last step, with why there were no steps on resident batches ("" if there were) and
-            why the program is ended ("" where enough steps were counted); it raises where the program is to end.
-        end_outside: called in another thread where a program that makes no steps has to be ended there; None if it may
-            not.
+            why the program is ended ("" where enough steps were counted); it raises to end the program.
+        end_outside: called in another thread to end a program that makes no steps; None if that is not allowed.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Conductor:
         self._end_at_deadline()
 
     def stop(self) -> None:
-        """There is no phase after this one: what was kept of the training's state is put back."""
+        """There is no phase after this one: the saved state of the training is restored."""
         self._deadline.turn_off()
         self.resident.is_replaying = False
         kept, self._kept = self._kept, None
@@ -122,9 +121,9 @@ class Conductor:
         try:
             kept.put_back()
         except Exception:
-            note_failure(self._settings.folder, "the training's state could not be put back")
+            note_failure(self._settings.folder, "the training's state could not be restored")
             print(
-                "voxelocity: weights and optimizer could not be put back as they were before the steps on resident "
+                "voxelocity: weights and optimizer could not be restored to their state before the steps on resident "
                 "batches; do not continue with them",
                 file=sys.stderr,
             )
@@ -136,7 +135,7 @@ class Conductor:
         self._conclude("" if is_enough else f"the program was about to write {path} after {done} of them", "")
 
     def after_step(self, seconds: float, parts: dict[str, float]) -> None:
-        """Goes over to the next phase where this step was the last one of its own."""
+        """Starts the next phase if this step was the last one of its own."""
         steps = self._steps
         self._deadline.step_ended()
         if steps.phase == "watched":
@@ -181,9 +180,9 @@ class Conductor:
         return max(self._steps.counted_s / max(1, self._steps.num_counted), 1e-6)
 
     def _planned(self, watched: int, seconds: float, parts: dict[str, float]) -> Plan:
-        """The phases from here on: as many rounds as their slow steps leave time for, none where they would do harm.
+        """The remaining phases: as many rounds as their slow steps leave time for, none where they would do harm.
 
-        Of several ranks the leader says whether the state can be kept, as all make the same steps.
+        With several ranks, the leader decides whether the state can be saved, because all make the same steps.
         """
         for_s, mean_s = self._settings.experiment_seconds, self._mean_s()
         computing_s = max(seconds - parts.get("wait", 0.0), 1e-6)
@@ -251,7 +250,7 @@ class Conductor:
             self._go_over_to(phase)
 
     def _go_over_to(self, phase: str) -> None:
-        """Between two steps. Steps on resident batches begin when workers have made all they may."""
+        """Called between two steps. Steps on resident batches begin once the workers have made all they may."""
         self._steps.phase = phase
         self.resident.is_replaying = phase == "resident"
         if phase == "resident":
@@ -259,12 +258,12 @@ class Conductor:
             self._steps.restart()
 
     def _begin_resident(self) -> None:
-        """Before the first batch: until now all of the training's state and of its files is the program's own."""
+        """Called before the first batch: until now the training's state and files are entirely the program's own."""
         try:
             kept = KeptState(self._torch, self._loaders.generators())
             kept.keep()
         except Exception as error:
-            note_failure(self._settings.folder, "the training's state could not be kept")
+            note_failure(self._settings.folder, "the training's state could not be saved")
             self._conclude(f"{_NOT_KEPT} ({type(error).__name__})", "")
         else:
             self._kept = kept
@@ -272,18 +271,18 @@ class Conductor:
             self._steps.restart()
 
     def _look_for_state(self) -> str:
-        """Why the training's state cannot be kept, and so must not be changed; "" where it can."""
+        """Why the training's state cannot be saved, and so must not be changed; "" if it can."""
         try:
             num_bytes = KeptState(self._torch, self._loaders.generators()).num_bytes
         except Exception as error:
-            note_failure(self._settings.folder, "the training's state could not be looked for")
+            note_failure(self._settings.folder, "the training's state could not be found")
             return f"{_NOT_KEPT} ({type(error).__name__})"
         most = int(_FREE_SHARE * free_bytes())
         if num_bytes <= most:
             return ""
         return (
-            f"weights and optimizer ({num_bytes / _GIB:.1f} GiB) could not be kept to be put back after them: "
-            f"{most / _GIB:.1f} GiB of memory could be taken for it"
+            f"weights and optimizer ({num_bytes / _GIB:.1f} GiB) could not be saved to be restored after them: "
+            f"{most / _GIB:.1f} GiB of memory is available for it"
         )
 
     def _end_at_deadline(self) -> None:
@@ -293,11 +292,11 @@ class Conductor:
 
     def _without_steps(self) -> str:
         counted = self._steps.num_counted
-        since = f"{counted} steps were counted and no further one" if counted else "no step of a training"
+        since = f"{counted} steps were counted and no further one" if counted else "no training step"
         return f"{since} was made in {self._deadline.allowed_s:g} s"
 
     def _at_epoch_end(self, entry: Entry) -> tuple[Any] | None:
-        """While steps are experiments no epoch ends, as the program would validate and save: resident batches go on."""
+        """While steps are experiments, resident batches continue: the program must not validate or save."""
         if self._steps.phase not in _ROUND_PHASES or entry.key not in self._steps.training_keys:
             return None
         self._is_epoch_over = True
@@ -313,7 +312,7 @@ class Conductor:
             return self._why_not_kept or _NOT_KEPT
         if not self._training_entries():
             return (
-                "the program's batches come from no loader that is known here (torch's DataLoader, MONAI's thread "
+                "the program's batches do not come from a known loader (torch's DataLoader, MONAI's thread "
                 "loaders, batchgenerators, DALI, Voxelocity's Feed), so they could not be replaced"
             )
         return ""

@@ -1,4 +1,4 @@
-"""What watching takes, measured on the machine that is watched."""
+"""The cost of watching, measured on the watched machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _REPEATS = 2000
 
 
 def move_cost_s() -> float:
-    """Seconds of one change of part, on the host."""
+    """Seconds to change the part once, on the host."""
     ledger = Ledger()
     ledger.start()
     started_s = time.perf_counter()
@@ -25,7 +25,7 @@ def nested_call_cost_s(hooked: Any, original: Any) -> float:
     """Seconds that the hook adds to the call of a module within another.
 
     Args:
-        hooked: the hook, in a thread that is within a part or not watched.
+        hooked: the hook, in a thread that is within a part or is not watched.
         original: what it calls.
     """
     return max(0.0, _seconds_of(hooked) - _seconds_of(original))
@@ -42,7 +42,7 @@ def _seconds_of(call: Any) -> float:
 
 
 class _Nothing:
-    """As little as a module can be: what is called does nothing."""
+    """The smallest possible module: its calls do nothing."""
 
     _compiled_call_impl = None
 

@@ -1,7 +1,7 @@
-"""The end of a program that makes no steps, as one that only predicts: counted by the clock.
+"""The end, by the clock, of a program that makes no steps, such as one that only predicts.
 
-It is ended where it calls its network or asks a loader for a batch. Where it does neither any more, a thread of the
-recorder's ends it, once it holds no file open for writing.
+It is ended where it calls its network or asks a loader for a batch. If it no longer does either, a thread of the
+recorder ends it as soon as it holds no file open for writing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Callable
 from .ending import files_open_for_writing
 
 _WITH_OPTIMIZER = 3.0
-"""As many times the limit for a program that has an optimizer: a long validation, or what comes before training."""
+"""Factor on the limit for a program with an optimizer: for a long validation, or what comes before training."""
 
 _LEAST_WITH_OPTIMIZER_S = 300.0
 """A step that compiles takes long, however short the limit is."""
@@ -23,11 +23,11 @@ _LOOK_EVERY_S = 1.0
 
 
 class Deadline:
-    """Tells when a program has made no step for too long.
+    """Knows when a program has made no step for too long.
 
     Args:
-        seconds: without a step, from the first call of a network on.
-        clock: tells seconds.
+        seconds: without a step, counted from the first call of a network.
+        clock: returns seconds.
         has_optimizer: whether the program could train; asked once, when `seconds` are over.
     """
 
@@ -44,7 +44,7 @@ class Deadline:
         return self._since_s is not None
 
     def begin(self) -> None:
-        """A network is called; the first call counts."""
+        """A network is called; only the first call counts."""
         if self._since_s is None:
             self._since_s = self._clock()
 
@@ -55,7 +55,7 @@ class Deadline:
         self._has_optimizer = None
 
     def turn_off(self) -> None:
-        """There is no end by it any more."""
+        """It no longer ends the program."""
         self._is_off = True
 
     def is_over(self, *, grace_s: float = 0.0) -> bool:
@@ -70,11 +70,11 @@ class Deadline:
         return True
 
     def watch(self, folder: str, end: Callable[[], None]) -> None:
-        """Calls `end` in a thread of its own where the program has not come to a place at which it can be ended.
+        """Calls `end` in a separate thread if the program does not reach a place where it can be ended.
 
         Args:
             folder: of the recording, whose files may be open.
-            end: is called once, and not while the program holds a file open for writing.
+            end: called once, and not while the program holds a file open for writing.
         """
         threading.Thread(target=self._watch, args=(folder, end), name="voxelocity-deadline", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""The program's settings, network, optimizer and compiler, as events of the recording. Reads, and changes nothing."""
+"""The program's settings, network, optimizer and compiler, as events of the recording. Reads only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_REASONS = 16
 
 
 def describe_settings(torch: Any, device: Any) -> dict[str, Any]:
-    """Fields of the event `settings`, as they are now, in the forward pass.
+    """Fields of the event `settings`, with their current values, in the forward pass.
 
     Args:
         torch: the module.
@@ -106,9 +106,9 @@ def describe_optimizer(
 
 
 def shown_sync_s(network: Any) -> float:
-    """Seconds of one backward in which ranks sum gradients and no gradient is computed; 0 where nobody counted them.
+    """Seconds of one backward in which ranks sum gradients and no gradient is computed; 0 where they were not counted.
 
-    A mean over some of the steps, by DistributedDataParallel's own clock; waiting for slower ranks is in it.
+    A mean over some of the steps, by DistributedDataParallel's own clock; it includes waiting for slower ranks.
     """
     ask = getattr(network, "_get_ddp_logging_data", None)
     if ask is None:
@@ -116,7 +116,7 @@ def shown_sync_s(network: Any) -> float:
     try:
         found = ask()
     except RuntimeError:
-        # Before the first backward there is nothing to tell.
+        # Nothing is known before the first backward.
         return 0.0
     summed_ns = float(found.get("avg_backward_comm_time", 0))
     return max(0.0, summed_ns - float(found.get("avg_backward_compute_comm_overlap_time", 0))) / 1e9
@@ -139,9 +139,9 @@ def compile_counts() -> dict[str, Any]:
 
 
 def describe_compile(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the event `compile`: what it did since `before`, and in all.
+    """Fields of the event `compile`: what it did since `before`, and in total.
 
-    A graph that is made after the warm-up counts as recompiled: what the steps need was compiled by then.
+    A graph made after the warm-up counts as recompiled: what the steps need was compiled by then.
     """
     num_frames, earlier = now.get("frames", 0), before.get("frames", 0)
     breaks = now.get("breaks", {})
@@ -177,7 +177,7 @@ def _autocast(torch: Any, device: str) -> str:
         if torch.is_autocast_enabled(device):
             return _name(torch.get_autocast_dtype(device))
     except (TypeError, AttributeError):
-        # torch before 2.4 has a function a device.
+        # torch before 2.4 has one function per device.
         if device == "cuda" and torch.is_autocast_enabled():
             return _name(torch.get_autocast_gpu_dtype())
         if device == "cpu" and torch.is_autocast_cpu_enabled():
@@ -189,7 +189,7 @@ def _allows_tf32(backend: Any) -> bool | None:
     try:
         return bool(backend.allow_tf32)
     except (AttributeError, RuntimeError):
-        # Programs may use the newer settings, after which the older ones cannot be read.
+        # If the program uses the newer settings, the older ones cannot be read.
         precision = getattr(backend, "fp32_precision", None)
         return None if precision is None else precision == "tf32"
 
@@ -207,7 +207,7 @@ def _implementation(optimizer: Any) -> str:
 
 
 def _memory_format(weights: list[Any]) -> str:
-    """Of the first convolution that tells: with one channel, or a kernel of one voxel, both orders are one."""
+    """The format of the first convolution that shows it: with one channel, or a kernel of one voxel, both are one."""
     for weight in weights:
         is_last = weight.dim() >= 4 and weight.movedim(1, -1).is_contiguous()
         if is_last and not weight.is_contiguous():

@@ -8,17 +8,17 @@ _POOL_SIZE = 4096
 
 
 class Device(Protocol):
-    """A queue of work that runs beside the host, in order.
+    """A queue of work that runs in order, in parallel with the host.
 
-    A stamp is a mark put into the queue. None stands for a stamp that could not be taken.
+    A stamp is a mark put into the queue. None is a stamp that could not be taken.
     """
 
     def stamp(self) -> Any:
-        """Marks the present end of the queue. Costs microseconds and never waits."""
+        """Marks the current end of the queue. Costs microseconds and never waits."""
         ...
 
     def is_done(self, stamp: Any) -> bool:
-        """Whether the device has come past it."""
+        """Whether the device has passed it."""
         ...
 
     def seconds(self, earlier: Any, later: Any) -> float:
@@ -26,7 +26,7 @@ class Device(Protocol):
         ...
 
     def release(self, stamps: list[Any]) -> None:
-        """Takes stamps back that are needed no more."""
+        """Takes back stamps that are no longer needed."""
         ...
 
 
@@ -38,7 +38,7 @@ class CudaDevice:
         self._pool: list[Any] = []
 
     def stamp(self) -> Any:
-        # An event that is recorded while a graph is captured becomes a part of the graph.
+        # An event recorded while a graph is captured becomes part of the graph.
         if self._cuda.is_current_stream_capturing():
             return None
         event = self._pool.pop() if self._pool else self._cuda.Event(enable_timing=True)

@@ -1,10 +1,10 @@
-"""Which stretches are the step, which a validation, a saving or the start of an epoch. Pure: stretches in, groups out.
+"""Which stretches belong to a step, a validation, a saving or the start of an epoch. Pure: stretches in, groups out.
 
-A stretch learns where a backward ran in it, or a network in training mode with gradients. It evaluates where a network
-ran and nothing learned: in evaluation mode, without gradients, or on batches of a loader that feeds no training.
-A validation goes from what prepared the first evaluating stretch (`eval()`, another loader's `iter` or fetch, else the
-end of the last step) to what prepares learning again (`train()`, the training loader's `iter` or fetch). A network that
-runs without learning on the batch that is then learned from, as a teacher does, belongs to the step.
+A stretch learns if a backward ran in it, or a network in training mode with gradients. It evaluates if a network ran
+and nothing learned: in evaluation mode, without gradients, or on batches of a loader that does not feed the training.
+A validation begins with what prepared the first evaluating stretch (`eval()`, another loader's `iter` or fetch, else
+the end of the last step) and ends with what prepares learning again (`train()`, the training loader's `iter` or fetch).
+A network that runs without learning on a batch that is then learned from, such as a teacher, belongs to the step.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def divide(stretches: Sequence[Stretch], training: set[int], *, has_stepped: boo
     Args:
         stretches: since the last step's end.
         training: keys of loaders that are known to feed the training.
-        has_stepped: whether the last stretch ended with an optimizer's step. If not, there is no step among the groups,
-            and what is neither validation nor saving nor an epoch's start is left out.
+        has_stepped: whether the last stretch ended with an optimizer's step. If not, no group is a step, and what is
+            not a validation, a saving or an epoch's start is left out.
     """
     if has_stepped and all(
         s.label in _PLAIN and not s.num_evaluating and (s.key < 0 or s.key in training) for s in stretches
     ):
-        # As almost every step is: 20 microseconds less.
+        # Almost every step is like this; the shortcut saves 20 microseconds.
         return [Group("step", list(stretches))]
     keys = training | keys_of_training(stretches)
     kinds = _validations(stretches, keys, has_stepped)
@@ -102,7 +102,7 @@ def _validations(stretches: Sequence[Stretch], keys: set[int], has_stepped: bool
 
 
 def _feeding(stretches: Sequence[Stretch]) -> list[int]:
-    """Of each stretch the loader that gave the last batch, -1 where none did."""
+    """For each stretch, the loader that gave the last batch, -1 if none did."""
     current, answer = -1, []
     for stretch in stretches:
         if stretch.label in _FETCHES and stretch.has_batch:
@@ -118,11 +118,11 @@ def _learns(stretch: Stretch, feeding: int, keys: set[int]) -> bool:
 
 
 def _is_of_the_step(stretches: Sequence[Stretch], begin: int, last: int, stop: int, keys: set[int]) -> bool:
-    """Whether what ran without learning is a part of the step that follows, such as a teacher."""
+    """Whether what ran without learning, such as a teacher, is part of the step that follows."""
     if any(stretches[index].label in _FETCHES and stretches[index].has_batch for index in range(last + 1, stop + 1)):
         return False
     if keys:
-        # No new batch: the same one is learned from, unless the loader was another one.
+        # No new batch: learning uses the same one, unless it came from another loader.
         feeding = _feeding(stretches[: last + 1])[last]
         return feeding in keys
     return not any(stretches[index].label in ("eval", "train") for index in range(begin, stop + 1))

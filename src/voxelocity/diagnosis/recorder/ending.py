@@ -1,4 +1,4 @@
-"""The end of a program that was told to end: it is waited for, and nothing that it writes is torn."""
+"""The end of a program that was asked to end: waits for it, and tears nothing that it writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from typing import Callable
 
 _PATIENCE_S = 60.0
-"""For a program that was told to end, to clean up."""
+"""For a program that was asked to end, to clean up."""
 
 _MOST_PATIENCE_S = 600.0
 """For one that still computes after that: it may be sending its results somewhere."""
@@ -21,10 +21,10 @@ _IDLE_SHARE = 0.02
 
 
 def end_process_later(folder: str) -> None:
-    """Ends this process in a minute if it has not ended by then, waits for nothing and writes no file.
+    """Ends this process after a minute if it has not ended by then, at once and without writing files.
 
-    Programs that catch `SystemExit`, or train in a thread while another one waits, do not end by it. One that computes
-    is given ten minutes; one that holds a file open for writing is never ended.
+    Some programs survive `SystemExit`: they catch it, or train in a thread while another one waits. One that still
+    computes gets ten minutes; one that holds a file open for writing is never ended.
 
     Args:
         folder: of the recording, whose files do not count.
@@ -54,7 +54,7 @@ def _wait_and_end(
             is_told = True
             why = f"it holds {', '.join(files[:3])} open for writing" if files else "it still computes"
             print(
-                f"voxelocity: the program was told to end and has not; {why}, so it is left alone; Ctrl-C ends it",
+                f"voxelocity: the program was asked to end and has not; {why}, so it is left alone; Ctrl-C ends it",
                 file=sys.stderr,
                 flush=True,
             )
@@ -65,8 +65,8 @@ def _wait_and_end(
 
 
 def files_open_for_writing(folder: str) -> list[str]:
-    """Regular files that this process holds open for writing, but for its standard streams, files without a name,
-    shared memory and those in `folder`. Empty where the system does not tell."""
+    """Regular files that this process holds open for writing, except its standard streams, files without a name,
+    shared memory and those in `folder`. Empty if the system does not list them."""
     standard = {_identity(number) for number in (0, 1, 2)}
     ours = os.path.join(os.path.abspath(folder), "")
     found: list[str] = []
@@ -89,7 +89,7 @@ def files_open_for_writing(folder: str) -> list[str]:
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:
-    """Of the regular file behind a descriptor, None where there is none."""
+    """Device and inode of the regular file behind a descriptor, None if there is none."""
     try:
         known = os.fstat(descriptor)
     except OSError:
@@ -98,5 +98,5 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 
 
 def raise_in(thread: int, exception: type[BaseException]) -> None:
-    """Has another thread raise the exception at its next step in Python; it is not woken from a call that waits."""
+    """Makes another thread raise the exception at its next step in Python; a call that waits is not interrupted."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(exception))

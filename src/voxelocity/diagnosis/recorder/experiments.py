@@ -1,6 +1,6 @@
-"""One thing alone, in the program itself after its counted steps: the loader, the data set, the collate function, the
-files, the copy. Each function gives fields of the event `experiment`, and raises for nothing that the program's code
-does."""
+"""Each stage alone, in the program itself after its counted steps: the loader, the data set, the collate function, the
+files, the copy. Each function gives fields of the event `experiment`, and does not raise if the program's code
+fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def all_experiments(
     folder: str,
     seconds: float,
 ) -> Iterator[Fields]:
-    """All of them; those on batches in turns, as the machine may have other work in one moment and none in the next.
+    """All of them; those on batches alternate, because the machine's other work comes and goes.
 
     Args:
         torch: the module.
@@ -42,8 +42,8 @@ def all_experiments(
         why_not_resident: why there are none.
         batch: one of the loader's.
         device: the `torch.device` that holds the network.
-        folder: of the recording, in which the files that were read are told.
-        seconds: for each of them, about.
+        folder: of the recording, which lists the files that were read.
+        seconds: for each of them, approximately.
     """
     if resident_s and not why_not_resident:
         yield {"name": "resident batch", "unit": "step", "seconds": _rounded(resident_s), "note": ""}
@@ -63,7 +63,7 @@ def not_done(name: str, unit: str, note: str) -> Fields:
 
 
 def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float) -> Iterator[Fields]:
-    """Each of them for a part of its time, then all again: what the machine does meanwhile meets all alike."""
+    """Each of them for part of its time, then all again, so that other work of the machine affects all alike."""
     rounds = []
     for _ in range(_ROUNDS):
         part_s = seconds / _ROUNDS
@@ -78,7 +78,7 @@ def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float
 def loader_alone(entry: Entry, seconds: float) -> Fields:
     """Batches without the step, from the iterator in use, after those that were made ahead.
 
-    A repeat is as many batches as there are workers, as these come in bursts.
+    A repeat is one batch per worker, because they come in bursts.
     """
     if entry.iterator is None:
         return not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
@@ -99,7 +99,7 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
             repeats.append((time.perf_counter() - started_s) / max(1, workers))
     except StopIteration:
         if not repeats:
-            return not_done("loader", "batch", "the epoch ended, and no further one gave a batch")
+            return not_done("loader", "batch", "the epoch ended, and the next one gave no batch")
     except Exception as error:
         return not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
     return {"name": "loader", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
@@ -129,7 +129,7 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
         num_items = 0
     if not num_items:
         kind = type(dataset).__name__
-        note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be asked for by number"
+        note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be indexed"
         return [not_done("items", "item", note), not_done("collate", "batch", note)]
     items: list[Any] = []
     item_s: list[float] = []
@@ -167,7 +167,7 @@ def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: flo
 
 
 def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
-    """A kept batch to the device, waited for."""
+    """A kept batch copied to the device, including the wait for it."""
     if device is None or device.type != "cuda":
         return not_done("copy", "batch", "the network is not on a CUDA device")
     tensors = _tensors(torch, batch)
@@ -187,19 +187,19 @@ def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
 def network_alone(
     torch: Any, network: Any, shape: tuple[int, ...], batch_size: int, dtype: Any, device: Any, seconds: float
 ) -> list[Fields]:
-    """Forward and backward of the network, for a sample alone and for a sample in a batch, in turns.
+    """Forward and backward of the network, alternating between a sample alone and a sample in a batch.
 
-    In evaluation mode and with gradients that go nowhere, so that nothing of the network changes. Draws no random
-    numbers of the program's.
+    In evaluation mode and with gradients that are discarded, so the network does not change. Does not draw from the
+    program's random numbers.
 
     Args:
         torch: the module.
-        network: that learns, without a wrapper that sums its gradients.
+        network: the one that learns, without a wrapper that sums its gradients.
         shape: of one sample, (1, c, x, y, z).
         batch_size: samples of the batch.
         dtype: of the images.
         device: the `torch.device` that holds the network.
-        seconds: for all of it, about.
+        seconds: for all of it, approximately.
     """
     names = ("network, one sample", "network, a batch")
     generator = torch.Generator().manual_seed(0)
@@ -244,13 +244,13 @@ def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:
 
 
 def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
-    """The files that the program read, read again and nothing done with them: from their storage, then from memory."""
+    """The files that the program read, only read again: from their storage, then from memory."""
     names = ("storage", "storage, page cache")
     found = [path for path in paths if os.path.isfile(path)]
     if not found:
-        return [not_done(name, "byte", "no file was seen to be read") for name in names]
+        return [not_done(name, "byte", "no file was seen being read") for name in names]
     if not hasattr(os, "posix_fadvise"):
-        return [not_done(name, "byte", "this system cannot be asked to drop files from memory") for name in names]
+        return [not_done(name, "byte", "this system cannot drop files from memory on request") for name in names]
     cold: list[float] = []
     warm: list[float] = []
     num_bytes, deadline_s = 0, time.perf_counter() + seconds
@@ -271,7 +271,7 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
 
 
 def _read(path: str, *, drops: bool) -> float:
-    """Seconds a byte."""
+    """Seconds per byte."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if drops:
@@ -285,7 +285,7 @@ def _read(path: str, *, drops: bool) -> float:
 
 
 def files_read(folder: str) -> list[str]:
-    """Paths that the processes of the recording have written down as read, largest first, each once."""
+    """Paths that the processes of the recording list as read, largest first, each once."""
     last: dict[str, list[str]] = {}
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "*.jsonl"))):
         try:

@@ -1,4 +1,4 @@
-"""What is seen beside the steps of one process: stacks, waits for the device, transforms, files."""
+"""What is seen besides the steps of one process: stacks, waits for the device, transforms, files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARIES = (
     "SimpleITK",
     "h5py",
 )
-"""Modules whose transforms and readers are taken in when the program imports them."""
+"""Modules whose transforms and readers are hooked when the program imports them."""
 
 _REPORT_EVERY_S = 2.0
 
@@ -30,10 +30,10 @@ _REPORT_EVERY_S = 2.0
 class Extras:
     """Starts and stops all of them, and writes what they have seen every two seconds and at the end.
 
-    One that fails is told of in the recording and left out; the others go on.
+    One that fails is named in the recording and left out; the others continue.
 
     Args:
-        writer: of this process. What is seen is written before it writes to its file.
+        writer: of this process. What is seen is written before the writer flushes to its file.
         is_worker: whether the process only makes batches: it has no device to wait for.
     """
 
@@ -54,26 +54,26 @@ class Extras:
         self._reported_s = 0.0
 
     def start(self) -> None:
-        """Begins to look."""
+        """Begins to watch."""
         self._is_running = True
         for extra in list(self._all):
             self._call(extra, "start")
         self._writer.before_flush(self._report_now_and_then)
 
     def take_in(self, module: Any) -> None:
-        """Looks for transforms and readers again, as the program has imported this library of them."""
+        """Looks for transforms and readers again, because the program has imported this library of them."""
         for extra in list(self._all):
             if self._is_running and isinstance(extra, (Transforms, Files)):
                 self._call(extra, "start")
 
     def follow(self, thread: int) -> None:
-        """From now on this thread is taken for the one that trains."""
+        """From now on this thread counts as the one that trains."""
         self.stacks.thread = thread
         if self.syncs is not None:
             self.syncs.thread = thread
 
     def stop(self) -> None:
-        """Puts everything back, and writes what was seen. A second call does nothing."""
+        """Removes all hooks, and writes what was seen. A second call does nothing."""
         if self._is_running:
             self.drop()
             self._report()
@@ -81,10 +81,10 @@ class Extras:
                 self._writer.write("unseen", text=self.stacks.failure)
 
     def drop(self, *, is_forked: bool = False) -> None:
-        """Puts everything back. What was seen is another process's to tell.
+        """Removes all hooks. Another process reports what was seen.
 
         Args:
-            is_forked: whether this process came by a fork since the start, without its parent's other threads.
+            is_forked: whether this process was forked since the start, without its parent's other threads.
         """
         self._is_running = False
         if is_forked:
@@ -99,7 +99,7 @@ class Extras:
             self._report()
 
     def _report(self) -> None:
-        # A program that only predicts has no steps, and only its stacks tell of it.
+        # A program that only predicts has no steps; only its stacks are reported.
         counts = self._is_worker or steps.counted_steps()
         for extra in self._all if counts else [one for one in self._all if one is self.stacks]:
             extra.report(self._writer)

@@ -1,4 +1,4 @@
-"""How batches are made: seconds in the data set and in the collate function, in whatever process and thread that is."""
+"""How batches are made: seconds in the data set and in the collate function, in any process and thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .writer import Writer
 _MAX_BATCH_TIMES = 1000
 
 _making_for = threading.local()
-"""Key of the loader that fetchers made by this thread are of."""
+"""Key of the loader that owns the fetchers made by this thread."""
 
 
 def making_for(key: int) -> None:
@@ -43,7 +43,7 @@ class Tally:
             self.batch_bytes = batch_bytes
 
     def fields(self) -> dict[str, Any]:
-        """Of the event `fetch`, all but key and worker."""
+        """Fields of the event `fetch`, except key and worker."""
         with self.lock:
             return {
                 "num_batches": self.num_batches,
@@ -62,7 +62,7 @@ class Fetches:
 
     Args:
         worker: number of this worker process, -1 in the program itself.
-        asked_s: `time.monotonic()` of the moment at which the program asked for this process.
+        asked_s: `time.monotonic()` when the program asked for this process.
     """
 
     def __init__(self, writer: Writer, worker: int = -1, *, asked_s: float | None = None) -> None:
@@ -76,7 +76,7 @@ class Fetches:
         self.is_on = True
 
     def hook(self, fetch_module: Any) -> None:
-        """Exchanges what makes batches in `torch.utils.data._utils.fetch`."""
+        """Replaces what makes batches in `torch.utils.data._utils.fetch`."""
         base = fetch_module._BaseDatasetFetcher
         original = base.__init__
         fetches = self
@@ -94,7 +94,7 @@ class Fetches:
             self._patches.put(cls, "fetch", _timed_fetch(cls.fetch, self))
 
     def unhook(self) -> None:
-        """Puts back what was exchanged; fetchers that live on time nothing more."""
+        """Restores what was replaced; remaining fetchers no longer time anything."""
         self.is_on = False
         self._patches.restore()
 
@@ -110,14 +110,14 @@ class Fetches:
                 self._writer.write("fetch", key=key, worker=self._worker, starts_s=self._starts_s, **tally.fields())
 
     def begins(self) -> None:
-        """A batch is about to be made. The first one tells how long this process took to be there."""
+        """A batch is about to be made. The first one shows how long this process took to start."""
         if self._asked_s is not None:
             self._starts_s.append(round(time.monotonic() - self._asked_s, 6))
             self._asked_s = None
 
 
 class TimedCollate:
-    """A collate function with its seconds of the last call, by thread."""
+    """A collate function with the seconds of its last call."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
@@ -148,7 +148,7 @@ def _timed_fetch(original: Callable[[Any, Any], Any], fetches: Fetches) -> Calla
 
 
 def size_of(batch: Any, depth: int = 0) -> int:
-    """Bytes of the tensors and arrays in a batch, whatever holds them, eight levels deep."""
+    """Bytes of the tensors and arrays in a batch, in any container, up to eight levels deep."""
     num_bytes = getattr(batch, "nbytes", None)
     if isinstance(num_bytes, int):
         return num_bytes

@@ -1,7 +1,7 @@
-"""Files that the program opens for reading, by their kinds, told by Python's audit events.
+"""Files that the program opens for reading, by kind, from Python's audit events.
 
 Files that C libraries open by themselves raise no event. `SimpleITK.ReadImage` and `h5py.File` are replaced to see
-them; of other such libraries (ITK's own binding, LMDB, Blosc2, safetensors, cuCIM) only that they are loaded is told.
+them. Other such libraries (ITK's own binding, LMDB, Blosc2, safetensors, cuCIM) are only reported as loaded.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from .lines import is_installed, standard_folders
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".pyd", ".egg-link", ".toml", ".cfg", ".ipynb")
 _COMPILED = "torchinductor_"
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/share/", "/usr/lib/")
-# Suffixes that are told with the one before them.
+# Suffixes that are reported with the one before them.
 _PACKED = (".gz", ".bz2", ".xz", ".zst")
 _UNSEEN = ("itk", "lmdb", "blosc2", "safetensors", "cucim", "openslide", "indexed_gzip")
 _MOST_FILES = 100_000
 _NUM_LARGEST = 64
-# Files that one item may be made of: opened for their headers first and for their voxels later.
+# Files that one item may consist of: opened first for their headers and later for their voxels.
 _NUM_LATEST = 8
 
 
 class Files:
     """Counts files that are opened for reading while the program counts, from `start` to `stop`.
 
-    Cost: 4 microseconds a file that counts, 0.15 another audit event (measured); a file that is new is asked for its
-    size.
+    Cost: 4 microseconds per file that counts, 0.15 per other audit event (measured), and one size query per new file.
 
     Args:
         moment: where the program is.
@@ -57,7 +56,7 @@ class Files:
         self._done: set[str] = set()
 
     def start(self) -> None:
-        """Begins to count. Further calls take in libraries that were imported since."""
+        """Begins to count. Further calls add libraries that were imported since."""
         audit.listen(self._heard)
         for module, owner, name, index in (("SimpleITK", "", "ReadImage", 0), ("h5py", "File", "__init__", 1)):
             found = sys.modules.get(module)
@@ -143,14 +142,14 @@ class Files:
 
 
 def _is_reading(mode: str | None, flags: int) -> bool:
-    """By the mode of `open`, or the flags of `os.open`, which knows no mode."""
+    """By the mode of `open`, or the flags of `os.open`, which has no mode."""
     if isinstance(mode, str):
         return not set(mode) & set("wax+")
     return flags & os.O_ACCMODE == os.O_RDONLY
 
 
 def _size(path: str) -> int | None:
-    """Bytes of a regular file; None of what is none."""
+    """Bytes of a regular file; None for anything else."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -159,7 +158,7 @@ def _size(path: str) -> int | None:
 
 
 def _unpacked(path: str, size: int) -> int:
-    """Bytes that a file holds when it is unpacked: the last four of a gzip file say so, less multiples of 4 GiB."""
+    """Bytes that a file holds when it is unpacked: the last four bytes of a gzip file say so, modulo 4 GiB."""
     if not path.endswith(".gz") or size < 18:
         return size
     try:
@@ -171,7 +170,7 @@ def _unpacked(path: str, size: int) -> int:
 
 
 def _kind(path: str) -> str:
-    """The suffix in small letters; with the one before it where the file is packed (".nii.gz")."""
+    """The suffix in lower case, with the one before it if the file is compressed (".nii.gz")."""
     stem, suffix = os.path.splitext(os.path.basename(path).lower())
     if suffix in _PACKED:
         before = os.path.splitext(stem)[1]

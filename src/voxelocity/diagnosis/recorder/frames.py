@@ -9,24 +9,24 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _skipped: set[str] = set()
-"""Modules whose frames torch.compile keeps away from; a process that is forked takes that over."""
+"""Modules whose frames torch.compile skips; a forked process inherits this."""
 
 
 def skip_own_frames(torch: Any) -> None:
-    """Tells torch.compile that frames of the recorder are not to be compiled; the frames that they call are.
+    """Makes torch.compile skip frames of the recorder, but not the frames that they call.
 
-    A function of the recorder that stands in a compiled function is traced through as if it were not there: each asks
+    A function of the recorder inside a compiled function is traced through as if it were not there: each one checks
     `torch.compiler.is_dynamo_compiling()` first.
     """
     eval_frame = torch._C._dynamo.eval_frame
     skip = getattr(eval_frame, "skip_code", None)
     if skip is None:
-        # Newer versions have one function for everything that may be done with a frame.
+        # Newer versions have one function for everything that can be done with a frame.
         try:
             strategy = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT)
             skip = partial(_set_strategy, eval_frame.set_code_exec_strategy, strategy)
         except AttributeError:
-            # Our frames are then looked at once each, and found to hold nothing that could be compiled.
+            # torch.compile then looks at each of our frames once, and finds nothing to compile.
             return
     package = __name__.rpartition(".")[0]
     for name, module in list(sys.modules.items()):

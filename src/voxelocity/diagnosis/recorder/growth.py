@@ -1,7 +1,7 @@
 """Whether memory grows from step to step, and which of the program's variables grow with it.
 
-Looks at the user's own variables now and then: lists that get longer with each step, sums that hold on to the graph of
-each loss that was added. Changes nothing and keeps none of them alive.
+Looks at the user's own variables now and then: lists that grow with each step, sums that keep the graph of each loss
+added to them. Changes nothing and keeps none of them alive.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CONTAINERS = (list, deque, set)
 
 
 class Seen(NamedTuple):
-    """A variable that may grow: how much it holds, what the last thing is, and the file it is used in."""
+    """A variable that may grow: how many items it holds, the last one, and the file it is used in."""
 
     length: int
     last: Any
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 class Growth:
     """Samples the memory of this process and the variables on the stack while steps are counted.
 
-    Cost: 20 microseconds a step for the memory; the variables are looked at when the number of steps has doubled.
+    Cost: 20 microseconds per step for the memory; the variables are checked when the number of steps has doubled.
 
     Args:
         torch: the module.
@@ -56,7 +56,7 @@ class Growth:
         self._written: tuple[int, int] | None = None
 
     def after_step(self, num_counted: int, device: Any) -> None:
-        """To be called in the training's thread when a counted step has ended."""
+        """Call this in the training's thread when a counted step has ended."""
         if num_counted % self._every == 0:
             on_device = self._torch.cuda.memory_allocated(device) if device is not None and device.type == "cuda" else 0
             self._samples.append((num_counted, _resident_bytes(), on_device))
@@ -67,7 +67,7 @@ class Growth:
             self._look(num_counted, sys._getframe(1))
 
     def write(self, *, is_last: bool = False) -> None:
-        """Event `memory`, and an event `held` for each variable that grew with the steps, where there is news."""
+        """Event `memory`, and an event `held` for each variable that grew with the steps, if there is news."""
         state = (self._next_look, self._every)
         if self._samples and (is_last or state != self._written):
             self._written = state
@@ -99,7 +99,7 @@ class Growth:
 
 
 def _variables(frame: FrameType | None, tensor: Any) -> Iterator[tuple[str, Seen]]:
-    """Variables of the user's own frames that hold several things, and sums of tensors that hold their graph."""
+    """Variables of the user's own frames that hold several items, and sums of tensors that hold their graph."""
     left = _MAX_NAMES
     shown_globals: set[int] = set()
     for _ in range(_MAX_FRAMES):
@@ -150,7 +150,7 @@ def _first_with_bytes(value: Any) -> Any:
 
 
 def _num_added(function: Any) -> int:
-    """How many tensors were added one to the other, each with its own graph."""
+    """How many tensors were added up, each with its own graph."""
     count = 0
     while count < _MAX_DEPTH and type(function).__name__ in ("AddBackward0", "DivBackward0", "MulBackward0"):
         count += 1
@@ -159,19 +159,19 @@ def _num_added(function: Any) -> int:
 
 
 def _growing_line(name: str, filename: str, first_line: int) -> int:
-    """The line that adds to the variable; that of the function where none is found."""
+    """The line that adds to the variable; the function's first line if none is found."""
     plain = re.escape(name)
     grows = re.compile(rf"(?<![\w.]){plain}\s*(\.(append|extend|add|appendleft)\(|\+=|=\s*{plain}\s*\+)")
     lines = linecache.getlines(filename)
     found = [number for number, line in enumerate(lines, start=1) if grows.search(line)]
     if not found and "." in name and not name.startswith("self."):
-        # Methods of the object add to it, wherever the file has them.
+        # Methods of the object add to it, anywhere in the file.
         return _growing_line("self." + name.partition(".")[2], filename, 0) or first_line
     return next((number for number in found if number >= first_line), found[0] if found else first_line)
 
 
 def _resident_bytes() -> int:
-    """Of this process, 0 where the system does not tell."""
+    """Resident memory of this process, 0 where the system does not report it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

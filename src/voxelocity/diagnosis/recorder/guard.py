@@ -1,8 +1,8 @@
-"""Keeps the program's files from what it would write with a state or at a moment that is not its own.
+"""Protects the program's files while its state, or the moment at which it writes, is not its own.
 
-That is from the first resident batch on, and while it is being ended: a `finally: torch.save(...)` would then
-replace a finished model by one of some hundred steps. A write is refused by ending the program there. To return without
-writing would be worse: the program would go on to delete the checkpoint before, or move an empty file into its place.
+This holds from the first resident batch, and while the program is being ended: a `finally: torch.save(...)` would then
+replace a finished model with one of some hundred steps. A write is refused by ending the program there. Returning
+without writing would be worse: the program would then delete the previous checkpoint, or replace it with an empty file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .patches import Patches
 from .process import process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
-# What Python, Numba, Triton and torch.compile keep of code, and nobody's result.
+# Compiled code that Python, Numba, Triton and torch.compile keep; not a result of the program.
 _COMPILED = (*(f"{os.sep}{name}{os.sep}" for name in ("__pycache__", ".triton")), "torchinductor_")
 _TEMPORARY = getattr(os, "O_TMPFILE", 0)
 _CREATING = os.O_CREAT | os.O_TRUNC
@@ -36,7 +36,7 @@ _NATIVE_WRITERS = (
     ("h5py", "File", "__init__", 1, "wx"),
     ("SimpleITK", "", "WriteImage", 1, ""),
 )
-# A lock or a file with a process's number is smaller; a checkpoint is not.
+# A lock or a file with a process id is smaller; a checkpoint is not.
 _LARGEST_LOCK_BYTES = 4096
 _PATH_NAMES = ("f", "filename", "fileName", "name")
 
@@ -44,14 +44,14 @@ _PATH_NAMES = ("f", "filename", "fileName", "name")
 class Guard:
     """Refuses writing from `arm` to `disarm`.
 
-    Refused are: making or truncating a file, moving one into place, and deleting what is older than this process or may
-    be a checkpoint of its own. Files that are open already, logs that are opened to append, and the deletion of a lock
-    that this process made are as always.
+    It refuses to make or truncate a file, to move one into place, and to delete what is older than this process or may
+    be a checkpoint of its own. Files that are already open, logs opened to append, and the deletion of a lock that this
+    process made are not affected.
 
     Args:
         folder: of the recording, into which everything may be written.
-        refuse: called with the path in the thread that wants to write; it raises what ends the program, or returns
-            where it may be written after all.
+        refuse: called with the path in the thread that wants to write; it raises to end the program, or returns if
+            the path may be written after all.
 
     Attributes:
         is_armed: whether it refuses.
@@ -84,7 +84,7 @@ class Guard:
 
     @contextmanager
     def lifted(self) -> Iterator[None]:
-        """Within the block this thread may write everything: a data set keeps what it makes, say."""
+        """Within the block this thread may write everything, for example when a data set caches what it makes."""
         before, self._thread.is_free = getattr(self._thread, "is_free", False), True
         try:
             yield
@@ -98,7 +98,7 @@ class Guard:
             given = args[position] if len(args) > position else named
             mode = kwargs.get("mode", args[position + 1] if len(args) > position + 1 else "r") if modes else ""
             if not modes or str(mode)[:1] in modes:
-                # A file that is open already has a name; a buffer in memory has none.
+                # An open file has a name; a buffer in memory has none.
                 self._check(given if isinstance(given, (str, os.PathLike)) else getattr(given, "name", None))
             return original(*args, **kwargs)
 
@@ -115,18 +115,18 @@ class Guard:
         elif event == "os.truncate":
             self._check(arguments[0])
         elif event in ("os.remove", "shutil.rmtree") and arguments[1:2] in ((), (-1,), (None,)):
-            # With a folder's descriptor: within `rmtree`, which was asked about as a whole.
+            # With a folder's descriptor, it is within an `rmtree` that was checked as a whole.
             self._check(arguments[0], is_deleted=True)
 
     def _check(self, given: Any, *, is_deleted: bool = False) -> None:
-        """Refuses to write to the path, or to delete it, if it is one to refuse."""
+        """Refuses to write to the path, or to delete it, if it is protected."""
         if getattr(self._thread, "is_free", False) or not isinstance(given, (str, bytes, os.PathLike)):
             return
         path = os.path.abspath(os.fsdecode(given))
         if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
             return
         if not is_deleted or self._is_kept(path):
-            # What is refused is told, and may end in the experiments.
+            # A refusal is recorded, and may lead to the experiments, which write.
             with self.lifted():
                 self._refuse(path)
 

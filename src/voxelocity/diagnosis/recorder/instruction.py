@@ -1,7 +1,7 @@
 """What the current instruction of a frame calls, read from its source text.
 
-A C function has no frame, so that its caller is the only place where it shows. Python 3.11 and later know the columns
-of an instruction; before, the whole line is taken.
+A C function has no frame, so it shows only in its caller. Python 3.11 and later know the columns of an instruction;
+older ones use the whole line.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 
 
 def call_text(frame: FrameType) -> str:
-    """The dotted name that is called, as it stands in the source; "" where none is seen."""
+    """The dotted name that is called, as written in the source; "" if none is found."""
     segment = _segment(frame)
     if segment is None:
-        # Without columns: the last call of the line that ends a dotted name, which is the outermost written first.
+        # Without columns: the first call in the line of a dotted name, which is the outermost one.
         found = _CALL.search(linecache.getline(frame.f_code.co_filename, line_of(frame), frame.f_globals))
         return found.group(1) if found else ""
     if not segment.endswith(")"):
@@ -37,7 +37,7 @@ def call_text(frame: FrameType) -> str:
 
 
 def resolved(text: str, frame: FrameType) -> tuple[str, str] | None:
-    """What a dotted name stands for. Only names of the module are looked up: asking for the variables of a running
+    """What a dotted name refers to. Only names of the module are looked up: reading the variables of a running
     function would change them."""
     root, *rest = text.split(".")
     found = frame.f_globals.get(root)
@@ -47,7 +47,7 @@ def resolved(text: str, frame: FrameType) -> tuple[str, str] | None:
         return ("", rest[-1]) if rest else (("builtins", root) if root in names else None)
     if isinstance(found, ModuleType):
         return (".".join([found.__name__, *rest[:-1]]), rest[-1]) if rest else None
-    # Of other objects nothing is asked: an attribute of a lazy proxy could run code of the program.
+    # Other objects are left alone: an attribute of a lazy proxy could run code of the program.
     if isinstance(found, (type, FunctionType, BuiltinFunctionType)) and found.__module__:
         return found.__module__, ".".join([found.__qualname__, *rest])
     return ("", rest[-1]) if rest else None

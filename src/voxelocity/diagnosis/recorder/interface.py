@@ -1,4 +1,4 @@
-"""What the parts of the recorder that look beside the steps need of the part that counts them."""
+"""What the other parts of the recorder need from the part that counts steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Writer(Protocol):
     """Adds events to the file of this process."""
 
     def write(self, event: str, **fields: Any) -> None:
-        """Adds one event. From any thread; never raises."""
+        """Adds one event. Any thread may call it; never raises."""
 
 
 class Moment(Protocol):
@@ -26,4 +26,4 @@ class Moment(Protocol):
         """Steps counted so far."""
 
     def is_counting(self) -> bool:
-        """Whether what happens now belongs to what is counted."""
+        """Whether what happens now counts."""

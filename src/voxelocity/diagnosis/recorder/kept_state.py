@@ -1,11 +1,11 @@
-"""The state of a training, kept in memory and put back as it was: steps on resident batches must leave no trace.
+"""The state of a training, saved in memory and restored: steps on resident batches must leave no trace.
 
-Nothing of the program is called for it. Tensors, containers and attributes are copied where they stand and written back
-in place, so that whatever refers to them (a scheduler to its optimizer, a captured graph to its memory) stays right.
-Found on the heap: networks with their buffers and gradients, optimizers, whatever has `state_dict` and
-`load_state_dict` (schedulers, scalers, averages of weights, metrics, loops of trainers), objects of the person's own
-classes, containers of tensors that are shaped like weights, and generators of random numbers. Not found: numbers in
-local and global variables.
+This calls none of the program's code. Tensors, containers and attributes are copied and later written back in place, so
+anything that refers to them (a scheduler to its optimizer, a captured graph to its memory) stays valid.
+Found on the heap: networks with their buffers and gradients, optimizers, anything with `state_dict` and
+`load_state_dict` (schedulers, scalers, averages of weights, metrics, loops of trainers), objects of the user's own
+classes, containers of tensors that are shaped like weights, and random number generators. Not found: numbers in local
+and global variables.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from .lines import OWN_CODE
 
 _CONTAINERS = (dict, OrderedDict, defaultdict, list, set, deque)
 _MAPPINGS = (dict, OrderedDict, defaultdict)
-# Also of an object that is no checkpoint's: a metric's counts, a loss's weights.
+# Up to this size, tensors of objects outside checkpoints count too: a metric's counts, a loss's weights.
 _SMALL_ELEMENTS = 1 << 20
 _SMALL_BYTES = 1 << 20
 # Longer containers hold data, not state.
 _LONGEST = 100_000
 _STATES = (("ignite.engine.events", "State"),)
-"""Classes, by module and name, that hold a trainer's state and do not say so by `state_dict`."""
+"""Classes, by module and name, that hold a trainer's state but have no `state_dict`."""
 
 _TRACED = ("FakeTensor", "FunctionalTensor")
 _GIVES_ITEMS = ("__getitem__", "__iter__", "__next__")
 
 
 class KeptState:
-    """What was found, from the moment it is made; `keep` copies it and `put_back` restores it.
+    """The state found when it is made; `keep` copies it and `put_back` restores it.
 
-    Made and used in the thread that trains, between two steps. Other threads may run; what only they change is not
-    looked for.
+    Make and use it in the thread that trains, between two steps. Other threads may run; what only they change is
+    ignored.
 
     Args:
         torch: the module.
-        generators: of torch, besides its own: the program's loaders'.
+        generators: torch generators besides torch's own: those of the program's loaders.
 
     Attributes:
-        num_bytes: that the copies take, in the memory of the host.
+        num_bytes: bytes of host memory that the copies take.
     """
 
     def __init__(self, torch: Any, generators: list[Any]) -> None:
@@ -67,7 +67,7 @@ class KeptState:
         self._generators.keep()
 
     def put_back(self) -> None:
-        """Restores what was kept, and lets go of it. A second call does nothing.
+        """Restores what was kept, and releases the copies. A second call does nothing.
 
         Raises:
             Exception: something could not be written back; everything else was.
@@ -134,7 +134,7 @@ class KeptState:
 
 
 class _Kinds:
-    """What the objects of a class are to a training; each class is judged once."""
+    """The role of a class's objects in a training; each class is judged once."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -145,13 +145,13 @@ class _Kinds:
         self._known: dict[type, str] = {}
 
     def of(self, cls: type) -> str:
-        """ "network", "optimizer", "state", "generator", or "" for what is none of the training's state."""
+        """ "network", "optimizer", "state", "generator", or "" if it is not part of the training's state."""
         found = self._known.get(cls)
         if found is None:
             try:
                 found = self._judge(cls)
             except Exception:
-                # A class may answer what it likes where it is asked for its attributes; this one is no training's.
+                # A class's attributes may run any code; one that raises is not part of the training.
                 found = ""
             self._known[cls] = found
         return found
@@ -172,18 +172,18 @@ class _Kinds:
             return "state"
         if (cls.__module__, cls.__name__) in _STATES:
             return "state"
-        # What gives items is data, however it is written.
+        # What yields items is data, however it is written.
         if any(hasattr(cls, name) for name in _GIVES_ITEMS):
             return ""
         return "state" if _is_own(cls) else ""
 
 
 class _Generators:
-    """States of all generators of random numbers: the modules' own, and those that were added."""
+    """States of all random number generators: the modules' own, and those that were added."""
 
     def __init__(self, torch: Any, more: list[Any]) -> None:
         self._torch = torch
-        # Loaders that are not torch's may call something else their generator.
+        # In loaders other than torch's, `generator` may be something else.
         self._objects: list[Any] = [one for one in more if isinstance(one, torch.Generator)]
         self._undo: list[Callable[[], None]] = []
 
@@ -220,7 +220,7 @@ class _Generators:
 
 
 def kept_generators(torch: Any, more: list[Any]) -> Callable[[], None]:
-    """Keeps the states of all generators of random numbers; the function that is returned puts them back."""
+    """Keeps the states of all random number generators; the returned function restores them."""
     generators, kinds = _Generators(torch, more), _Kinds(torch)
     for value in gc.get_objects():
         if kinds.of(type(value)) == "generator":
@@ -238,7 +238,7 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
 
 
 def _kept_container(container: Any) -> Callable[[], None]:
-    """Which values stand in it; restored where it holds others now."""
+    """Keeps its values; restores them if it holds others by then."""
     if isinstance(container, dict):
         items = list(container.items())
 
@@ -263,7 +263,7 @@ def _kept_container(container: Any) -> Callable[[], None]:
 
 
 def _kept_tensor(torch: Any, tensor: Any) -> Callable[[], None]:
-    """Its values and its gradient's."""
+    """Keeps its values and its gradient's."""
     kept = _copied(torch, tensor)
     gradient = tensor.grad if tensor.is_leaf else None
     kept_gradient = None if gradient is None else _copied(torch, gradient)
@@ -285,12 +285,12 @@ def _copied(torch: Any, tensor: Any) -> Any:
 
 
 def _write(torch: Any, tensor: Any, kept: Any) -> None:
-    # A tensor that was made in inference mode can be written in that mode alone.
+    # A tensor made in inference mode can only be written in that mode.
     with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
         if tensor.shape != kept.shape or tensor.dtype != kept.dtype:
             tensor.data = kept.to(tensor.device)
         elif not torch.equal(tensor.detach().to("cpu"), kept):
-            # What has not changed is left alone: an expanded tensor, say, cannot be written.
+            # What has not changed is left alone: an expanded tensor, for example, cannot be written.
             tensor.copy_(kept)
 
 
@@ -305,7 +305,7 @@ def _kept_array(array: Any) -> Callable[[], None]:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Whether it has values: no tensor of a trace, no parameter that waits for its shape."""
+    """Whether it has values: not a tensor of a trace, nor a parameter that waits for its shape."""
     kind = type(tensor)
     if kind.__name__ in _TRACED or tensor.device.type == "meta" or hasattr(kind, "materialize"):
         return False
@@ -330,7 +330,7 @@ def _own_package() -> str:
 
 
 def free_bytes() -> int:
-    """Of the host's memory, as far as this process may take more of it; a great number where nobody tells."""
+    """Host memory that this process can still take; a very large number if unknown."""
     found = [_meminfo("MemAvailable")]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -338,7 +338,7 @@ def free_bytes() -> int:
     ):
         most, taken = _number(limit), _number(used)
         if most is not None and taken is not None:
-            # What files take of it is given up for others.
+            # The memory of cached files can be reclaimed.
             found.append(max(0, most - taken) + _file_bytes(os.path.dirname(used)))
     return min([one for one in found if one is not None], default=1 << 62)
 

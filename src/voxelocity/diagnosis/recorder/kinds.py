@@ -1,4 +1,4 @@
-"""What a thread is doing, told from the functions on its stack: a table of names, and how it is looked up.
+"""What a thread is doing, from the functions on its stack: a table of names, and how it is looked up.
 
 A C function has no frame; what the innermost frame calls (`instruction`) is looked up like a frame's name.
 """
@@ -13,7 +13,7 @@ from .instruction import call_text, resolved
 from .lines import OwnCode, module_of, takes_over
 
 # (kind, module or its beginning, function or its beginning); innermost frame first, then the first row that fits.
-# "" as a module fits a method of an object of which only the name is known.
+# "" as a module fits a method of which only the name is known.
 _WORK: tuple[tuple[str, str, str], ...] = (
     ("sync", "torch.cuda", "synchronize"),
     ("sync", "torch.cuda.streams", "Stream.synchronize"),
@@ -31,7 +31,7 @@ _WORK: tuple[tuple[str, str, str], ...] = (
     ("gunzip", "compression", ""),
     ("gunzip", "voxelocity.data.decode.gunzip", ""),
     ("gunzip", "", "decompress"),
-    # What logging does around a fork is where a look that the fork has delayed finds the thread.
+    # A sample that a fork has delayed finds the thread in what logging does around the fork.
     ("other", "logging", "_acquireLock"),
     ("other", "logging", "_releaseLock"),
     ("other", "logging", "_after_at_fork"),
@@ -109,7 +109,7 @@ _WORK: tuple[tuple[str, str, str], ...] = (
     ("sleep", "time", "sleep"),
     ("sleep", "", "sleep"),
 )
-# Only in a step: an item is made of tensors in main memory, for which nothing waits.
+# Only in a step: an item is made of tensors in host memory, which never wait.
 _STEP_WORK: tuple[tuple[str, str, str], ...] = (
     ("sync", "", "item"),
     ("sync", "", "tolist"),
@@ -123,7 +123,7 @@ _DATA_WORK: tuple[tuple[str, str, str], ...] = (
     ("resample", "torch.nn.functional", "affine_grid"),
     ("resample", "torch.nn.functional", "upsample"),
 )
-# Of what stands around it; asked where nothing above fits, innermost first.
+# For the frames around it, if nothing above fits; innermost first.
 _AROUND: tuple[tuple[str, str, str], ...] = (
     ("collate", "torch.utils.data._utils.collate", ""),
     ("collate", "monai.data.utils", "list_data_collate"),
@@ -142,7 +142,7 @@ _AROUND: tuple[tuple[str, str, str], ...] = (
     ("log", "logging", "Logger."),
 )
 DATA_PARTS = ("wait", "worker")
-# What a person's own handler does for a logger is logging, be it waiting for a server or writing a file.
+# What the user's own handler does for a logger is logging, even waiting for a server or writing a file.
 _WITHIN_LOGGING = ("", "sleep", "read")
 _FETCH = "torch.utils.data._utils.fetch"
 _SYNCS = f"{__package__}.syncs"
@@ -150,7 +150,7 @@ _RECORDER = f"{__package__}."
 
 
 class Look(NamedTuple):
-    """What one look at a stack came to: the own frame (None where there is none), the kind and a library's function."""
+    """The result of one look at a stack: the user's frame (None if there is none), the kind, a library's function."""
 
     own: FrameType | None
     kind: str
@@ -158,7 +158,7 @@ class Look(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is known of a piece of code. It holds the code itself, so that its `id` stays its own."""
+    """What is known about a piece of code. Holds the code itself, so its `id` stays unique."""
 
     code: CodeType
     module: str
@@ -172,22 +172,22 @@ class _Known(NamedTuple):
 
 
 class StackReader:
-    """Tells what threads are doing. What it learns of a piece of code or an instruction it keeps.
+    """Finds what threads are doing. Caches what it learns about a piece of code or an instruction.
 
     Cost: 10 microseconds for a short stack, once its code is known (measured).
     """
 
     def __init__(self, own_code: OwnCode) -> None:
         self._own_code = own_code
-        # By `id`: the hash of code is made of all of its content, anew each time.
+        # By `id`: hashing code reads all of its content each time.
         self._known: dict[int, _Known] = {}
         self._texts: dict[tuple[int, int], str] = {}
 
     def look(self, frame: FrameType | None, part: str) -> Look:
         """What the thread with this innermost frame is doing.
 
-        The kind is the innermost that the table knows, not beyond the person's own innermost frame; then what stands
-        around it (a collate function, a library's transform, a logger); "other" where neither is known.
+        The kind is the innermost one that the table knows, up to the user's own innermost frame; then that of the
+        frames around it (a collate function, a library's transform, a logger); "other" if neither is known.
         """
         makes_items = part in DATA_PARTS
         kind, function, private, around = "", "", "", ""
@@ -197,22 +197,22 @@ class StackReader:
         while frame is not None and not (own is not None and (around or kind not in _WITHIN_LOGGING)):
             known = self._known.get(id(frame.f_code)) or self._learn(frame)
             if known.is_recorder:
-                # The recorder's own frames, as they stand within a call that it has replaced.
+                # The recorder's own frames, within a call that it has replaced.
                 kind = kind or ("sync" if known.module == _SYNCS and not makes_items else "")
                 frame = frame.f_back
                 continue
             if own is None:
                 if is_innermost:
                     call = self.called(frame)
-                    # C functions in private modules stand behind a public function that is on the stack.
+                    # C functions in private modules are called by a public function that is on the stack.
                     if call is not None and "._" not in call[0]:
-                        # What gzip reads is its own unpacked buffer, but for the class that reads the file.
+                        # gzip reads its own unpacked buffer, except in the class that reads the file.
                         if known.kind_in_data != "gunzip":
                             kind = kind or _kind(*call, makes_items)
                         function = _public(*call)
                 if known.is_own:
                     if inner is not None and takes_over(inner):
-                        # What runs is the framework's; the user's line only started it.
+                        # The framework runs; the user's line only started it.
                         break
                     own = frame
                 else:
@@ -227,7 +227,7 @@ class StackReader:
         return Look(own, kind or around or "other", function or (private if own is None else ""))
 
     def called(self, frame: FrameType) -> tuple[str, str] | None:
-        """(module, function) that the frame's instruction calls; ("", name) of a method; None where it calls none."""
+        """(module, function) that the frame's instruction calls; ("", name) for a method; None if it calls nothing."""
         key = (id(frame.f_code), frame.f_lasti)
         text = self._texts.get(key)
         if text is None:
@@ -273,7 +273,7 @@ def _fits(row: tuple[str, str, str], module: str, function: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _public(module: str, name: str) -> str:
-    """The name that a person can look up: without private modules; "" where the function itself is private."""
+    """The name that the user can look up: without private modules; "" if the function itself is private."""
     parts = module.split(".")
     private = next((at for at, part in enumerate(parts) if part.startswith("_")), len(parts))
     named = name.split(".")

@@ -1,6 +1,6 @@
-"""Loaders whose waiting the recorder knows how to see: a table, and nothing else.
+"""A table of the loaders whose waiting the recorder can see.
 
-A loader of another library is added by a line here; its class must do its waiting in the named method.
+To support a loader of another library, add a line here; its class must wait in the named method.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ class KnownLoader(NamedTuple):
     """A class whose batches are waited for.
 
     Attributes:
-        module: it stands in; hooked when the program imports that.
+        module: module of the class; hooked when the program imports it.
         name: of the class.
         how: "next" where the class has `__next__` itself, "iter" where its `__iter__` returns an iterator of a kind
-            that cannot be hooked (a generator), which is then handed on behind one that can.
-        works_ahead: whether batches are made beside the training even without workers, so that the first one of an
-            epoch comes late.
+            that cannot be hooked (a generator), which is then wrapped in one that can.
+        works_ahead: whether batches are made in parallel with the training even without workers, so the first one of
+            an epoch comes late.
     """
 
     module: str
@@ -41,4 +41,4 @@ KNOWN_LOADERS = (
     ),
     KnownLoader("nvidia.dali.plugin.pytorch", "DALIGenericIterator", "next"),
 )
-"""Beside torch's own `DataLoader`, whose subclasses are all seen."""
+"""Besides torch's own `DataLoader`, whose subclasses are all seen."""

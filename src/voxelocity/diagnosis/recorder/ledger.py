@@ -1,7 +1,7 @@
-"""The training thread's book: in which part of a step it is, since when. Hooks write into it; nothing here judges.
+"""The training thread's ledger: in which part of a step it is, since when. Hooks write into it; nothing here judges.
 
-Only one thread has a book. A hook asks `ledger.depth or get_ident() != ledger.thread` and does nothing where that
-holds, so that work of other threads, and work within a part, costs two comparisons.
+Only one thread has a ledger. A hook checks `ledger.depth or get_ident() != ledger.thread` and does nothing if that is
+true, so work of other threads, and work within a part, costs two comparisons.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class Ledger:
     """Parts and stretches of one thread.
 
     Attributes:
-        thread: whose book it is; 0 while nothing is recorded, which no thread is.
+        thread: identifier of its thread; 0, which no thread has, while nothing is recorded.
         depth: above 0 within a part that owns all that happens in it.
         part: the current one.
-        mode: "validation", "saving" or "epoch start" while that is what the thread does, as far as can be told at once.
-        device: takes stamps where the network runs on one.
-        open: stretches that are in no step and no pass yet; the last one is running.
+        mode: "validation", "saving" or "epoch start" while that is what the thread does, as far as known at once.
+        device: takes stamps if the network runs on one.
+        open: stretches that do not belong to a step or pass yet; the last one is running.
         num_moves: changes of part, for the recorder's own cost.
-        on_move: told the part that begins, while steps are profiled.
+        on_move: called with the part that begins, while steps are profiled.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -44,20 +44,20 @@ class Ledger:
         return self.open[-1]
 
     def start(self, *, thread: int | None = None, label: str = "start") -> None:
-        """Begins, or begins anew with nothing open; the calling thread's book unless told otherwise."""
+        """Begins, or begins again with nothing open; for the calling thread if no other is given."""
         self.depth = 0
         self.part, self.mode = "other", ""
         self.open = [Stretch(label, -1, "", self.clock(), "other", self._stamp())]
         self.thread = get_ident() if thread is None else thread
 
     def stop(self) -> None:
-        """Hooks do nothing from now on. What is open stays readable."""
+        """From now on hooks do nothing. What is open stays readable."""
         self.thread = 0
         self.depth = 0
         self.part = self.mode = ""
 
     def move(self, part: str) -> None:
-        """The thread goes over to another part."""
+        """The thread enters another part."""
         self.part = part
         self.num_moves += 1
         self.open[-1].add((self.clock(), part, self._stamp()), self.device)
@@ -65,12 +65,12 @@ class Ledger:
             self.on_move(part)
 
     def begin(self, part: str) -> None:
-        """Goes over to a part that owns all that happens in it."""
+        """Enters a part that owns all that happens in it."""
         self.depth = 1
         self.move(part)
 
     def end(self, part: str = "other") -> None:
-        """Comes back from it."""
+        """Leaves it."""
         self.depth = 0
         if self.thread:
             self.move(part)

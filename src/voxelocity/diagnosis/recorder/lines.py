@@ -1,7 +1,7 @@
-"""Which code is the person's own, and the text of its lines. What libraries do is told at the line that asked for it.
+"""Which code is the user's own, and the text of its lines. What libraries do is reported at the line that called them.
 
-Own is what is neither Python's, nor installed, nor the recorder's. The script itself is own wherever it lies, so that a
-program that came with a package has lines too.
+Own code is not Python's, not installed and not the recorder's. The script itself is own wherever it is, so a program
+that came with a package has lines too.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 _LONGEST_LINE = 160
-# Of the variables that a frame keeps: by the frame, by the one who asked, and by the asking for their number.
+# References to a frame's variables: the frame's, the caller's, and that of counting them.
 _OWN_REFERENCES = 3
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-# Typed by a person, with no file: an interactive session and cells of a notebook.
+# Typed by the user, with no file: an interactive session and cells of a notebook.
 _TYPED = ("<stdin>", "<ipython-input", "<python-input")
 _TYPED_CELL = re.compile(r"<ipython-input-(\d+)-")
 _KERNEL_FILE = f"{os.sep}ipykernel_"
-# Where a framework takes the loop over: the user's line that calls one of these started everything, and made nothing.
+# Frameworks that take over the loop: the user's line that calls one of these starts everything and makes nothing.
 _FRAMEWORKS = frozenset(
     ["pytorch_lightning", "lightning", "ignite", "monai", "transformers", "fastai", "nnunetv2", "composer"]
 )
 _TAKES_OVER = frozenset(["fit", "run", "train", "validate", "test", "predict", "evaluate", "run_training"])
-# Libraries that people often install from a checkout, outside of site-packages.
+# Libraries that are often installed from a checkout, outside of site-packages.
 _LIBRARIES = frozenset(
     [
         "torch",
@@ -53,7 +53,7 @@ _LIBRARIES = frozenset(
 
 
 class Place(NamedTuple):
-    """A line of the person's own code: "file:line" and its text."""
+    """A line of the user's own code: "file:line" and its text."""
 
     where: str
     line: str
@@ -63,7 +63,7 @@ NOWHERE = Place("", "")
 
 
 class Definition(NamedTuple):
-    """A function: its qualified name, "file:line" of its code ("" where it has none), and whose it is."""
+    """A function: its qualified name, "file:line" of its code ("" if it has none), and whether it is the user's."""
 
     name: str
     where: str
@@ -71,10 +71,10 @@ class Definition(NamedTuple):
 
 
 class OwnCode:
-    """Tells own code from other people's. Any thread may ask; an answer is kept, so asking again costs a look-up.
+    """Distinguishes the user's own code. Any thread may ask; answers are cached, so asking again costs one lookup.
 
     Args:
-        script: file that is own wherever it lies; what runs as `__main__` if not given.
+        script: file that is own wherever it is; what runs as `__main__` if not given.
     """
 
     def __init__(self, script: str | None = None) -> None:
@@ -83,7 +83,7 @@ class OwnCode:
         self._is_own: dict[tuple[str, str], bool] = {}
 
     def holds(self, code: CodeType, module_name: str) -> bool:
-        """Whether this code is the person's own; `module_name` is the `__name__` that it runs under."""
+        """Whether this code is the user's own; `module_name` is the `__name__` that it runs under."""
         return self.holds_file(code.co_filename, module_name)
 
     def holds_file(self, filename: str, module_name: str) -> bool:
@@ -95,7 +95,7 @@ class OwnCode:
         return found
 
     def place_of_caller(self) -> Place:
-        """The innermost own line of the thread that asks."""
+        """The innermost own line of the calling thread."""
         return self.place(sys._getframe(1))
 
     def where(self) -> str:
@@ -107,11 +107,11 @@ class OwnCode:
         return "" if own is None else f"{shown_file(own.f_code.co_filename)}:{line_of(own)}"
 
     def defined(self, function: Any) -> Definition:
-        """What a function or a callable object is, and where its code begins."""
+        """The definition of a function or a callable object, and where its code begins."""
         named = function if hasattr(function, "__qualname__") else type(function)
         module_name = getattr(named, "__module__", None) or ""
         name = f"{module_name}.{getattr(named, '__qualname__', '')}"
-        # Of a callable object, such as one of a class with `__call__`, the code of that method.
+        # For an object of a class with `__call__`, the code of that method.
         method = vars(type(function)).get("__call__")
         code = getattr(function, "__code__", None) or getattr(method, "__code__", None)
         if not isinstance(code, CodeType):
@@ -124,26 +124,26 @@ class OwnCode:
             return filename.startswith(_TYPED) or (filename == "<string>" and module_name == "__main__")
         path = _real(filename)
         if path == _real(_main_file() if self._script is None else self._script):
-            # The command of an installed package is a script that somebody's installer wrote.
+            # The command of an installed package is a script that an installer wrote.
             return os.path.dirname(path) != _real(sysconfig.get_path("scripts"))
         if not self._foreign:
             self._foreign = (*standard_folders(), os.path.join(os.path.dirname(os.path.realpath(__file__)), ""))
         if path.startswith(self._foreign) or is_installed(path):
             return False
-        # torch.compile's own code lies in a temporary folder; torch.fx names its code "<eval_with_key>".
+        # torch.compile's own code is in a temporary folder; torch.fx names its code "<eval_with_key>".
         return module_name.partition(".")[0] not in _LIBRARIES and "torchinductor_" not in path
 
     def innermost(self, frame: FrameType | None) -> FrameType | None:
-        """The first own frame from `frame` outwards, or None, also where all that it did was to start a framework."""
+        """The first own frame from `frame` outwards; None if there is none or it only started a framework."""
         known = self._is_own
         inner: FrameType | None = None
         while frame is not None:
             code = frame.f_code
-            # Hooks come here in every step: what was judged before is looked up without two calls a frame.
+            # Hooks come here in every step: what was judged before is looked up without two calls per frame.
             try:
                 is_own = known.get((code.co_filename, frame.f_globals.get("__name__", "")))
             except TypeError:
-                # A program may call its module what it likes, a list as well.
+                # A program may name its module anything, even a list.
                 is_own = None
             if is_own or (is_own is None and self.holds(code, module_of(frame))):
                 return None if inner is not None and takes_over(inner) else frame
@@ -156,7 +156,7 @@ class OwnCode:
         return NOWHERE if own is None else self.at(own.f_code.co_filename, line_of(own), own.f_globals)
 
     def at(self, filename: str, number: int, module_globals: dict[str, Any] | None = None) -> Place:
-        """A line of a file as it is told; the text is empty where the source cannot be read."""
+        """A line of a file as reported; the text is empty if the source cannot be read."""
         text = linecache.getline(filename, number, module_globals).strip()
         if len(text) > _LONGEST_LINE:
             text = text[: _LONGEST_LINE - 3] + "..."
@@ -164,12 +164,12 @@ class OwnCode:
 
 
 def takes_over(frame: FrameType) -> bool:
-    """Whether this is a framework's function that runs the whole training: own code that called it did no more."""
+    """Whether this is a framework's function that runs the whole training: own code that calls it only starts it."""
     return frame.f_code.co_name in _TAKES_OVER and module_of(frame).partition(".")[0] in _FRAMEWORKS
 
 
 def shown_file(filename: str) -> str:
-    """A file as users know it: cells of a notebook by their number, where the kernel tells it."""
+    """A file as users know it: cells of a notebook by their number, if the kernel provides it."""
     typed = _TYPED_CELL.match(filename)
     if typed:
         return f"cell {typed.group(1)}"
@@ -179,7 +179,7 @@ def shown_file(filename: str) -> str:
 
 
 def _cell_of(filename: str) -> str:
-    # The kernel gives each cell's code a file name of its own, and keeps which cell it was.
+    # The kernel gives each cell's code its own file name, and remembers which cell it was.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
     return "notebook cell" if number is None else f"cell {number}"
@@ -198,8 +198,8 @@ def is_installed(path: str) -> bool:
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of the frame's variables. Before Python 3.13 the frame would keep what it was asked for, and with it the
-    tensors of that moment; it is emptied again, unless the program holds it itself, by `locals()`."""
+    """A copy of the frame's variables. Before Python 3.13 the frame would keep the requested dictionary, and with it
+    the tensors of that moment; it is emptied again, unless the program itself holds it, by `locals()`."""
     names = frame.f_locals
     copied = dict(names)
     if (
@@ -212,7 +212,7 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def line_of(frame: FrameType) -> int:
-    """The line that runs; that of the definition where the current instruction belongs to no line."""
+    """The line that runs; the line of the definition if the current instruction has none."""
     return frame.f_lineno or frame.f_code.co_firstlineno
 
 
@@ -223,7 +223,7 @@ def module_of(frame: FrameType) -> str:
 
 
 def _main_file() -> str:
-    # The program's script is not known yet where the recorder starts.
+    # The program's script is not known yet when the recorder starts.
     return getattr(sys.modules.get("__main__"), "__file__", None) or ""
 
 
@@ -231,5 +231,5 @@ def _real(path: str) -> str:
     return os.path.realpath(path) if path else ""
 
 
-# One memory for all hooks: whose a file is does not depend on who asks.
+# One cache for all hooks: whether a file is the user's does not depend on who asks.
 OWN_CODE = OwnCode()

@@ -1,6 +1,6 @@
 """Where the training thread waits for batches: torch's `DataLoader`, and the loaders of `known`.
 
-Time within the outermost loader's `next` is waiting, whatever happens in it. Loaders within loaders are not seen.
+Time within the outermost loader's `next` is waiting, whatever happens in it. Loaders within loaders are ignored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .writer import Writer
 
 
 class Entry:
-    """One loader of the program, or one that is made anew for each epoch in the same place.
+    """One loader of the program, or one that is made again for each epoch in the same place.
 
-    Neither the loader nor its iterator is kept alive by it: workers end when the program lets go of them.
+    It does not keep the loader or its iterator alive: workers end when the program releases them.
 
     Attributes:
-        is_iterated: whether the training's thread has asked for a batch, so that it is no part of another loader.
-        is_opening: whether it was asked for an iterator and has given no batch since.
+        is_iterated: whether the training's thread has asked for a batch, so it is not part of another loader.
+        is_opening: whether it was asked for an iterator and has not given a batch since.
         described: fields of the event `loader`.
         place: where it was first met.
     """
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def dataset(self) -> Any:
-        """The data set, by way of the iterator where the loader is gone: it lives as long as the loop."""
+        """The data set, through the iterator if the loader is gone: the iterator lives as long as the loop."""
         loader = self.loader
         return getattr(self.iterator, "_dataset", None) if loader is None else getattr(loader, "dataset", None)
 
@@ -70,12 +70,12 @@ class Entry:
 
     @property
     def num_ahead(self) -> int:
-        """Batches that may be made before they are asked for, 0 where each is made when it is."""
+        """Batches that may be made before they are asked for, 0 if each is made on request."""
         workers = int(self.described.get("num_workers") or 0)
         return workers * int(self.described.get("prefetch_factor") or 2) if workers else 2 * self.works_ahead
 
     def used(self, iterator: Any) -> None:
-        """This iterator gives its batches now."""
+        """This iterator now gives its batches."""
         self._iterator = _reference(iterator)
 
     def made_anew(self, loader: Any) -> None:
@@ -85,13 +85,13 @@ class Entry:
 
 
 class Loaders:
-    """Hooks loaders and tells of them.
+    """Hooks loaders and reports them.
 
     Attributes:
         replay: asked for each batch before the loader is, with its entry; returns (batch,) to be used instead of the
             loader's next one, or None.
-        replay_at_end: asked where the loader has no further batch; returns (batch,) to be used so that the epoch goes
-            on, or None.
+        replay_at_end: asked when the loader has no further batch; returns (batch,) to be used so that the epoch
+            continues, or None.
         keep: given each batch of a loader after the loader gave it.
         before_fetch: called before each batch is asked for; it may raise to end the program.
     """
@@ -115,7 +115,7 @@ class Loaders:
         self._outer: Entry | None = None
 
     def hook_torch(self, module: Any) -> None:
-        """Exchanges what `torch.utils.data.dataloader` waits in."""
+        """Replaces the methods in which `torch.utils.data.dataloader` waits."""
         base, many = module._BaseDataLoaderIter, module._MultiProcessingDataLoaderIter
         self._patches.put(base, "__init__", self._iterator_init(base.__init__))
         self._patches.put(base, "__next__", self._next(base.__next__, _entry_of_iterator))
@@ -124,7 +124,7 @@ class Loaders:
         self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
 
     def hook_known(self, known: KnownLoader, module: Any) -> None:
-        """Exchanges what a known loader waits in."""
+        """Replaces the method in which a known loader waits."""
         cls = getattr(module, known.name, None)
         if cls is None:
             return
@@ -139,17 +139,17 @@ class Loaders:
         self._patches.restore()
 
     def write(self) -> None:
-        """Event `loader` of each one of which there is something new."""
+        """Event `loader` for each loader with news."""
         for entry in list(self.entries):
             state = (entry.num_epochs, entry.key in self._steps.training_keys)
-            # One that was only iterated within another loader is a part of that one.
+            # One that was only iterated within another loader is part of that one.
             if entry.is_iterated and state != self._written.get(entry.key):
                 self._written[entry.key] = state
                 fields = {**entry.described, "num_epochs": state[0], "is_for_training": state[1], "where": entry.where}
                 self._writer.write("loader", key=entry.key, **fields)
 
     def generators(self) -> list[Any]:
-        """Generators of random numbers that the loaders and their samplers were given."""
+        """Random number generators given to the loaders and their samplers."""
         loaders = [entry.loader for entry in self.entries]
         samplers = [getattr(one, "sampler", None) for one in loaders]
         inner = [getattr(getattr(one, "batch_sampler", None), "sampler", None) for one in loaders]
@@ -157,7 +157,7 @@ class Loaders:
         return list({id(one): one for one in found if one is not None}.values())
 
     def fetch(self, entry: Entry, produce: Callable[[], Any]) -> Any:
-        """A batch, with the waiting for it written down. In the training thread, outside of any part."""
+        """A batch, with the waiting for it recorded. Called in the training thread, outside of any part."""
         self._steps.settle()
         self.before_fetch()
         self._outer = entry
@@ -244,7 +244,7 @@ class Loaders:
         def hooked_init(self_: Any, loader: Any) -> None:
             entry = self._owner_of(loader)
             before = loader.worker_init_fn
-            # Workers start within; each is told which loader it works for, whatever way it is started.
+            # Workers start within; each learns which loader it works for, however it is started.
             loader.worker_init_fn = self._worker_start.for_loader(entry.key, before)
             self._worker_start.is_starting = True
             try:
@@ -256,8 +256,8 @@ class Loaders:
         return hooked_init
 
     def _worker_end(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Workers of an epoch that was left early end when the program lets go of their iterator: a part of starting
-        the next one. Called by the garbage collector, too, so nothing may be raised here."""
+        """Workers of an epoch that was left early end when the program releases their iterator: part of starting the
+        next epoch. The garbage collector may call it too, so nothing may be raised here."""
         ledger = self._ledger
 
         def hooked_end(self_: Any) -> None:
@@ -294,7 +294,7 @@ class Loaders:
         return entry
 
     def _owner_of(self, loader: Any) -> Entry:
-        """Itself, or the loader within which it is iterated, by the thread of a buffer say."""
+        """The loader's own entry, or that of the loader within which it is iterated, such as by a buffer's thread."""
         entry = self._by_loader.get(id(loader))
         if entry is not None and entry.loader is loader:
             return entry
@@ -306,7 +306,7 @@ class Loaders:
 
 
 class _Batches:
-    """The iterator of a loader whose own cannot be hooked."""
+    """The iterator of a loader whose own iterator cannot be hooked."""
 
     def __init__(self, iterator: Any, entry: Entry, loaders: Loaders, ledger: Ledger) -> None:
         self._iterator = iterator
@@ -344,7 +344,7 @@ def _nothing() -> None:
 
 
 def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
-    """Fields of the event `loader`, as far as the loader tells."""
+    """Fields of the event `loader`, as far as the loader has them."""
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
     site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
@@ -361,7 +361,7 @@ def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
         value = getattr(loader, name, None)
         fields[name] = value if isinstance(value, int) else None
     if fields["batch_size"] is None:
-        # Accelerate and samplers of the user's make whole batches of numbers.
+        # Accelerate and the user's samplers may yield whole batches of indices.
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
         fields["batch_size"] = size if isinstance(size, int) else None
     for name in ("pin_memory", "persistent_workers"):
@@ -379,7 +379,7 @@ def _num_workers(loader: Any) -> int:
 
 
 def _is_queue(dataset: Any) -> bool:
-    """Whether it is TorchIO's queue of patches, which has workers of its own."""
+    """Whether it is TorchIO's queue of patches, which has its own workers."""
     return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
 
 

@@ -16,10 +16,10 @@ _SYNCING = "DistributedDataParallel"
 class Networks:
     """Looks at each outermost call of a module in the training thread.
 
-    A module without parameters, such as a loss, is no network: its time counts as forward, and nothing else.
+    A module without parameters, such as a loss, is not a network: only its time counts, as forward.
 
     Attributes:
-        look: called with (network, first tensor) at the next learning call, once; None for no one.
+        look: called with (network, first tensor) at the next learning call, once; None for none.
         before_call: called before each call of a network; it may raise to end the program.
     """
 
@@ -54,7 +54,7 @@ class Networks:
             try:
                 stretch.windows = windows_around(sys._getframe(2), tensor.shape)
             except Exception:
-                # Variables of the program may do anything when they are looked at; it must not see that.
+                # The program's variables may run any code when inspected; the program must not notice.
                 stretch.windows = None
         if tensor is not None and tensor.dim() > 0:
             shape = tuple(tensor.shape)

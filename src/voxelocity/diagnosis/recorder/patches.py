@@ -1,4 +1,4 @@
-"""Attributes of other people's classes and modules, exchanged for a while and put back exactly as they were."""
+"""Attributes of other classes and modules, replaced for a while and restored exactly."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ _ABSENT = object()
 
 
 class Patches:
-    """Exchanges attributes; `restore` puts all of them back, last one first."""
+    """Replaces attributes; `restore` puts all of them back, last one first."""
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, Any, Any]] = []
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Sets `owner.name`. What stood in the owner itself (not in a base class) is remembered."""
+        """Sets `owner.name`. What the owner itself had (not a base class) is remembered."""
         self._done.append((owner, name, vars(owner).get(name, _ABSENT), value))
         setattr(owner, name, value)
 
     def restore(self) -> None:
-        """Puts everything back, except where somebody else has exchanged our value meanwhile: theirs stays."""
+        """Puts everything back, except where other code has replaced our value meanwhile: theirs stays."""
         while self._done:
             owner, name, before, ours = self._done.pop()
             if vars(owner).get(name, _ABSENT) is not ours:

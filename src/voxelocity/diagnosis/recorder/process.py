@@ -1,4 +1,4 @@
-"""Who this process is: since when it runs, under which name its file stands, which rank it has."""
+"""This process: how long it has run, the name of its file, its rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PACKAGES = (
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, 0 where the system does not tell."""
+    """Seconds since this process was started, 0 if the system does not report it."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             # The name in the second field may hold blanks and brackets; field 22 counts ticks from boot to start.
@@ -42,7 +42,7 @@ _TAKES_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def program_words(words: list[str]) -> list[str]:
-    """The words of a Python's command up to the program's name; what follows may hold passwords."""
+    """The words of a Python command up to the program's name; what follows may hold passwords."""
     kept = words[:1]
     takes_value = False
     for word in words[1:]:
@@ -51,7 +51,7 @@ def program_words(words: list[str]) -> list[str]:
         kept.append(word)
         if not takes_value and not word.startswith("-"):
             break
-        # The module that follows "-m" is the first word that is no option.
+        # The module that follows "-m" is the first word that is not an option.
         takes_value = word in _TAKES_A_VALUE
     return kept
 
@@ -62,7 +62,7 @@ def file_name() -> str:
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Of a distributed training, (0, 1) otherwise. `torch.distributed` is asked only if the program uses it."""
+    """Rank and world size of a distributed training, (0, 1) otherwise. `torch.distributed` is asked only if in use."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
@@ -73,7 +73,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def num_local_ranks() -> int:
-    """Ranks on this machine, which share its cores: as torchrun tells, all of them where they meet at this machine."""
+    """Ranks on this machine, which share its cores: from torchrun, or all of them if MASTER_ADDR is local."""
     try:
         return max(1, int(os.environ["LOCAL_WORLD_SIZE"]))
     except (KeyError, ValueError):
@@ -82,8 +82,8 @@ def num_local_ranks() -> int:
 
 
 def core_wait_s(thread: int) -> float | None:
-    """Seconds so far in which a thread of this process was ready to run and had no core; None where the system does not
-    tell.
+    """Seconds so far in which a thread of this process was ready to run and had no core; None if the system does not
+    report it.
 
     Args:
         thread: as `threading.get_native_id` names it.
@@ -93,12 +93,12 @@ def core_wait_s(thread: int) -> float | None:
             ran_ns, waited_ns, _ = map(int, file.read().split())
     except (OSError, ValueError):
         return None
-    # A kernel that keeps no such account has zeros.
+    # A kernel without this accounting has zeros.
     return waited_ns / 1e9 if ran_ns > 0 else None
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of Python and of what the program has imported of the packages that matter."""
+    """Versions of Python and of the relevant packages that the program has imported."""
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _PACKAGES:
         version = getattr(sys.modules.get(name), "__version__", None)

@@ -1,8 +1,8 @@
 """torch.profiler around a few steps, and its trace in the folder of the recording.
 
-The profiled steps are slowed down (by half to twice, on programs of many small operators) and belong in no figure of
-time but the profile's own. Parts of a step and waits for the device stand in the trace as ranges, with the person's
-line; so stacks of Python functions are recorded only where asked for, as they make a trace ten times as large.
+The profiled steps are slowed down (by half to twice, on programs of many small operators) and count only in the
+profile's own figures. Parts of a step and waits for the device are in the trace as ranges, with the user's line. Stacks
+of Python functions are therefore recorded only if asked for, because they make a trace ten times as large.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .syncs import Syncs
 TRACE_NAME = "trace.json.gz"
 NUM_STEPS = 3
 _LIMIT_S = 30.0
-# What torch 2.13 tells on stderr of its own probes, and where another thread than the first trains; also behind a line
-# of the program that does not end.
+# What torch 2.13 prints on stderr about its own probes, and if a thread other than the first trains; also after an
+# unfinished line of the program.
 _PROBE_LINE = re.compile(
     rb"USDT:[-\d]+ [:\d]+ \d+:\d+ \w+\.cpp:\d+\] profiler_(?:start|stop)\n"
     rb"|ERROR: External init callback must run in same thread as registerClient \(-?\d+ != -?\d+\)\n"
@@ -36,21 +36,21 @@ _PROBE_LINE = re.compile(
 _NATIVE_CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 _CHILD_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"})
 _MAX_CHILD_WAIT_S = 1.0
-# Ten times as quick as gzip's own choice for a file that is a sixth larger.
+# Ten times as fast as gzip's default, for a file that is a sixth larger.
 _LEVEL = 1
 
 
 class Profiler:
     """Profiles steps between `start` and `stop`, in the training thread.
 
-    Cost: of the profiled steps alone; `stop` takes about 1 s for 10 MB of trace.
+    Cost: only in the profiled steps; `stop` takes about 1 s for 10 MB of trace.
 
     Args:
         folder: where the trace goes; it exists.
-        num_steps: to profile.
-        limit_s: after which no further step is profiled, so that traces of slow steps stay small.
+        num_steps: steps to profile.
+        limit_s: seconds after which no further step is profiled, so traces of slow steps stay small.
         with_stacks: whether to record Python functions as well.
-        syncs: told to put its calls into the trace meanwhile.
+        syncs: puts its calls into the trace meanwhile.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Profiler:
         self._ranges: list[Any] = []
 
     def start(self) -> str:
-        """Begins; at the end of a step. Returns "", or why it cannot be done: then nothing has begun."""
+        """Begins, at the end of a step. Returns "", or why it cannot start; then nothing has begun."""
         torch = sys.modules["torch"]
         if torch._C._autograd._profiler_enabled():
             return "the program runs torch.profiler itself"
@@ -85,7 +85,7 @@ class Profiler:
             with _without_probe_lines():
                 profile.start()
         except RuntimeError as error:
-            # Drivers that grant no profiling and a second profiler both come as this; the program must go on.
+            # Drivers that forbid profiling and a second profiler both raise this; the program must continue.
             return f"torch.profiler did not start: {error}"
         self._profile, self._began, self._step = profile, time.perf_counter(), 0
         if self._syncs is not None:
@@ -94,7 +94,7 @@ class Profiler:
         return ""
 
     def part(self, name: str) -> None:
-        """Marks in the trace that another part of the step begins ("wait", "forward", ...); "" for none."""
+        """Marks in the trace that another part of the step begins ("wait", "forward", ...); "" for no part."""
         if self._profile is None:
             return
         self._close(1)
@@ -102,7 +102,7 @@ class Profiler:
             self._open(f"part: {name}")
 
     def step(self) -> bool:
-        """Marks the end of a step. Returns whether another one shall be profiled; if not, call `stop`."""
+        """Marks the end of a step. Returns whether to profile another one; if not, call `stop`."""
         if self._profile is None:
             return False
         self._close(0)
@@ -113,9 +113,9 @@ class Profiler:
         return True
 
     def stop(self) -> str:
-        """Ends profiling. Returns the path of the trace, "" where nothing was profiled or it cannot be written.
+        """Ends profiling. Returns the path of the trace, "" if nothing was profiled or it cannot be written.
 
-        Of a distributed training the first rank's is written alone; the others have run at its pace.
+        In a distributed training only the first rank's is written; the others have run at its pace.
         """
         profile, self._profile = self._profile, None
         if profile is None:
@@ -127,7 +127,7 @@ class Profiler:
             profile.stop()
         if rank_and_world_size()[0] > 0:
             return ""
-        # Programs beside each other in one recording must not write into each other's files.
+        # Programs that share a recording must not write into each other's files.
         plain = f"{self._path}.{os.getpid()}.part.json"
         packed = f"{self._path}.{os.getpid()}.part"
         try:
@@ -138,7 +138,7 @@ class Profiler:
         except OSError:
             return ""
         finally:
-            # The native exporter's own name for a file that is not whole yet is among them.
+            # One of them is the native exporter's name for an unfinished file.
             for path in (plain, f"{plain}.tmp", packed):
                 if os.path.exists(path):
                     os.unlink(path)
@@ -150,16 +150,16 @@ class Profiler:
         self._ranges.append(found)
 
     def _close(self, level: int) -> None:
-        """Ends ranges, the innermost first, until so many are open: the step's, and its part's."""
+        """Ends ranges, the innermost first, until `level` are open: the step's, and its part's."""
         while len(self._ranges) > level:
             self._ranges.pop().__exit__(None, None, None)
 
 
 @contextlib.contextmanager
 def _without_probe_lines() -> Iterator[None]:
-    """Keeps from stderr what torch says of its own probes within the block, and nothing else.
+    """Keeps off stderr only what torch prints about its own probes within the block.
 
-    Only the native calls are looked at, which take milliseconds: around them torch imports for seconds.
+    It filters only the native calls, which take milliseconds: around them torch imports for seconds.
     """
     module = sys.modules["torch"].autograd.profiler
     patches = Patches()
@@ -173,11 +173,11 @@ def _without_probe_lines() -> Iterator[None]:
 
 
 def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call with descriptor 2 set aside for as long as it takes.
+    """The call with descriptor 2 redirected while it runs.
 
-    What other threads write meanwhile lies in a file without a name and follows at once; a child that they start waits,
-    as it would keep that file as its stderr. Where there is no descriptor 2, or no room for such a file, nothing is
-    kept back.
+    What other threads write meanwhile goes to a file without a name and follows at once. A child that they start waits,
+    because it would keep that file as its stderr. Without a descriptor 2, or room for such a file, nothing is
+    filtered.
     """
 
     def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -204,7 +204,7 @@ def _filtered(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _children_wait() -> Iterator[None]:
-    """Within the block other threads that are about to start a child process wait for its end, a second at the most."""
+    """Within the block, other threads that are about to start a child process wait for its end, at most a second."""
     is_over, thread = threading.Event(), threading.get_ident()
 
     def wait(event: str, arguments: tuple[Any, ...]) -> None:
@@ -226,7 +226,7 @@ def _programs_own(kept: Any) -> bytes:
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
-    """Writes it as the program would have: what nobody can take, as of a closed pipe, is lost as it was before."""
+    """Writes it as the program would have: what cannot be written, as to a closed pipe, is lost as before."""
     while content:
         try:
             content = content[os.write(descriptor, content) :]
@@ -237,10 +237,10 @@ def _write_all(descriptor: int, content: bytes) -> None:
 
 
 class CaptureRange:
-    """Marks the steps that Nsight Systems captures, in place of `Profiler`: only one of both can watch the device.
+    """Marks the steps that Nsight Systems captures, instead of `Profiler`: only one of them can watch the device.
 
     Args:
-        num_steps: to capture.
+        num_steps: steps to capture.
     """
 
     def __init__(self, *, num_steps: int = NUM_STEPS) -> None:
@@ -248,7 +248,7 @@ class CaptureRange:
         self._step = -1
 
     def start(self) -> str:
-        """Begins the capture. Returns "", or why it cannot be done."""
+        """Begins the capture. Returns "", or why it cannot start."""
         torch = sys.modules["torch"]
         if not torch.cuda.is_available():
             return "the program sees no CUDA device"
@@ -257,16 +257,16 @@ class CaptureRange:
         return ""
 
     def part(self, name: str) -> None:
-        """Nothing: torch's own ranges are enough for Nsight."""
+        """Does nothing: torch's own ranges are enough for Nsight."""
 
     def step(self) -> bool:
-        """Marks the end of a step. Returns whether another one shall be captured."""
+        """Marks the end of a step. Returns whether to capture another one."""
         if self._step >= 0:
             self._step += 1
         return 0 < self._step < self._num_steps
 
     def stop(self) -> str:
-        """Ends the capture. Returns "", as the report is written by Nsight."""
+        """Ends the capture. Returns "", because Nsight writes the report."""
         if self._step >= 0:
             sys.modules["torch"].cuda.profiler.stop()
         self._step = -1

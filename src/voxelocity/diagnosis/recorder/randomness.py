@@ -1,7 +1,7 @@
-"""Whether a transform may give another result when it is called again on the same item, as far as its class tells.
+"""Whether a transform may give another result when it is called again on the same item, as far as its class shows.
 
-Libraries mark what draws. Of a person's own class or function the names that its code uses are read: one that draws
-must never be taken for fixed, or keeping its results would be called safe.
+Libraries mark what draws random numbers. For the user's own class or function, the names that its code uses are read:
+one that draws must never be taken for fixed, or caching its results would be called safe.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from .lines import is_installed
 
-# Names in the method resolution order that promise it (MONAI, TorchIO 1).
+# Names in the method resolution order that mark randomness (MONAI, TorchIO 1).
 _RANDOM_BASES = frozenset({"RandomizableTrait", "RandomizableTransform", "RandomTransform", "_RandomApplyTransform"})
-# Choosers that are random even where everything within them is not.
+# Choosers that are random even if everything within them is not.
 _RANDOM_NAMES = frozenset(
     {
         "OneOf", "SomeOf", "RandomOrder", "RandomChoice", "RandomApply", "OneOfTransform", "RndTransform",
@@ -21,7 +21,7 @@ _RANDOM_NAMES = frozenset(
         "ElasticTransform", "MixUp", "CutMix", "JPEG", "ScaleJitter",
     }
 )  # fmt: skip
-# batchgenerators marks nothing; these of its transforms draw no number.
+# batchgenerators marks nothing; these of its transforms draw no random numbers.
 _FIXED_BATCHGENERATORS = (
     "NumpyToTensor", "ToTensor", "ListToTensor", "Rename", "Remove", "Convert", "Downsample", "MaskTransform",
     "MaskImage", "CenterCrop", "PadTransform", "ZeroMeanUnitVariance", "MeanStdNormalization", "RangeTransform",
@@ -31,9 +31,9 @@ _FIXED_BATCHGENERATORS = (
 # TorchIO 2 draws the noise of these even where their parameters are fixed; version 1 has such names for replays.
 _NOISE_OF_TORCHIO = frozenset({"Noise", "Motion", "Swap", "ElasticDeformation"})
 _LIBRARIES = ("monai", "torchio", "torchvision", "batchgenerators", "batchgeneratorsv2")
-# Where transforms of libraries hold a person's function.
+# Where transforms of libraries hold the user's function.
 _FUNCTIONS = ("func", "lambd", "function")
-# Of Python's, NumPy's and torch's generators; what begins with "rand" too.
+# Methods of Python's, NumPy's and torch's generators; so does anything that begins with "rand".
 _DRAWING = frozenset(
     {
         "bernoulli", "bernoulli_", "choice", "choices", "default_rng", "gauss", "integers", "multinomial", "normal",
@@ -42,7 +42,7 @@ _DRAWING = frozenset(
     }
 )  # fmt: skip
 _draws_of: dict[int, tuple[Any, bool]] = {}
-"""By `id` of a class or a function's code, with it, so that the `id` stays its own."""
+"""By `id` of a class or a function's code; holds it too, so the `id` stays unique."""
 _PROBABILITIES = ("p", "prob", "apply_probability", "flip_probability")
 _CHILDREN = ("transforms", "list_of_transforms", "transform")
 _DEEPEST = 8
@@ -51,7 +51,7 @@ _DEEPEST = 8
 def may_differ(transform: Any, depth: int = 0) -> bool:
     """Whether the transform, or one within it, draws random numbers, by the marks of its library or by its code.
 
-    A person's code that has another function of theirs draw is taken for fixed.
+    User code that calls another of the user's functions that draws is taken for fixed.
     """
     cls = type(transform)
     names = {base.__name__ for base in cls.__mro__}
@@ -85,7 +85,7 @@ def _functions(transform: Any) -> list[Any]:
 
 
 def _draws(transform: Any) -> bool:
-    """Whether the person's class or function uses the name of something that draws."""
+    """Whether the user's class or function uses the name of something that draws."""
     key = getattr(transform, "__code__", type(transform))
     known = _draws_of.get(id(key))
     if known is None:
@@ -117,7 +117,7 @@ def _children(transform: Any) -> list[Any]:
 
 
 def _is_sometimes(transform: Any) -> bool:
-    """Whether it is applied with a probability between none and one."""
+    """Whether it is applied with a probability between 0 and 1."""
     chances = [getattr(transform, name, None) for name in _PROBABILITIES]
     return any(isinstance(chance, (int, float)) and 0 < chance < 1 for chance in chances)
 

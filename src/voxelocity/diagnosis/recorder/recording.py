@@ -1,7 +1,7 @@
 """The recording of one process, from its start to its end, and what becomes of it in a worker or a forked child.
 
-What watches the training is imported only when the program imports torch: every Python that the program starts, for
-whatever purpose, comes through here.
+What watches the training is imported only when the program imports torch: every Python that the program starts, for any
+purpose, runs this module.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Recording:
         self._pid = os.getpid()
         self._guard = Guard(settings.folder, self._refused)
         self._refused_paths: set[str] = set()
-        # Of a notebook, say: what they write is none of the recorded block's.
+        # A notebook's threads, for example: what they write does not belong to the recorded block.
         self._hosts = set() if ends_process else {one.ident for one in threading.enumerate()} - {threading.get_ident()}
         self._role = "main"
         self._own_cpu_s = 0.0
@@ -64,7 +64,7 @@ class Recording:
         self._fetches: Fetches | None = None
 
     def start(self) -> None:
-        """Tells of the process at once, and watches its training once it imports torch."""
+        """Writes the process's event at once, and watches its training once it imports torch."""
         self._tell_process()
         self._writer.flush()
         self._imports.when_imported("torch", lambda torch: self._watch(torch, first_step=lambda: None))
@@ -76,7 +76,7 @@ class Recording:
         if self._is_over:
             return
         if self._refused_paths and self.training is not None:
-            # Another thread was not let write, and the program has ended by it.
+            # A refused write in another thread has ended the program.
             reason, note = "limit", f"{self.training.steps.num_counted} steps were counted"
         started_s = time.thread_time()
         self._unhook()
@@ -95,11 +95,11 @@ class Recording:
         self._writer.close()
 
     def become_worker(self, worker_id: int, *, asked_s: float) -> None:
-        """From now on this process is a loader's worker: only the making of batches is seen.
+        """From now on this process is a loader's worker: only how it makes batches is recorded.
 
         Args:
             worker_id: its number among the loader's workers.
-            asked_s: `time.monotonic()` of the moment at which the program asked for workers.
+            asked_s: `time.monotonic()` when the program asked for workers.
         """
         from .fetches import Fetches
         from .steps import watch
@@ -123,21 +123,21 @@ class Recording:
         self._own_cpu_s += time.thread_time() - started_s
 
     def after_fork(self, at_end: Callable[[], None]) -> None:
-        """In a child that was forked: it has a file of its own, made once there is something to tell.
+        """Called in a forked child: it gets its own file, made once there is something to write.
 
         Args:
-            at_end: called when the child turns out to train, to have its end told.
+            at_end: called when the child turns out to train, so that its end is recorded.
         """
         self._age_offset_s = process_age_s() - time.perf_counter()
         self._finishing = threading.Lock()
         if not self._guard.is_armed:
-            # Otherwise what it writes is the work of the process that it comes from.
+            # Otherwise what it writes is work of its parent process.
             self._pid = os.getpid()
         self._writer.forget()
         self._writer = self._new_writer()
         self._drop_extras(is_forked=True)
         if self.training is not None and self.training.is_starting_workers:
-            # `become_worker` follows; until then nothing is to be seen.
+            # `become_worker` follows; until then there is nothing to record.
             self._own_cpu_s = time.thread_time()
             self.training.ledger.stop()
             return
@@ -171,14 +171,14 @@ class Recording:
             end_outside=self._end_outside if self._ends_process else None,
         )
         self.training.hook()
-        # Again, as now torch is there: a process that is killed, or ends by `os._exit`, comes to no other word.
+        # Again, because torch is now there: a process that is killed, or ends by `os._exit`, writes no later event.
         self._tell_process()
         if not is_child:
             self._writer.start()
             self._look_beside()
 
     def _begin(self, first_step: Callable[[], None]) -> None:
-        """The program trains; by now its libraries and transforms are there, and it is known which thread it is."""
+        """The program trains; by now its libraries and transforms are loaded, and its training thread is known."""
         first_step()
         if self._extras is not None:
             self._extras.follow(threading.get_ident())
@@ -193,7 +193,7 @@ class Recording:
             self._imports.when_imported(library, self._extras.take_in)
 
     def _drop_extras(self, *, is_forked: bool = False) -> None:
-        """What was seen before this process became what it is now is told by another one, or not at all."""
+        """Another process reports what was seen before this one changed its role, or none does."""
         if self._extras is not None:
             self._extras.drop(is_forked=is_forked)
             self._extras = None
@@ -206,14 +206,14 @@ class Recording:
         return Profiler(self.settings.folder, syncs=None if self._extras is None else self._extras.syncs)
 
     def _conclude(self, why_not_resident: str, note: str) -> None:
-        """Enough was seen. Raises what ends the program, unless it was to run to its own end, which it then does
+        """Enough was seen. Raises to end the program, unless it is to run to its own end, which it then does
         unwatched."""
         self._finish(why_not_resident, note)
         if not self.settings.whole:
             raise self._end_of_program()
 
     def _end_outside(self, note: str) -> None:
-        """As `_conclude`, for the training thread, in another one."""
+        """Like `_conclude`, for the training thread, from another one."""
         training = self.training
         thread = 0 if training is None or self._is_over else training.ledger.thread
         if thread:
@@ -221,7 +221,7 @@ class Recording:
             raise_in(thread, type(self._end_of_program(thread)))
 
     def _finish(self, why_not_resident: str, note: str, *, has_experiments: bool = True) -> None:
-        """Puts everything back and writes all that was seen, once; from now on the program is ending."""
+        """Removes all hooks and writes all that was seen, once; from now on the program is ending."""
         training = self.training
         assert training is not None
         with self._finishing:
@@ -230,7 +230,7 @@ class Recording:
             self._is_ending = True
         is_whole = self.settings.whole
         self._unhook()
-        # The experiments read from the file which files the program has read.
+        # The experiments read from this file which files the program has read.
         self._writer.flush()
         counted = f"{training.steps.num_counted} steps were counted"
         training.write_sums()
@@ -238,7 +238,7 @@ class Recording:
             with self._guard.lifted():
                 training.write_experiments(why_not_resident)
         self._tell_process()
-        self._tell_end("limit", note or counted + ("; the program ran on unwatched" if is_whole else ""))
+        self._tell_end("limit", note or counted + ("; the program continued unwatched" if is_whole else ""))
         self._writer.close()
         if is_whole:
             return
@@ -255,11 +255,11 @@ class Recording:
         from .conductor import Enough
 
         is_main = (thread or threading.get_ident()) == threading.main_thread().ident
-        # Python ends a thread without a word for this class alone, not for one that comes of it.
+        # Python ends a thread silently only for this class, not for its subclasses.
         return Enough() if is_main or not self._ends_process else SystemExit(0)
 
     def _refused(self, path: str) -> None:
-        """The program is about to write a file which the guard keeps. Raises what ends it there."""
+        """The program is about to write a file that the guard protects. Raises to end it there."""
         if threading.get_ident() in self._hosts or self._is_making_batch():
             return
         if os.getpid() == self._pid and path not in self._refused_paths:
@@ -271,13 +271,15 @@ class Recording:
             if self._is_ending:
                 self._writer.close()
                 named = f"{path} ({where})" if where else path
-                print(f"voxelocity: not written, as the program is being ended: {_printable(named)}", file=sys.stderr)
+                print(
+                    f"voxelocity: not written because the program is being ended: {_printable(named)}", file=sys.stderr
+                )
             elif self.training is not None and threading.get_ident() == self.training.ledger.thread:
                 self.training.conductor.refused(path)
         raise self._end_of_program()
 
     def _is_making_batch(self) -> bool:
-        """Whether the training's own thread makes a batch: a data set keeps items on disk there as in a worker."""
+        """Whether the training's own thread makes a batch: a data set may cache items on disk, as in a worker."""
         ledger = None if self.training is None else self.training.ledger
         return ledger is not None and ledger.thread == threading.get_ident() and ledger.part == "wait"
 
@@ -325,12 +327,12 @@ class Recording:
 
 
 def _printable(path: str) -> str:
-    """The path without what would give orders to a terminal."""
+    """The path without control characters for a terminal."""
     return "".join(one if one.isprintable() else "?" for one in path)
 
 
 def _keep_quiet_about_the_end() -> None:
-    """Python prints what is raised while it ends by itself, as in `atexit`; that the program is ended is known."""
+    """Python itself prints what is raised while it shuts down, as in `atexit`; this hides our own `Enough`."""
     from .conductor import Enough
 
     before = sys.unraisablehook

@@ -1,4 +1,4 @@
-"""The person's own loop on batches that are there already: the ceiling of what faster data could bring."""
+"""The user's own loop on batches that are already there: the ceiling of what faster data could bring."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MAX_IDLE_WAIT_S = 5.0
 
 
 class Resident:
-    """Keeps copies of the last batches of the training loaders, and gives them out again in place of new ones.
+    """Keeps copies of the last batches of the training loaders, and returns them instead of new ones.
 
     Args:
-        max_bytes: that the copies of all loaders may take.
+        max_bytes: bytes that the copies of all loaders may take.
 
     Attributes:
-        begins: called once, before the first batch is given out; it may raise to end the program.
+        begins: called once, before the first batch is returned; it may raise to end the program.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -38,16 +38,16 @@ class Resident:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to give out."""
+        """Whether there is a batch to return."""
         return any(self._kept.values())
 
     @property
     def num_bytes(self) -> int:
-        """That the copies take."""
+        """Bytes that the copies take."""
         return self._num_bytes
 
     def keep(self, entry: Entry, batch: Any) -> None:
-        """Copies the batch, as the program may change its own, if there is room. Called for each until the replay."""
+        """Copies the batch if there is room: the program may change its own. Called for each until the replay."""
         step = _step_of(batch)
         if step is not None:
             self._next_step[entry.key] = step + 1
@@ -58,9 +58,9 @@ class Resident:
             self._num_bytes += num_bytes
 
     def replay(self, entry: Entry) -> tuple[Any] | None:
-        """A batch that was kept, None where none was. Its containers are new ones each time, its tensors are not.
+        """A kept batch, None if there is none. Its containers are new each time, its tensors are not.
 
-        Batches that carry the number of their step go on counting, as a loop may rely on it.
+        Batches that carry the number of their step continue to count, because a loop may rely on it.
         """
         kept = self._kept.get(entry.key)
         if not self.is_replaying or not kept:
@@ -76,20 +76,20 @@ class Resident:
         return (batch,)
 
     def renumber(self, entry: Entry, batch: Any) -> None:
-        """Has a new batch of the loader go on counting behind those that were given out in its place."""
+        """Makes a new batch of the loader continue the count of those returned in its place."""
         if entry.key in self._next_step and _step_of(batch) is not None:
             turn = self._turn.get(entry.key, 0)
             self._turn[entry.key] = turn + 1
             object.__setattr__(batch, "step", self._next_step[entry.key] + turn)
 
     def batch_of(self, key: int) -> Any:
-        """One batch that was kept of this loader, None where none was."""
+        """One kept batch of this loader, None if there is none."""
         kept = self._kept.get(key)
         return kept[0] if kept else None
 
 
 def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
-    """The same batch in containers of its own; what is no list, tuple, dictionary, dataclass or tensor is shared."""
+    """The same batch in new containers; anything but a list, tuple, dictionary, dataclass or tensor is shared."""
     if depth > 8:
         return batch
     kind = type(batch)
@@ -105,7 +105,7 @@ def copy_of(batch: Any, *, copies_tensors: bool = True, depth: int = 0) -> Any:
         for name in kind.__dataclass_fields__:
             if hasattr(batch, name):
                 value = copy_of(getattr(batch, name), copies_tensors=copies_tensors, depth=depth + 1)
-                # As a dataclass sets them itself where it is frozen.
+                # As a frozen dataclass sets them itself.
                 object.__setattr__(copied, name, value)
         return copied
     if copies_tensors and hasattr(batch, "detach") and hasattr(batch, "clone"):
@@ -120,13 +120,13 @@ def _is_record(batch: Any) -> bool:
 
 
 def _step_of(batch: Any) -> int | None:
-    """The number of the step that a batch is for, as our own feed writes it; None where it carries none."""
+    """The number of the step that a batch is for, as our own feed writes it; None if it has none."""
     step = getattr(batch, "step", None) if _is_record(batch) else None
     return step if isinstance(step, int) else None
 
 
 def wait_until_idle(pids: list[int], *, max_s: float = _MAX_IDLE_WAIT_S) -> float:
-    """Seconds until this process and these others used next to no CPU: until loaders have made all they may ahead.
+    """Seconds until this process and these others use almost no CPU, because loaders have made all they may make ahead.
 
     The calling thread sleeps meanwhile.
     """

@@ -1,5 +1,5 @@
-"""What a recording is asked for. Travels to the watched program, and on to its children, as one variable of the
-environment; the recorder reads it and nothing else."""
+"""The settings of a recording. One environment variable carries them to the watched program and its children; the
+recorder reads nothing else."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import json
 from typing import NamedTuple
 
 VARIABLE = "VOXELOCITY_RECORD"
-"""Holds the settings as JSON. Without it nothing of the recorder runs."""
+"""Holds the settings as JSON. Without it the recorder does not run."""
 
 
 class Settings(NamedTuple):
     """Limits and switches of a recording.
 
     Attributes:
-        folder: takes the files; every process writes one of its own.
-        seconds: of counted time after which enough was seen in any case.
-        min_steps: counted steps without which it is never enough.
-        min_seconds: of counted time without which it is never enough, unless the program is short.
+        folder: gets the files; every process writes its own.
+        seconds: counted time after which recording ends in any case.
+        min_steps: counted steps that recording always needs.
+        min_seconds: counted time that recording always needs, unless the program is short.
         warmup_steps: steps that are not counted in any case.
-        warmup_seconds: after which steps count although their times have not settled.
+        warmup_seconds: time after which steps count even if their times have not settled.
         max_steps: counted steps after which a program that runs to its end is no longer watched.
-        whole: lets the program run to its end; no experiment is made.
+        whole: lets the program run to its end, without experiments.
         experiments: runs steps on resident batches, then the loader alone, before the program is ended.
-        experiment_seconds: that one experiment takes, about.
-        profile: has three steps profiled.
-        nsys: the program runs under Nsight Systems, which captures the profiled steps in place of torch.profiler.
-        kept_bytes: most that batches kept for the experiment may take.
-        keeps_saves: lets the program write its files while it is ended; there are no steps on resident batches then.
+        experiment_seconds: approximate time of one experiment.
+        profile: profiles three steps.
+        nsys: the program runs under Nsight Systems, which captures the profiled steps instead of torch.profiler.
+        kept_bytes: maximum size of the batches kept for the experiment.
+        keeps_saves: lets the program write its files while it is being ended; no steps run on resident batches then.
     """
 
     folder: str
@@ -53,7 +53,7 @@ class Settings(NamedTuple):
         """The settings; keys of another version are left out.
 
         Raises:
-            ValueError: the text is no JSON object, or names no folder.
+            ValueError: the text is not a JSON object, or names no folder.
         """
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("folder"), str):

@@ -1,7 +1,7 @@
-"""Where the program makes its loaders, data sets and optimizers: the line, the call and the name it is given there.
+"""Where the program makes its loaders, data sets and optimizers: the line, the call and the name given there.
 
-A framework iterates a loader in lines of its own, and makes it again for its own purposes; the line to change is the
-one in which the user made it.
+A framework iterates a loader in its own code, and may make it again for its own purposes; the line to change is the one
+in which the user made it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .lines import OWN_CODE, line_of, shown_file
 from .patches import Patches
 
 _LONGEST_CALL = 400
-# Makes loaders of its own from the user's, over the same data set, in a call of the user's.
+# Makes its own loaders from the user's, over the same data set, in a call by the user.
 _REMAKING = "accelerate."
 _DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
 
@@ -42,18 +42,18 @@ class Sites:
         self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
 
     def hook(self, torch: Any, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
-        """Exchanges the constructors."""
+        """Replaces the constructors."""
         self._hook_class(torch.utils.data.DataLoader)
         self._hook_class(torch.optim.Optimizer)
         for module, name in _DATASETS:
             when_imported(module, lambda found, name=name: self._hook_class(getattr(found, name)))  # type: ignore[misc]
 
     def unhook(self) -> None:
-        """Puts the constructors back."""
+        """Restores the constructors."""
         self._patches.restore()
 
     def of(self, made: Any) -> Site:
-        """Where this was made; of a loader that a framework has made again, where the first one over its data was."""
+        """Where this was made; for a loader that a framework made again, where the first one over its data was made."""
         try:
             found = self._by_object.get(made, NO_SITE)
         except TypeError:
@@ -88,7 +88,7 @@ class Sites:
             if dataset is not None:
                 self._by_dataset.setdefault(id(dataset), (weakref.ref(dataset), site))
         except TypeError:
-            # Such as a list as a data set, of which no weak reference can be had.
+            # Such as a list as a data set, which cannot be weakly referenced.
             return
 
     @staticmethod

@@ -1,11 +1,11 @@
-"""Looks at the stacks of threads many times a second while steps are counted: which line of the person's, and what for.
+"""Samples the stacks of threads many times a second while steps are counted: which of the user's lines runs, and why.
 
-A thread of its own does the looking, and needs the interpreter lock for it. While C code holds the lock (most of NumPy
-does not; a Numba function without `nogil` does), a look comes late, at the end of that code, and finds the line that
-called it. Each look therefore counts for the time since the one before, not for one. Shares of programs of known ones
-(Python, and C that holds the lock for 0.5 to 200 ms, in turn) were so right within 2 points where each lasted 0.2 s,
-and within 5 where it lasted 0.03 s; looks that count for one each were wrong by up to 45. What stays unknown is which
-line it was where several such calls followed each other within one period.
+A separate thread takes the samples, and needs the interpreter lock for it. While C code holds the lock (most of NumPy
+does not; a Numba function without `nogil` does), a sample comes late, at the end of that code, and finds the line that
+called it. Each sample therefore counts for the time since the one before. On programs with known shares (alternating
+Python, and C that holds the lock for 0.5 to 200 ms), the shares were right within 2 points where each lasted 0.2 s, and
+within 5 where it lasted 0.03 s. With equal weights, the samples were wrong by up to 45. If several such calls follow
+each other within one period, the line among them stays unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .kinds import StackReader
 from .lines import NOWHERE, OwnCode, Place, line_of, module_of
 
 PERIOD_S = 0.02
-# A look that is later than this was not held up by a lock; the machine slept or the program was stopped.
+# A sample later than this was not delayed by a lock: the machine slept or the program was stopped.
 _LATEST_S = 2.0
 _OWN_NAME = "voxelocity-stacks"
 # Functions at the root of threads that make items: of MONAI's `ThreadDataLoader`, alone and with thread workers.
@@ -32,14 +32,14 @@ _Key = tuple[str, str, str, str, str]
 class Stacks:
     """Samples the training thread, and threads that make items.
 
-    Cost: 12 microseconds a look in a loop of nothing else, 100 in a MONAI program, whose work leaves nothing of the
-    looks' own data in the processor's caches (measured): 0.5 % of a core at the default period.
+    Cost: 12 microseconds per sample in an empty loop, 100 in a MONAI program, whose work evicts the sampler's own data
+    from the processor's caches (measured): 0.5 % of a core at the default period.
 
     Args:
         moment: where the program is.
-        own_code: what is the person's.
+        own_code: decides which code is the user's.
         thread: identifier of the thread to watch; the calling one if not given.
-        period_s: between looks, on average. Each wait differs by up to half, so that no rhythm of the program is met.
+        period_s: mean time between samples. Each wait varies by up to half, to avoid any rhythm of the program.
     """
 
     def __init__(
@@ -61,25 +61,25 @@ class Stacks:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.own_s = 0.0
-        """CPU seconds that looking took so far."""
+        """CPU seconds that sampling took so far."""
         self.failure = ""
-        """Why looking ended before `stop`, "" where it did not."""
+        """Why sampling ended before `stop`, "" if it did not."""
 
     def start(self) -> None:
-        """Begins to look. The thread is a daemon: it never keeps the program from ending."""
+        """Begins to sample. The thread is a daemon: it never keeps the program from ending."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._run, name=_OWN_NAME, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends looking. What was seen stays, for `report`."""
+        """Ends sampling. What was seen stays, for `report`."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
         self._thread = None
 
     def forget(self) -> None:
-        """In a process that was forked: the thread that looks is not here, and may have held a lock as it was left."""
+        """Called in a forked process: the sampling thread is not here, and may have held a lock at the fork."""
         self._thread = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -113,18 +113,18 @@ class Stacks:
                 try:
                     self.look_once(min(now - before, _LATEST_S) if was_counting else self._period_s)
                 except Exception as error:
-                    # Whatever it is, it must not show in the program's output.
-                    self.failure = f"looking at the stacks failed: {type(error).__name__}: {error}"
+                    # No failure may show in the program's output.
+                    self.failure = f"sampling the stacks failed: {type(error).__name__}: {error}"
                     return
                 self.own_s += time.thread_time() - began
             before, was_counting = now, is_counting
 
     def _is_predicting(self) -> bool:
-        """Whether a network predicts before any step has counted: perhaps none ever will."""
+        """Whether a network predicts before any step was counted: the program may never train."""
         return self._moment.current_part() == "validation" and not self._moment.counted_steps()
 
     def look_once(self, seconds: float) -> None:
-        """One look at every thread of interest, which counts for so many seconds."""
+        """Samples every thread of interest once; the sample counts for `seconds`."""
         part = self._moment.current_part()
         here = threading.get_ident()
         frames = sys._current_frames()
@@ -135,7 +135,7 @@ class Stacks:
                 elif thread != here and _makes_items(frame):
                     self._count(frame, "worker", seconds)
         finally:
-            # A frame that is kept would keep the arrays of its function.
+            # Keeping a frame would keep the arrays of its function alive.
             del frames
 
     def _count(self, frame: FrameType, part: str, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Starts and stops the recording of a process, and carries it over into the processes that come from it."""
+"""Starts and stops the recording of a process, and carries it over into its child processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def begin(settings: Settings, *, is_from_start: bool = False) -> Recording:
 
     Args:
         settings: limits and switches.
-        is_from_start: whether the process has only begun, so that all of it is seen, and is recorded until it ends.
+        is_from_start: whether the process has just begun, so that all of it is recorded until it ends.
     """
     global _recording, _is_at_fork
     recording = _recording = Recording(settings, ends_process=is_from_start)
@@ -34,7 +34,7 @@ def begin(settings: Settings, *, is_from_start: bool = False) -> Recording:
 
 
 def end(recording: Recording, reason: str, note: str = "") -> None:
-    """Ends a recording: what was seen is written and everything is put back."""
+    """Ends a recording: what was seen is written and all hooks are removed."""
     global _recording
     recording.stop(reason, note)
     if _recording is recording:
@@ -42,7 +42,7 @@ def end(recording: Recording, reason: str, note: str = "") -> None:
 
 
 def begin_from_environment() -> None:
-    """Starts recording if the environment asks for it; called when a Python starts."""
+    """Starts recording if the environment asks for it; called when Python starts."""
     text = os.environ.get(VARIABLE)
     if text:
         begin(Settings.from_json(text), is_from_start=True)
@@ -55,7 +55,7 @@ def begin_worker(settings: Settings, key: int, worker_id: int, *, asked_s: float
         settings: of the recording.
         key: the loader's.
         worker_id: its number among the loader's workers.
-        asked_s: `time.monotonic()` of the moment at which the program asked for workers.
+        asked_s: `time.monotonic()` when the program asked for workers.
     """
     global _recording
     try:

@@ -1,12 +1,12 @@
 """Steps: where one ends and the next begins, which of them count, and what is written of each.
 
-A step ends when an optimizer's step ends. Optimizers that step one after the other on the same batch (as those of a
-GAN do) end one step together, which is known only when the next batch is fetched or an optimizer steps again; so a step
-is closed a moment after it has ended. Closing happens in the training thread, at a moment at which the program may be
-ended; the device's stamps are read later still, when it has come past them.
+A step ends when an optimizer's step ends. Optimizers that step one after the other on the same batch (such as
+those of a GAN) end one step together. This is known only when the next batch is fetched or an optimizer steps again, so
+a step is closed a moment after it has ended. Closing happens in the training thread, where the program may be ended;
+the device's stamps are read later still, when the device has passed them.
 
-The first steps are warm-up: `warmup_steps` at least, then until three in a row lie within a quarter of their median,
-`warmup_seconds` at most.
+The first steps are warm-up: at least `warmup_steps`, then until three in a row are within a quarter of their median, at
+most `warmup_seconds`.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def training_thread() -> int:
 
 
 def watch(steps: Steps | None, *, is_worker: bool = False) -> None:
-    """Makes these the steps that the functions above tell of; None for none."""
+    """Makes these the steps that the functions above report on; None for none."""
     global _current, _is_worker
     _current, _is_worker = steps, is_worker
 
 
 class Steps:
-    """Closes steps and passes and writes them.
+    """Closes steps and passes, and writes them.
 
     Args:
         after_step: called in the training thread after a step was closed, with its seconds on the host and its parts;
@@ -115,11 +115,11 @@ class Steps:
         self._num_ended = len(self.ledger.open) - 1
 
     def settle(self, *, may_end: bool = True) -> None:
-        """Closes the step that has ended, if one has. To be called before anything new begins.
+        """Closes the step that has ended, if one has. Call this before anything new begins.
 
         Args:
-            may_end: whether the program may be ended here. Within a saving it may not: the file to be replaced may be
-                open and empty already, or the one before it deleted. `after_step` is then called at the next place.
+            may_end: whether the program may be ended here. Within a saving it may not: the file to be replaced may
+                already be open and empty, or the previous one deleted. `after_step` is then called at the next place.
         """
         if may_end and self._put_off is not None:
             put_off, self._put_off = self._put_off, None
@@ -155,7 +155,7 @@ class Steps:
             self._put_off = seconds, parts
 
     def restart(self) -> None:
-        """What happened since the last step's end counts for nothing: the recorder's own work, say."""
+        """Discards what happened since the last step's end, such as the recorder's own work."""
         self._num_ended = 0
         self._steppers.clear()
         self.ledger.start(label="step", thread=self.ledger.thread)
@@ -183,7 +183,7 @@ class Steps:
         self._writer.write("unseen", text=text)
 
     def write_open(self) -> None:
-        """Event `open pass`: a validation that has gone on for a while, so that it is known if the program is killed.
+        """Event `open pass`: a validation that has run for a while, so that it is known if the program is killed.
 
         Called in the writing thread.
         """
@@ -228,7 +228,7 @@ class Steps:
             self.phase = "watched"
 
     def _wait_for_device(self) -> None:
-        """Until it has come past the last stamp: nothing is watched any more, and it may take a few steps' time."""
+        """Waits until it has passed the last stamp: watching is over, and this may take as long as a few steps."""
         device, deadline_s = self.ledger.device, self.ledger.clock() + _MAX_DEVICE_WAIT_S
         stretches = [stretch for group, _, _ in self._pending for stretch in group.stretches if stretch.end is not None]
         while stretches and not stretches[-1].is_settled(device) and self.ledger.clock() < deadline_s:
@@ -290,7 +290,7 @@ class Steps:
         }
 
     def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:
-        """On the device's timeline; the host's parts where there is no device, or it has not come so far."""
+        """Parts on the device's timeline; the host's if there is no device, or it has not got that far."""
         device = self.ledger.device
         if device is None or any(stretch.end is None or not stretch.is_settled(device) for stretch in stretches):
             return host

@@ -1,6 +1,6 @@
 """A stretch: the time of the training thread between two moments at which a step or a validation may begin or end.
 
-Whether it belongs to one or the other is often known only later; `division` tells.
+Which of them it belongs to is often known only later; `division` decides.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from .device import Device
 _FOLD_AT = 512
 
 Entry = tuple[float, str, Any]
-"""From when (host seconds), in which part, with which stamp of the device."""
+"""Start (host seconds), part, and stamp of the device."""
 
 
 class Stretch:
     """What the thread did in a stretch.
 
     Attributes:
-        label: what began it: "start" (recording), "step" (an optimizer's step ended), "eval" and "train" (so the
-            network was told), "iter" (a loader is made ready), "ready" (it is), "fetch" (of a batch), "first" (fetch of
+        label: what began it: "start" (recording), "step" (an optimizer's step ended), "eval" and "train" (called on
+            the network), "iter" (a loader is made ready), "ready" (it is), "fetch" (of a batch), "first" (fetch of
             the first batch of a loader that works ahead), "batch" (that one is there), "save" and "saved",
             "forward" (the network's first call of all).
         key: of the loader, -1 where there is none.
@@ -28,9 +28,9 @@ class Stretch:
         num_forwards: calls of a network; `num_evaluating` of them in evaluation mode or without gradients.
         num_backwards: calls of backward.
         num_synced: learning calls of a network whose backward sums gradients over all ranks.
-        windows: how the windows of an evaluating call overlap, as far as is known.
+        windows: how the windows of an evaluating call overlap, as far as known.
         has_gradients: whether an evaluating call recorded gradients.
-        shapes: of what the network was given, with counts.
+        shapes: shapes of the network's inputs, with counts.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Stretch:
         return self.num_forwards - self.num_evaluating
 
     def add(self, entry: Entry, device: Device | None) -> None:
-        """The thread goes over to another part."""
+        """The thread enters another part."""
         self.entries.append(entry)
         if len(self.entries) >= _FOLD_AT:
             self._fold(device)
@@ -83,26 +83,26 @@ class Stretch:
         return _host_sums(self.entries, self.end[0] if self.end else now_s, self._host)
 
     def is_settled(self, device: Device | None) -> bool:
-        """Whether the device has come past the end."""
+        """Whether the device has passed the end."""
         if device is None or self.end is None:
             return self.end is not None
         return self.end[1] is None or device.is_done(self.end[1])
 
     def parts(self, device: Device | None) -> dict[str, float]:
-        """Seconds by part on the device's timeline, as the host's where there is no device. Once it is settled."""
+        """Seconds by part on the device's timeline, or the host's without a device. Call this once it is settled."""
         assert self.end is not None
         if device is None or self.entries[0][2] is None:
             return self.host_parts()
         return _stream_sums(self.entries, self.end[1], device, self._stream)
 
     def release(self, device: Device | None) -> None:
-        """Gives the stamps back; the one at the end is the next stretch's."""
+        """Releases the stamps; the one at the end belongs to the next stretch."""
         if device is not None:
             device.release([entry[2] for entry in self.entries])
         self.entries = self.entries[:1]
 
     def _fold(self, device: Device | None) -> None:
-        """Sums what has passed, so that a validation of many thousand windows takes no memory."""
+        """Sums what is over, so a validation of many thousand windows takes no memory."""
         last = self.entries[-1]
         if device is not None and self.entries[0][2] is not None:
             if last[2] is None or not device.is_done(last[2]):

@@ -1,10 +1,10 @@
 """Calls that make the host wait for the device, and the lines that make them, in counted steps.
 
-Methods of `torch.Tensor` are replaced by objects that count and call the original. What stays as it was: results and
-gradients (the original does the work), subclasses (their `__torch_function__` is given the original), comparison with
-the original (equal, and of one hash), TorchScript and fx (which go by name), and torch.compile (Dynamo handles tensor
-methods by name, and sees the plain call in what an unbound one runs). Indexing by a mask, and library functions that
-wait within C++, are not seen here; the profile has them.
+Methods of `torch.Tensor` are replaced by objects that count and call the original. These stay unchanged: results and
+gradients (the original does the work), subclasses (their `__torch_function__` gets the original), comparison with the
+original (equal, and with the same hash), TorchScript and fx (which go by name), and torch.compile (Dynamo handles
+tensor methods by name, and sees the plain call in what an unbound one runs). Indexing by a mask, and library functions
+that wait within C++, are not seen here; the profile has them.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _METHODS = (
     "equal",
 )
 _MOST_PLACES = 1000
-# The loader's own parts: what happens there is on tensors in main memory.
+# The loader's own parts: they work on tensors in host memory.
 _DATA_PARTS = ("wait", "worker")
-# An optimizer's own count of its steps lies in main memory on any machine.
+# An optimizer's own count of its steps is in host memory on any machine.
 _COUNTS_IN_MEMORY = "torch.optim"
 _BETWEEN_STEPS = ("", "validation", "saving")
 _Key = tuple[str, str, bool]
@@ -54,15 +54,15 @@ class _Count:
 class Syncs:
     """Replaces the calls from `start` to `stop`; only those of one thread, in counted steps, are counted.
 
-    Calls on tensors in main memory count where they would wait were there a device: not while batches are made in the
-    program itself ("wait"), not those of an optimizer, and not a move to a `torch.device`, which may be another
+    Calls on tensors in host memory count if they would wait with a device. Not counted: those while batches are made in
+    the program itself ("wait"), those of an optimizer, and moves to a `torch.device`, which may be different
     elsewhere.
 
-    Cost: 0.6 microseconds a call that is not counted, 4 one that is (measured).
+    Cost: 0.6 microseconds per call that is not counted, 4 per call that is (measured).
 
     Args:
         moment: where the program is.
-        own_code: what is the person's.
+        own_code: decides which code is the user's.
         thread: identifier of the training thread; the calling one if not given.
     """
 
@@ -77,7 +77,7 @@ class Syncs:
         """While the profiler runs, makes a context that puts the call and its line into the trace."""
 
     def start(self) -> None:
-        """Replaces the calls. torch must have been imported; once started, further starts do nothing."""
+        """Replaces the calls. torch must have been imported; further starts do nothing."""
         if self._undo:
             return
         torch = sys.modules["torch"]
@@ -92,7 +92,7 @@ class Syncs:
         _forget_methods()
 
     def stop(self) -> None:
-        """Puts every call back as it was. What was counted stays, for `report`."""
+        """Restores every call. What was counted stays, for `report`."""
         while self._undo:
             self._undo.pop()()
         _forget_methods()
@@ -128,7 +128,7 @@ class Syncs:
         )
 
     def measure(self, call: str, on_device: bool, run: Callable[[], Any]) -> Any:
-        """What `run` returns, counted for the line of the person's that is running."""
+        """What `run` returns, counted for the user's line that is running."""
         caller = sys._getframe(2)
         if not on_device and (
             self.moment.current_part() in _DATA_PARTS or module_of(caller).startswith(_COUNTS_IN_MEMORY)
@@ -158,7 +158,7 @@ class Syncs:
 
 
 class _Method:
-    """Stands for a method of `torch.Tensor`."""
+    """Replaces a method of `torch.Tensor`."""
 
     def __init__(self, syncs: Syncs, torch: Any, name: str) -> None:
         self._syncs = syncs
@@ -168,7 +168,7 @@ class _Method:
         self._handle_torch_function = torch.overrides.handle_torch_function
         compiler = getattr(torch, "compiler", None)
         self._is_dynamo_compiling = getattr(compiler, "is_dynamo_compiling", None) or torch._dynamo.is_compiling
-        # Asking a tensor where it lies must not come to its subclass either.
+        # Reading a tensor's device must not reach its subclass either.
         self._plainly = torch._C.DisableTorchFunction
         self._tensor = torch.Tensor
         self._call = "Tensor." + name
@@ -182,14 +182,14 @@ class _Method:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         if self._is_dynamo_compiling():
-            # Only ever run by Dynamo, for an unbound call: it knows the method by its name.
+            # Only Dynamo runs this, for an unbound call: it knows the method by its name.
             return getattr(args[0], self.__name__)(*args[1:], **named)
         if not args or not isinstance(args[0], self._tensor):
             return self._original(*args, **named)
         tensor = args[0]
         original = self._original
         if self._has_torch_function(tensor):
-            # As the original would do, but it would look its own name up, and find this object.
+            # As the original would do, but the original would look up its own name and find this object.
             original = partial(self._handle_torch_function, original, (tensor,))
         if (
             not self._syncs.is_wanted()
@@ -217,7 +217,7 @@ class _Method:
 
 
 def _goes_to_host(args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Whether `Tensor.to` is asked for main memory by name, and not told to go on without waiting."""
+    """Whether `Tensor.to` is asked for host memory by name, and for a copy that waits."""
     target = named.get("device", args[0] if args else None)
     is_host = target == "cpu" if isinstance(target, str) else getattr(target, "type", None) == "cpu"
     return is_host and not named.get("non_blocking", False)
@@ -238,7 +238,7 @@ def _function(syncs: Syncs, call: str, original: Any) -> Any:
 
 
 def _forget_methods() -> None:
-    """Dynamo keeps a set of the tensor methods it once met; it is made anew where the methods have changed."""
+    """Dynamo keeps a set of the tensor methods it has met; this makes it again, because the methods have changed."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     for name in ("get_tensor_method", "is_aten_op_or_tensor_method"):
         clear = getattr(getattr(rules, name, None), "cache_clear", None)

@@ -1,7 +1,7 @@
 """Where torch is hooked: calls of networks, backward, optimizers, copies to the device, `eval`, `train` and `save`.
 
-Every hook does nothing but call the original where it stands in another thread, within a part, after `unhook`, or in a
-function that torch.compile traces. A call that is hooked and within a part costs about 0.1 microseconds.
+Every hook only calls the original in another thread, within a part, after `unhook`, or in a function that
+torch.compile traces. A hooked call within a part costs about 0.1 microseconds.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _Function = Callable[..., Any]
 
 
 class TorchHooks:
-    """All hooks of torch but those of its loaders.
+    """All hooks of torch except those of its loaders.
 
     Attributes:
-        optimizer: the one that stepped last; `sets_to_none` as its `zero_grad` was called.
+        optimizer: the one that stepped last; `sets_to_none` is from the last call of `zero_grad`.
     """
 
     def __init__(self, torch: Any, ledger: Ledger, steps: Steps, networks: Networks, calls: Calls) -> None:
@@ -45,10 +45,10 @@ class TorchHooks:
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_dynamo_compiling", lambda: False)
 
     def hook(self, *, with_copies: bool) -> None:
-        """Exchanges everything.
+        """Installs all hooks.
 
         Args:
-            with_copies: whether copies to a device are looked for; without a device there are none.
+            with_copies: whether to hook copies to a device; without a device there are none.
         """
         torch, put = self._torch, self._patches.put
         module = torch.nn.Module
@@ -73,7 +73,7 @@ class TorchHooks:
         return self._call, self._original_call
 
     def unhook(self) -> None:
-        """Puts everything back."""
+        """Removes all hooks."""
         self._patches.restore()
         while self._handles:
             self._handles.pop().remove()
@@ -156,7 +156,7 @@ class TorchHooks:
         return save
 
     def _hook_optimizers(self, base: Any) -> None:
-        """Every class of optimizers, also those that are defined or first made later on."""
+        """Hooks every class of optimizers, including those defined or first made later."""
         make_hooked = base.profile_hook_step
 
         def profile_hook_step(func: _Function) -> _Function:
@@ -170,7 +170,7 @@ class TorchHooks:
                 hooked = self._hooked_step(step, getattr(step, "__wrapped__", step))
                 hooked.hooked = True  # type: ignore[attr-defined]
                 self._patches.put(cls, "step", hooked)
-        # Schedulers keep the step that their optimizer had when they were made, by which a hook of the class is missed.
+        # Schedulers keep the step that their optimizer had when they were made, which bypasses a hook of the class.
         optimizer = sys.modules[base.__module__]
         for register, hook in (
             (optimizer.register_optimizer_step_pre_hook, self._before_unhooked_step),
@@ -183,7 +183,7 @@ class TorchHooks:
             self._patches.put(scaler, name, self._as_optimizer(getattr(scaler, name)))
 
     def _hooked_step(self, original: _Function, bare: _Function) -> _Function:
-        """Without `__wrapped__`, by which torch.compile would strip it from the class."""
+        """The hooked step, without `__wrapped__`, by which torch.compile would strip it from the class."""
         is_compiling = self._is_compiling
 
         def step(self_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,10 +202,10 @@ class TorchHooks:
         return step
 
     def _step(self, optimizer: Any, original: _Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An optimizer's step, which ends the step of the training; a scaler may leave the inner one out."""
+        """An optimizer's step, which ends the step of the training; a scaler may skip the inner one."""
         ledger, steps = self._ledger, self._steps
         if ledger.thread and get_ident() != ledger.thread and steps.num_steps == 0 and not self._is_optimizing:
-            # The program trains in a thread of its own.
+            # The program trains in a separate thread.
             ledger.start()
         if ledger.depth or get_ident() != ledger.thread or self._is_optimizing:
             return original(*args, **kwargs)
@@ -277,7 +277,7 @@ class TorchHooks:
 
 
 def _tell_dynamo(before: Any, after: Any) -> None:
-    """torch.compile compares a module's call with the one it knows, and is slower to compile any other."""
+    """torch.compile compares a module's call with the one it knows, and compiles any other more slowly."""
     for name in ("torch._dynamo.utils", "torch._dynamo.variables.nn_module"):
         module = sys.modules.get(name)
         if module is not None and getattr(module, "unpatched_nn_module_call", None) is before:

@@ -49,9 +49,9 @@ class Training:
     Args:
         torch: the module, imported by the program.
         start_age_s: what is added to the clock to give seconds since the process began.
-        first_step: called once, when the first step was closed.
+        first_step: called once, when the first step is closed.
         new_profiler: makes what profiles or captures a few steps.
-        guard_files, conclude, end_outside: as of the `Conductor`.
+        guard_files, conclude, end_outside: as for the `Conductor`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Training:
         return self._worker_start.is_starting
 
     def hook(self) -> None:
-        """Sets all hooks; the main thread is taken for the one that trains until another one steps first."""
+        """Sets all hooks; the main thread is assumed to train until another one steps first."""
         torch = self.torch
         is_for_devices = bool(torch.version.cuda or getattr(torch.version, "hip", None))
         self._hooks.hook(with_copies=is_for_devices)
@@ -138,7 +138,7 @@ class Training:
         self.ledger.start(thread=threading.main_thread().ident)
 
     def unhook(self) -> None:
-        """Puts everything back. A second call does nothing."""
+        """Removes all hooks. A second call does nothing."""
         self.ledger.stop()
         watch(None)
         self._imports.stop()
@@ -151,8 +151,8 @@ class Training:
         self.conductor.stop()
 
     def rest(self) -> None:
-        """In a loader's worker, which trains nothing: hooks of loaders and fetchers are put back. Those in torch's own
-        classes stay and do nothing; taking them out would take each worker 8 ms, as all classes below are touched."""
+        """Called in a loader's worker, which does not train: removes the hooks of loaders and fetchers. Those in
+        torch's own classes stay and do nothing: removing them touches all subclasses and takes each worker 8 ms."""
         self.ledger.stop()
         watch(None)
         self._imports.stop()
@@ -198,7 +198,7 @@ class Training:
         """Makes the experiments that need no step, and writes all of them."""
         entries = [entry for entry in self.loaders.entries if entry.key in self.steps.training_keys]
         entries.sort(key=lambda entry: entry.iterator is None)
-        # Data sets and samplers draw random numbers for it.
+        # The experiments make data sets and samplers draw random numbers.
         put_back = kept_generators(self.torch, self.loaders.generators())
         try:
             for fields in all_experiments(
@@ -218,7 +218,7 @@ class Training:
             put_back()
 
     def _single_calls(self) -> list[dict[str, Any]]:
-        """The network alone, where it is called once for each sample of a batch."""
+        """The network alone, if it is called once for each sample of a batch."""
         calls = round(self.steps.num_forwards / max(1, self.steps.num_counted))
         shapes, network = self.steps.shapes, self._model()
         shape = max(shapes, key=lambda one: shapes[one], default=())
@@ -251,8 +251,8 @@ class Training:
         try:
             self._growth.after_step(self.steps.num_counted, self._device)
         except Exception:
-            # Variables of the program may do anything when they are looked at; it must not see that.
-            note_failure(self._settings.folder, "what grows with the steps could not be looked for")
+            # The program's variables may run any code when inspected; the program must not notice.
+            note_failure(self._settings.folder, "what grows with the steps could not be inspected")
             self._look_for_growth = lambda: None  # type: ignore[method-assign]
 
     def _begin_counting(self) -> None:
@@ -273,7 +273,7 @@ class Training:
         self._num_modules = sum(1 for _ in network.modules())
 
     def _note_core_wait(self) -> None:
-        """How long the thread waited for a core since counting began; the first call counts."""
+        """How long the thread waited for a core since counting began; only the first call counts."""
         if self._core_wait_before is None:
             return
         (thread, before_s, since_s), self._core_wait_before = self._core_wait_before, None

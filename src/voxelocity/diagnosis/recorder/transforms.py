@@ -1,8 +1,8 @@
 """Seconds of each transform by name: MONAI, TorchIO, torchvision and batchgenerators, in the process they run in.
 
 MONAI's chains call every transform through one function, which is replaced. The others call objects; there the method
-that a class and its subclasses bring is replaced. A transform of MONAI that a program calls by itself, outside of any
-`Compose` or data set, is not seen. Time within a transform that belongs to another one counts for the other.
+of a class and its subclasses is replaced. A MONAI transform that a program calls itself, outside of any `Compose` or
+data set, is not seen. Time of a transform that another one calls counts only for the inner one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("batchgenerators", "batchgenerators.transforms.abstract_transforms", "AbstractTransform", ("__call__",)),
     ("batchgeneratorsv2", "batchgeneratorsv2.transforms.base.basic_transform", "BasicTransform", ("__call__",)),
 )
-# torchvision's older transforms have no base of their own.
+# torchvision's older transforms have no base class of their own.
 _TORCHVISION = "torchvision.transforms.transforms"
 _MONAI = "monai.transforms.transform"
 
@@ -39,7 +39,7 @@ class _Sums:
 
 
 class _Open:
-    """A call that goes on; `inner_s` are seconds of calls within it."""
+    """A running call; `inner_s` are seconds of calls within it."""
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
@@ -50,10 +50,10 @@ class _Open:
 class Transforms:
     """Times transforms from `start` to `stop`, in every thread of this process and its forks.
 
-    Cost: 8 microseconds a call that is counted (measured).
+    Cost: 8 microseconds per counted call (measured).
 
     Args:
-        moment: where the program is; only calls that begin in what is counted are.
+        moment: where the program is; only calls that begin while it counts are counted.
     """
 
     def __init__(self, moment: Moment) -> None:
@@ -65,7 +65,7 @@ class Transforms:
         self._done: set[tuple[Any, str]] = set()
 
     def start(self) -> None:
-        """Replaces what the libraries imported so far call. Further calls take in what was imported since."""
+        """Replaces what the libraries imported so far call. Further calls add what was imported since."""
         module = sys.modules.get(_MONAI)
         for name in ("_apply_transform", "apply_transform"):
             if hasattr(module, name):
@@ -80,7 +80,7 @@ class Transforms:
                 self._replace_methods(cls, ("forward",) if hasattr(cls, "forward") else ("__call__",), "torchvision")
 
     def stop(self) -> None:
-        """Puts everything back. What was timed stays, for `report`."""
+        """Removes all hooks. What was timed stays, for `report`."""
         while self._undo:
             self._undo.pop()()
         self._done.clear()
@@ -131,7 +131,7 @@ class Transforms:
     ) -> Any:
         stack: list[_Open] = self._local.__dict__.setdefault("stack", [])
         if stack and stack[-1].transform is transform:
-            # A method that calls the one it overrides: one call of one transform.
+            # A method that calls the one it overrides is one call of one transform.
             return original(*args, **named)
         sums = self._sums_of(library, transform)
         mine = _Open(transform)
@@ -164,7 +164,7 @@ class Transforms:
 
 
 def _name_of(transform: Any) -> str:
-    """The class's name; of a function its own."""
+    """The class's name; a function's own name."""
     if (
         isinstance(transform, type)
         or not hasattr(transform, "__dict__")
@@ -175,7 +175,7 @@ def _name_of(transform: Any) -> str:
 
 
 def _library_of(transform: Any, library: str) -> str:
-    """`library` where the transform is its own, the package of the person's class otherwise."""
+    """`library` if the transform is its own, otherwise the package of the user's class."""
     package = (type(transform).__module__ or "").partition(".")[0]
     return package if package and package not in ("builtins", "functools") else library
 

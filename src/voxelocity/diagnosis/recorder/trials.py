@@ -1,4 +1,4 @@
-"""Steps that a program makes to choose how it will train: they are none of the training's."""
+"""Steps that a program makes to choose how it will train: they do not belong to the training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Callable
 from .ledger import Ledger
 from .patches import Patches
 
-_TRIALS = (("voxelocity.planning.kept_times", "time_steps"),)
+_TRIALS = (("voxelocity.planning.timing_cache", "time_steps"),)
 
 
 class Trials:
-    """Has the functions that make such steps passed over; what they take belongs to what they stand in."""
+    """Ignores the functions that make such steps; their time counts for the part in which they are called."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -23,7 +23,7 @@ class Trials:
             when_imported(module, lambda found, name=name: self._hook(found, name))  # type: ignore[misc]
 
     def unhook(self) -> None:
-        """Puts them back."""
+        """Removes the hooks."""
         self._patches.restore()
 
     def _hook(self, module: Any, name: str) -> None:

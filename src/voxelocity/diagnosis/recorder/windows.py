@@ -1,4 +1,4 @@
-"""By how much the windows of a prediction overlap, told by the variables of the functions that cut them."""
+"""How much the windows of a prediction overlap, from the variables of the functions that cut them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Windows(NamedTuple):
     Attributes:
         overlap: share of a window's length that the next one covers again.
         place: the user's line that asked for them; `call` is its source and `variable` the name it is assigned to.
-        volume: voxels along each axis of what they are cut from; empty where that is not known.
+        volume: shape (voxels) of what they are cut from; empty if unknown.
     """
 
     overlap: float
@@ -34,14 +34,14 @@ class Windows(NamedTuple):
 
 
 def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | None:
-    """What the functions that lead to a network's call tell of its windows; None where they tell nothing.
+    """The windows of a network's call, from the functions that lead to it; None if those do not show any.
 
-    MONAI's functions and most people's have a variable `overlap` (a share) or `stride` (voxels), nnU-Net's predictor
+    MONAI's functions and most others have a variable `overlap` (a share) or `stride` (voxels), nnU-Net's predictor
     has a `tile_step_size`, and TorchIO's grid a `patch_overlap`.
 
     Args:
-        frame: that calls the network.
-        window: shape of what the network is given, (b, c, x, y, z).
+        frame: the one that calls the network.
+        window: shape of the network's input, (b, c, x, y, z).
     """
     lengths = list(window)[2:]
     for _ in range(_MAX_FRAMES):
@@ -104,7 +104,7 @@ def _of_strides(strides: list[float], lengths: list[int]) -> float:
 
 
 def _numbers(value: Any) -> list[float]:
-    """One number or several of them; none where it is something else."""
+    """One number or several; empty for anything else."""
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     try:
         return [] if value is None else [float(one) for one in values if not isinstance(one, (bool, str))]

@@ -1,7 +1,7 @@
 """Worker processes of torch's loaders: each learns, when it starts, which loader it makes batches for.
 
-The way there is the loader's `worker_init_fn`, exchanged while its workers are started: it reaches processes that are
-forked, spawned or come from a fork server alike.
+It learns this through the loader's `worker_init_fn`, which is replaced while the workers start: it reaches processes
+that are forked, spawned or come from a fork server alike.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class WorkerStart:
         settings: of the recording.
 
     Attributes:
-        is_starting: whether workers are being started: what is forked meanwhile is one of them.
+        is_starting: whether workers are being started: a process forked meanwhile is one of them.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -29,14 +29,14 @@ class WorkerStart:
         self.is_starting = False
 
     def for_loader(self, key: int, before: Callable[[int], Any] | None) -> Callable[[int], Any] | None:
-        """What is to be called in place of `before`, which it calls in turn."""
-        # A process that is not forked must be able to import this module; otherwise its worker is left alone.
+        """The function to call instead of `before`, which it then calls."""
+        # A process that is not forked must be able to import this module; otherwise its worker is not recorded.
         is_importable = __name__.startswith("voxelocity.") or VARIABLE in os.environ
         return WorkerInit(self._settings.to_json(), key, before) if is_importable else before
 
 
 class WorkerInit:
-    """The function that a worker calls when it starts; it is pickled on the way to a process that is not forked."""
+    """The function that a worker calls when it starts; it is pickled for a process that is not forked."""
 
     def __init__(self, settings: str, key: int, before: Callable[[int], Any] | None) -> None:
         self._settings = settings

@@ -1,5 +1,5 @@
-"""The file of one process: one JSON object a line, written by a thread of its own about twice a second, so that a
-process that is killed loses no more than that, and the training thread only appends to a list."""
+"""The file of one process: one JSON object per line, written by a separate thread about twice a second. A process that
+is killed loses no more than that, and the training thread only appends to a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable
 
 PERIOD_S = 0.5
-"""Between two writes: a process that is killed loses this much."""
+"""Time between two writes: a process that is killed loses this much."""
 
 _MAX_ERRORS = 20
 
@@ -19,8 +19,8 @@ _MAX_ERRORS = 20
 class Writer:
     """Appends events to the file of this process, which is made when the first one is written.
 
-    `write` may be called from any thread and costs about a microsecond; what it is given must not be changed after.
-    Nothing here raises: a full disk or a value that is no plain data ends in a note, never in the watched program.
+    `write` may be called from any thread and costs about a microsecond; do not change its arguments afterwards. Nothing
+    here raises: a full disk or a value that is not plain data leads to a note, never to an error in the program.
 
     Args:
         folder: of the recording.
@@ -46,7 +46,7 @@ class Writer:
         self._pending.append((event, self._age_s(), fields))
 
     def before_flush(self, callback: Callable[[], None]) -> None:
-        """Calls it in the writing thread before each write to the file, to add sums that have changed."""
+        """Calls `callback` in the writing thread before each write to the file, to add sums that have changed."""
         self._before_flush.append(callback)
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class Writer:
             self.cpu_s += time.thread_time() - started_s
 
     def close(self) -> None:
-        """Writes what is pending and ends the thread. A second call does nothing; `write` starts anew."""
+        """Writes what is pending and ends the thread. A second call does nothing; `write` opens the file again."""
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             self._wake.set()
@@ -84,7 +84,7 @@ class Writer:
             self._descriptor = -1
 
     def forget(self) -> None:
-        """Drops what is pending and the file: of the parent's writer in a child that was forked."""
+        """Drops what is pending and the file: for the parent's writer in a forked child."""
         self._pending, self._before_flush, self._thread = [], [], None
         self._flushing = threading.RLock()
         if self._descriptor >= 0:
@@ -100,7 +100,7 @@ class Writer:
             line = {"event": event, "time_s": round(time_s, 6), **fields}
             return json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n"
         except (TypeError, ValueError):
-            note_failure(self.folder, f"event '{event}' holds what is no plain data")
+            note_failure(self.folder, f"event '{event}' holds a value that is not plain data")
             return ""
 
     def _append(self, content: bytes) -> None:
@@ -115,16 +115,16 @@ class Writer:
                 os.ftruncate(self._descriptor, size_bytes)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError:
-            # A full disk or a folder that is gone: the program goes on, and what was written before stands.
+            # A full disk or a missing folder: the program continues, and what was written before stays.
             self._is_broken = True
-            note_failure(self.folder, "no more could be written from here on")
+            note_failure(self.folder, "nothing more could be written")
 
 
 _num_failures = 0
 
 
 def note_failure(folder: str, what: str) -> None:
-    """Adds the exception in hand to `errors.txt` of the folder, at most 20 a process. Never raises."""
+    """Adds the exception in hand to `errors.txt` of the folder, at most 20 per process. Never raises."""
     global _num_failures
     _num_failures += 1
     if _num_failures > _MAX_ERRORS:

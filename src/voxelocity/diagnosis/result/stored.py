@@ -1,7 +1,7 @@
 """A diagnosis as `diagnosis.json`: plain data with the names of the records, written whole and read back.
 
-Keys are only ever added while `VERSION` stays; what a file lacks takes the record's default, what is unknown is passed
-over, so that older and newer files of one version can be read.
+While `VERSION` stays, keys are only added. A missing key takes the record's default and an unknown one is ignored, so
+older and newer files of one version can be read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def diagnosis_to_plain(diagnosis: Diagnosis) -> dict[str, Any]:
     Returns:
         format, version: what this is.
         verdict, split, ceiling, findings, not_measured, own_share, facts: as `Diagnosis` has them. A finding also has
-            its `speedup`. Numbers that do not exist (NaN, infinite) are null.
+            its `speedup`. NaN and infinite numbers are null.
     """
     plain = plain_data(diagnosis, where="diagnosis")
     for written, finding in zip(plain["findings"], diagnosis.findings, strict=True):
@@ -49,7 +49,7 @@ def diagnosis_from_plain(plain: Mapping[str, Any], *, where: str = FILE_NAME) ->
         where: file it comes from, for errors.
 
     Raises:
-        InputError: it is no diagnosis, a newer version's, or a key that has no default is missing.
+        InputError: it is not a diagnosis, is of another version, or lacks a key that has no default.
     """
     if not isinstance(plain, Mapping) or plain.get("format") != FORMAT:
         raise InputError(f"diagnosis: {where} holds no diagnosis; make one with 'voxelocity diagnose -- COMMAND'")
@@ -109,7 +109,7 @@ def _record(kind: type[_Record], plain: Mapping[str, Any]) -> _Record:
 
 
 def _value(hint: Any, plain: Any) -> Any:
-    """The plain value as its type has it: records are made, lists become tuples, all else stays."""
+    """The plain value in its declared type: records are made, lists become tuples, all else stays."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return None if plain is None else _value(next(kind for kind in inner if kind is not NoneType), plain)

@@ -8,9 +8,9 @@ from voxelocity.diagnosis.rules import (
     loading,
     loop,
     machine,
-    making_work,
     precision,
     threads,
+    transform_rules,
     validation,
 )
 from voxelocity.diagnosis.rules.rule import Found, Pool, Rule, rule
@@ -19,7 +19,7 @@ RULES: tuple[Rule, ...] = tuple(
     sorted(
         (
             *loading.RULES,
-            *making_work.RULES,
+            *transform_rules.RULES,
             *files.RULES,
             *device.RULES,
             *precision.RULES,

@@ -7,18 +7,18 @@ import itertools
 from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts, HeldFacts
-from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import on_gpu, stacks_in
 from voxelocity.diagnosis.rules.words import shape_text
 
 _SINGLE_SHARE = 0.9
-# Without a loader nobody tells the size of a batch: so many calls for one backward are taken for its samples.
+# Without a loader the batch size is unknown: this many calls for one backward pass count as its samples.
 _MIN_CALLS = 3.0
 _MOST_OF_BATCH = 0.75
-# What is kept must be worth a line: of the memory all steps together have added, in bytes.
+# Bytes that all steps together must add to a kept variable for it to be worth a line.
 _LEAST_GROWTH_BYTES = 1 << 20
-# Growth that nobody can put a name to may be a cache that fills; this much is told, and is no cause.
+# Growth without a known variable may be a cache that fills; this much is reported, but not as a cause.
 _UNNAMED_GROWTH_BYTES = 64 << 20
 _LEAST_SAMPLES = 9
 
@@ -53,23 +53,23 @@ def sample_by_sample(facts: Facts) -> Found | None:
             "backward passes a step",
             *([f"{line.where}: {line.line.strip()}"] if line is not None else []),
             *(
-                [f"alone, a sample took {duration_text(one_s)} by itself and {duration_text(many_s)} in a batch"]
+                [f"network alone: a sample took {duration_text(one_s)} by itself, {duration_text(many_s)} in a batch"]
                 if one_s and many_s
-                else ["the network could not be tried on a batch alone"]
+                else ["the network could not be run alone on a batch"]
             ),
         ],
         saves_s=None if saved is None else seconds * saved,
         # Batch normalization then sees all samples at once.
         risk="changes results",
         change="outputs = network(images)  # the whole batch in one call, (b, c, x, y, z)\n"
-        "loss = loss_function(outputs, labels)" + (f"\n# in place of: {line.line.strip()}" if line is not None else ""),
+        "loss = loss_function(outputs, labels)" + (f"\n# instead of: {line.line.strip()}" if line is not None else ""),
         where="" if line is None else line.where,
     )
 
 
 @rule("VX315", "Ranks sum their gradients at each micro-batch of an accumulation", pool="compute", names_work=True)
 def synced_accumulation(facts: Facts) -> Found | None:
-    """Several backward passes a step, and all of them are followed by a sum over the ranks."""
+    """A step has several backward passes, and a sum over the ranks follows each of them."""
     optimizer = facts.optimizer
     if optimizer is None or not facts.counted or facts.main.world_size < 2:
         return None
@@ -84,9 +84,9 @@ def synced_accumulation(facts: Facts) -> Found | None:
         evidence=[
             *([f"{line.where}: {line.line.strip()}"] if line is not None else []),
             f"{synced:.1f} sums of gradients a step, {optimizer.backwards_per_step:.1f} backward passes",
-            f"a sum shows for {duration_text(optimizer.sync_s)} of a backward pass"
+            f"computing does not hide {duration_text(optimizer.sync_s)} of a sum in each backward pass"
             if optimizer.sync_s > 0.0
-            else "nobody told how long a sum takes",
+            else "the time of a sum is unknown",
         ],
         saves_s=sync_s if optimizer.sync_s > 0.0 else None,
         change="from contextlib import nullcontext\n\n"
@@ -100,7 +100,7 @@ def synced_accumulation(facts: Facts) -> Found | None:
 
 @rule("VX508", "Memory grows with every step, as results are kept", pool="memory")
 def growing_memory(facts: Facts) -> Found | None:
-    """A list or a sum holds on to what each step has made."""
+    """A list or a sum keeps what each step has made."""
     slope, on_device = _growth(facts)
     held = max(facts.held, key=lambda one: (one.holds_graph, one.item_bytes * one.count), default=None)
     if held is not None and not held.holds_graph and held.item_bytes * held.count < _LEAST_GROWTH_BYTES:
@@ -110,9 +110,7 @@ def growing_memory(facts: Facts) -> Found | None:
     if held is None and (facts.memory is None or not _grows_evenly(facts) or grown < _UNNAMED_GROWTH_BYTES):
         return None
     place = (
-        f"`{held.name}` got {count_text(held.count, 'entry', 'entries')} longer in {held.num_steps} steps"
-        if held
-        else ""
+        f"`{held.name}` grew by {count_text(held.count, 'entry', 'entries')} in {held.num_steps} steps" if held else ""
     )
     keeps = ", each with the graph of its step" if held is not None and held.holds_graph else ""
     by = (
@@ -124,9 +122,9 @@ def growing_memory(facts: Facts) -> Found | None:
     return Found(
         cause=(f"{place}{keeps}. " if place else "")
         + (f"Memory {'of the GPU ' if on_device else ''}grows by {bytes_text(by)} a step" if by > 0.0 else "It grows")
-        + (f"; in about {count_text(left, 'step')} none is left." if left is not None else "."),
+        + (f"; free memory lasts about {count_text(left, 'step')}." if left is not None else "."),
         evidence=[
-            *([f"{held.where}: {held.line}"] if held else ["no variable of the program was seen to grow"]),
+            *([f"{held.where}: {held.line}"] if held else ["no growing variable was found in the program"]),
             f"{bytes_text(last[2] if on_device else last[1])} after {last[0]} counted steps",
         ],
         saves_s=None,
@@ -138,7 +136,7 @@ def growing_memory(facts: Facts) -> Found | None:
 
 
 def _growth(facts: Facts) -> tuple[float, bool]:
-    """Bytes a step by which memory grows, by the ends of the second half; and whether they are the GPU's."""
+    """Bytes per step by which memory grows, from the ends of the second half; and whether it is GPU memory."""
     samples = facts.memory.samples if facts.memory else ()
     on_device = on_gpu(facts) and any(one[2] for one in samples)
     column = 2 if on_device else 1
@@ -180,7 +178,7 @@ def _kept_change(held: HeldFacts | None) -> str:
         return (
             f"# {held.line}\n# keep the number, not the tensor with its graph: .item(), or .detach() and read it later"
         )
-    return f"# {held.line}\n# keep what is needed of it (a metric, a sum), or empty `{held.name}` after each epoch"
+    return f"# {held.line}\n# keep only what you need of it (a metric, a sum), or empty `{held.name}` after each epoch"
 
 
 RULES = (sample_by_sample, synced_accumulation, growing_memory)

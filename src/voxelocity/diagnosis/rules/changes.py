@@ -1,4 +1,4 @@
-"""Changes written with the program's own names: a call of its source with other arguments."""
+"""Changes written with the program's own names: a call from its source with other arguments."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ast
 
 
 def changed_call(call: str, variable: str, **arguments: str) -> str:
-    """The program's call with these keyword arguments, assigned to its variable; "" where the source is not known.
+    """The program's call with these keyword arguments, assigned to its variable; "" if the source is not known.
 
     Args:
         call: source of the call, "DataLoader(data, batch_size=2)".
-        variable: that it is assigned to; "" for none.
+        variable: that the call is assigned to; "" for none.
         arguments: keyword to the source of its value; "" drops the keyword.
     """
     try:
@@ -23,7 +23,7 @@ def changed_call(call: str, variable: str, **arguments: str) -> str:
     new = [ast.keyword(name, ast.parse(value, mode="eval").body) for name, value in arguments.items() if value]
     unpacked = [one for one in kept if one.arg is None]
     if unpacked and new:
-        # The mapping may hold the same keywords, which may not be given twice.
+        # The mapping may hold the same keywords, and a call accepts each keyword only once.
         names = ast.Dict(
             keys=[*[None] * len(unpacked), *(ast.Constant(one.arg) for one in new)],
             values=[*(one.value for one in unpacked), *(one.value for one in new)],
@@ -35,7 +35,7 @@ def changed_call(call: str, variable: str, **arguments: str) -> str:
 
 
 def renamed_call(call: str, variable: str, name: str) -> str:
-    """The program's call with another function or class in the place of its own; "" where the source is not known."""
+    """The program's call with another function or class name; "" if the source is not known."""
     try:
         tree = ast.parse(call.strip(), mode="eval").body
     except (SyntaxError, ValueError):

@@ -8,15 +8,15 @@ from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s, steps_s
 from voxelocity.diagnosis.facts import Facts, SyncFacts
 from voxelocity.diagnosis.rules.changes import changed_call
-from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
 from voxelocity.diagnosis.rules.words import at, percent
 
-# Any CUDA device that torch still supports against the cores of one machine, for convolutions: far more than this.
+# Any CUDA device that torch still supports, compared with the cores of one machine, gains far more in convolutions.
 _GPU_GAIN = 5.0
-# Copies from pinned memory run at twice the rate of others at least, beside the network's work where they need not
-# be waited for (PyTorch's performance guide and its tutorial on pinned memory).
+# Copies from pinned memory run at least twice as fast as others, and overlap the network's work if nothing waits for
+# them (PyTorch's performance guide and its tutorial on pinned memory).
 _PINNED_SAVED = 0.5
 _EVERY_STEP = 0.9
 _LAUNCH_SHARE = 0.15
@@ -29,15 +29,14 @@ _READ_SELDOM = (
 
 @rule("VX201", "There is a GPU, and the network runs on the CPU", pool="compute", names_work=True)
 def unused_gpu(facts: Facts) -> Found | None:
-    """Torch sees a CUDA device, the network lies on the CPU."""
+    """Torch sees a CUDA device, and the network is on the CPU."""
     settings = facts.settings
     if settings is None or not settings.has_cuda or settings.device != "cpu" or not facts.counted:
         return None
     seconds = compute_s(facts)
     return Found(
         cause=f"Computing takes {duration_text(seconds)} of {duration_text(steps_s(facts))} on the CPU, while "
-        "torch sees "
-        f"a GPU that the network was never moved to.",
+        f"torch sees a GPU that the network was never moved to.",
         evidence=["torch.cuda.is_available(): True", "device of the network's parameters: cpu"],
         saves_s=seconds * (1.0 - 1.0 / _GPU_GAIN),
         change="network = network.to('cuda')\nfor batch in loader:\n    images = batch['image'].to('cuda')",
@@ -53,7 +52,7 @@ def unpinned(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
-        f"({percent(copy_s / steps_s(facts))}), from memory that the driver has to copy once more first.",
+        f"({percent(copy_s / steps_s(facts))}), from memory that the driver first has to copy once more.",
         evidence=[
             f"{loader.kind}(pin_memory=False){at(loader.place)}",
             *_copy_line(facts),
@@ -70,24 +69,24 @@ def unpinned(facts: Facts) -> Found | None:
 
 @rule("VX203", "The program waits until each batch is copied to the GPU", pool="copy")
 def blocking_copy(facts: Facts) -> Found | None:
-    """The batch is pinned, and its copy still takes time of the step."""
+    """The batch is pinned, and its copy still takes part of the step's time."""
     copy_s, loader = part_s(facts, "copy"), training_loader(facts)
     if not on_gpu(facts) or not facts.counted or loader is None or not loader.pin_memory or not is_shown(facts, copy_s):
         return None
     return Found(
         cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
-        f"({percent(copy_s / steps_s(facts))}), though they lie in pinned memory: nothing else runs meanwhile.",
+        f"({percent(copy_s / steps_s(facts))}), although they are in pinned memory: nothing else runs meanwhile.",
         evidence=[f"{loader.kind}(pin_memory=True){at(loader.place)}", *_copy_line(facts)],
         saves_s=copy_s * _PINNED_SAVED,
         change="images = images.to('cuda', non_blocking=True)\n"
-        "# and the next batch's copy on a stream of its own: voxelocity.Feed(..., device='cuda') does both",
+        "# and copy the next batch on its own stream: voxelocity.Feed(..., device='cuda') does both",
         where=loader.place,
     )
 
 
 @rule("VX204", "A line in the loop waits for the device at each step", pool="compute", names_work=True)
 def waits_each_step(facts: Facts) -> list[Found]:
-    """One finding a line that reads a tensor or synchronizes in nearly every step; on a CPU one for all of them."""
+    """One finding per line that reads a tensor or synchronizes in nearly every step; on a CPU, one for all lines."""
     syncs = [one for one in facts.syncs if one.num_steps > 0 and one.count >= _EVERY_STEP * one.num_steps]
     syncs.sort(key=lambda one: -one.seconds)
     gpu = [one for one in syncs if one.on_device or on_gpu(facts)]
@@ -95,13 +94,13 @@ def waits_each_step(facts: Facts) -> list[Found]:
     whole_s = sum(one.seconds for one in gpu)
     if not gpu:
         return [_would_wait(syncs)] if syncs else []
-    # What the device stood still is shared out among the lines by how long they waited.
+    # The device's idle time is divided among the lines by how long they waited.
     return [_waiting(facts, one, saves_s=idle_s * one.seconds / max(whole_s, 1e-12)) for one in gpu[:4]]
 
 
 @rule("VX205", "The GPU waits for the next kernel to be started", pool="compute")
 def launch_bound(facts: Facts) -> Found | None:
-    """Kernels are so short that the CPU cannot start them fast enough."""
+    """Kernels are so short that the CPU cannot launch them fast enough."""
     profile = facts.profile
     if profile is None or not on_gpu(facts) or profile.wall_ns <= 0:
         return None
@@ -112,15 +111,14 @@ def launch_bound(facts: Facts) -> Found | None:
     mean = kernels.gpu_ns / kernels.number if kernels and kernels.number else 0.0
     return Found(
         cause=f"In {percent(share)} of the profiled steps the GPU had nothing to do while the program was still "
-        "starting "
-        "its next kernels.",
+        "launching its next kernels.",
         evidence=[
             f"{profile.num_steps} steps profiled, {duration_text(profile.launch_bound_ns / 1e9)} of "
             f"{duration_text(profile.wall_ns / 1e9)} without a kernel",
             *([f"{kernels.number} kernels, {mean / 1000:.1f} µs each on average"] if kernels else []),
         ],
         saves_s=min(share, 1.0) * (steps_s(facts) - part_s(facts, "wait")),
-        change="network = torch.compile(network, mode='reduce-overhead')  # one CUDA graph in place of many launches",
+        change="network = torch.compile(network, mode='reduce-overhead')  # one CUDA graph instead of many launches",
         where=facts.network.where if facts.network else "",
     )
 
@@ -135,7 +133,7 @@ def launch_blocking(facts: Facts) -> Found | None:
         return None
     idle_s = _idle_s(facts)
     return Found(
-        cause="Each kernel is waited for before the next one is started, so the GPU stands still in between.",
+        cause="The program waits for each kernel before it launches the next one, so the GPU is idle in between.",
         evidence=[f"CUDA_LAUNCH_BLOCKING={value}"],
         saves_s=idle_s if idle_s > 0.0 else None,
         change="unset CUDA_LAUNCH_BLOCKING",
@@ -144,14 +142,14 @@ def launch_blocking(facts: Facts) -> Found | None:
 
 @rule("VX207", "The GPU's memory is given back to the driver in the loop", pool="compute", names_work=True)
 def empty_cache(facts: Facts) -> Found | None:
-    """`torch.cuda.empty_cache` runs again and again, and each time memory is asked for anew."""
+    """`torch.cuda.empty_cache` runs repeatedly, and torch requests the memory again each time."""
     calls = calls_named(facts, "torch.cuda.empty_cache")
     if not calls or not on_gpu(facts):
         return None
     seconds = sum(one.seconds for one in calls)
     return Found(
         cause=f"torch.cuda.empty_cache() ran {sum(one.count for one in calls)} times in {calls[0].num_steps} steps and "
-        f"took {duration_text(seconds)}; what it gives back is asked for again at once.",
+        f"took {duration_text(seconds)}; torch requests the returned memory again at once.",
         evidence=[f"{one.where}: {one.line.strip()}, {one.count} calls, {duration_text(one.seconds)}" for one in calls],
         saves_s=seconds,
         basis="measured",
@@ -166,9 +164,8 @@ def data_parallel(facts: Facts) -> Found | None:
     if facts.network is None or facts.network.wrapper != "DataParallel":
         return None
     return Found(
-        cause="torch.nn.DataParallel sends the network to each GPU, gathers its outputs on the first one and "
-        "starts all "
-        "of their kernels from one Python process, at each step.",
+        cause="At each step, torch.nn.DataParallel sends the network to each GPU, gathers its outputs on the first "
+        "one and launches all kernels from one Python process.",
         evidence=[f"network: DataParallel({facts.network.name}){at(facts.network.where)}"],
         saves_s=None,
         change="network = torch.nn.parallel.DistributedDataParallel(network.to(rank), device_ids=[rank])\n"
@@ -178,7 +175,7 @@ def data_parallel(facts: Facts) -> Found | None:
 
 
 def _idle_s(facts: Facts) -> float:
-    """Seconds in the counted steps in which the device stood still though the batch was there."""
+    """Seconds in the counted steps in which the device was idle although the batch was ready."""
     profile = facts.profile
     if profile is not None and profile.wall_ns > 0:
         return min(1.0, profile.launch_bound_ns / profile.wall_ns) * steps_s(facts)
@@ -188,8 +185,8 @@ def _idle_s(facts: Facts) -> float:
 def _waiting(facts: Facts, sync: SyncFacts, *, saves_s: float) -> Found:
     seen = _calls_text(sync)
     return Found(
-        cause=f"{sync.call} waits in each step until the GPU has done all it was given ({seen}); the GPU then stands "
-        "still until Python has started the next kernels.",
+        cause=f"{sync.call} waits in each step until the GPU has done all its work ({seen}); the GPU is then idle "
+        "until Python has launched the next kernels.",
         evidence=[f"{sync.where}: {sync.line.strip()}", seen],
         saves_s=saves_s,
         change=_READ_SELDOM,
@@ -204,8 +201,8 @@ def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
     calls = " and ".join(dict.fromkeys(one.call for one in syncs))
     return Found(
         cause=f"{calls} {'runs' if len({one.call for one in syncs}) == 1 else 'run'} in each step "
-        f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU it waits for nothing and costs no "
-        "time to speak of; on a GPU each would wait until all work is done.",
+        f"({count_text(count, 'call')} in {count_text(steps, 'step')}). On a CPU this waits for nothing and costs "
+        "almost no time; on a GPU each call would wait until all work is done.",
         evidence=[f"{one.where}: {one.line.strip()} ({_calls_text(one)})" for one in syncs[:4]],
         saves_s=0.0,
         change=_READ_SELDOM,

@@ -1,17 +1,17 @@
-"""Rules on where the data comes from: slow storage, many small files, the shared memory that workers hand over in."""
+"""Rules on where the data comes from: slow storage, many small files, the shared memory for handing over batches."""
 
 from __future__ import annotations
 
 from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.rules.loader_model import fit_loader_model, kind_share, making_stacks, training_loader
 from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
-from voxelocity.diagnosis.rules.making import kind_share, making, making_stacks, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import fits_in_memory, is_shown, num_samples, stack_line, waits_for_data
 from voxelocity.diagnosis.rules.words import percent
 
-# Of the making of a batch, from which on the storage is what to change.
+# Share of making a batch from which the storage is what to change.
 _STORAGE_SHARE = 0.5
 _NETWORK_FILE_SYSTEMS = (
     "nfs",
@@ -38,7 +38,7 @@ _SHM_SMALL_BYTES = 256 * 1024**2
 @rule("VX121", "The storage is slower than the network", pool="data")
 def slow_storage(facts: Facts) -> Found | None:
     """Reading a step's files alone takes a good part of the step."""
-    made = making(facts)
+    made = fit_loader_model(facts)
     files, byte_s = facts.files, experiment_s(facts, "storage")
     if made is None or files is None or byte_s is None or made.num_batches == 0 or not waits_for_data(facts):
         return None
@@ -47,7 +47,7 @@ def slow_storage(facts: Facts) -> Found | None:
     file_bytes = files.read_bytes / max(1, files.num_opens)
     batch_bytes = file_bytes * num_uses / made.num_batches
     cached_s = experiment_s(facts, "storage, page cache") or 0.0
-    # What fits in memory comes from the storage once, and from the system's page cache from then on.
+    # What fits in memory comes from the storage once, and then from the system's page cache.
     is_kept = fits_in_memory(facts, int(file_bytes * files.num_files))
     share = min(1.0, files.num_files / num_uses) if is_kept else 1.0
     kept_s = batch_bytes * cached_s
@@ -56,10 +56,10 @@ def slow_storage(facts: Facts) -> Found | None:
         return None
     kind = facts.host.file_system if facts.host else ""
     is_network = kind in _NETWORK_FILE_SYSTEMS
-    source = f"{kind}, a file system over the network" if is_network else kind or "its storage"
+    source = f"{kind}, a network file system" if is_network else kind or "its storage"
     return Found(
         cause=f"A batch reads {bytes_text(batch_bytes)} from {source}, at {bytes_text(1.0 / byte_s)} a second: "
-        f"{duration_text(read_s)} of the {duration_text(made.made_s)} that its making takes.",
+        f"{duration_text(read_s)} of the {duration_text(made.made_s)} that making it takes.",
         evidence=[
             f"read again, not from the page cache: {bytes_text(1.0 / byte_s)} a second",
             *([f"from the page cache: {bytes_text(1.0 / cached_s)} a second"] if cached_s else []),
@@ -75,7 +75,7 @@ def slow_storage(facts: Facts) -> Found | None:
 @rule("VX122", "Each item is read from many small files", pool="data")
 def small_files(facts: Facts) -> Found | None:
     """Opening files costs more than reading them."""
-    made, files = making(facts), facts.files
+    made, files = fit_loader_model(facts), facts.files
     if made is None or files is None or files.num_opens == 0 or made.num_items == 0 or not waits_for_data(facts):
         return None
     each_bytes, an_item = files.read_bytes / files.num_opens, files.num_opens / made.num_items
@@ -84,15 +84,14 @@ def small_files(facts: Facts) -> Found | None:
         return None
     stacks = making_stacks(facts)
     return Found(
-        cause=f"An item opens {an_item:.0f} files of {bytes_text(each_bytes)} on average; {percent(share)} of the "
-        "making "
-        f"is opening and reading them, and {waiting_text(facts)}.",
+        cause=f"An item opens {an_item:.0f} files of {bytes_text(each_bytes)} on average; {percent(share)} of "
+        f"making batches is opening and reading them, and {waiting_text(facts)}.",
         evidence=[
             f"{files.num_opens} opens of {files.num_files} files",
             *[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
         ],
         saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),
-        change="# once, before the training: one file an item\n"
+        change="# once, before the training: one file per item\n"
         "numpy.save(f'{case}.npy', numpy.stack([read(file) for file in files_of(case)]))",
         where=made.loader.place if made.loader else "",
     )
@@ -100,7 +99,7 @@ def small_files(facts: Facts) -> Found | None:
 
 @rule("VX123", "Shared memory is too small for what workers hand over", pool="data")
 def shared_memory(facts: Facts) -> Found | None:
-    """/dev/shm is nearly full, or as small as containers have it."""
+    """/dev/shm is nearly full, or only as large as a container's default."""
     host, loader = facts.host, training_loader(facts)
     if host is None or host.shm_size_bytes <= 0 or loader is None or loader.num_workers == 0:
         return None
@@ -123,17 +122,17 @@ def shared_memory(facts: Facts) -> Found | None:
 
 @rule("VX124", "Files are read over the network at each use", pool="data")
 def network_files(facts: Facts) -> Found | None:
-    """The files lie on a network file system, and most of the making is reading; nobody measured the storage."""
+    """The files are on a network file system, and much of making batches is reading; the storage was not measured."""
     host = facts.host
     if host is None or host.file_system not in _NETWORK_FILE_SYSTEMS or experiment_s(facts, "storage") is not None:
         return None
     share = kind_share(facts, "read")
     if share < _READ_SHARE or not is_shown(facts, part_s(facts, "wait")):
         return None
-    made, stacks = making(facts), making_stacks(facts)
+    made, stacks = fit_loader_model(facts), making_stacks(facts)
     return Found(
-        cause=f"{percent(share)} of making batches is reading files from {host.file_system}, a file system over the "
-        f"network; {waiting_text(facts)}.",
+        cause=f"{percent(share)} of making batches is reading files from {host.file_system}, a network file "
+        f"system; {waiting_text(facts)}.",
         evidence=[stack_line(one, num_samples(stacks)) for one in stacks if one.kind == "read"][:2],
         saves_s=made.gain_s(share) if made else None,
         change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",

@@ -9,7 +9,7 @@ from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, computes_in_half, has_fixed_shapes, has_tensor_cores, on_gpu
 from voxelocity.diagnosis.rules.words import shape_text
 
-# Shapes of input from which on a search for each of them shows.
+# Number of input shapes from which a search for each of them shows.
 _MANY_SHAPES = 8
 # Measured, step of a small 3-D U-Net in float32 on two Zen 4 cores, CPU time, n = 9: channels_last_3d 0.76 of
 # contiguous (0.65 to 0.80); anomaly detection 1.17 (1.13 to 1.20); deterministic algorithms 1.23 (1.15 to 1.29).
@@ -34,7 +34,7 @@ def benchmark_off(facts: Facts) -> Found | None:
     shape, count = network.input_shapes[0]
     return Found(
         cause=f"All batches have one shape ({shape_text(shape)}), so cuDNN could try its algorithms once and keep the "
-        "fastest; it takes what its rule of thumb says.",
+        "fastest; it picks them by a heuristic instead.",
         evidence=[f"torch.backends.cudnn.benchmark=False; {count} batches of {shape_text(shape)}"],
         saves_s=None,
         change="torch.backends.cudnn.benchmark = True",
@@ -76,9 +76,8 @@ def channels_first(facts: Facts) -> Found | None:
     seconds = part_s(facts, "forward", "backward")
     why = "tensor cores read" if is_half_on_gpu else "the CPU's vector units read"
     return Found(
-        cause=f"Forward and backward pass take {duration_text(seconds)} of {duration_text(steps_s(facts))} on "
-        "contiguous "
-        f"tensors; {why} channels together, which lie together only in {layout}.",
+        cause=f"The forward and backward passes take {duration_text(seconds)} of {duration_text(steps_s(facts))} on "
+        f"contiguous tensors; {why} channels together, and these are adjacent only in {layout}.",
         evidence=[f"first convolution's weight: {network.memory_format}, {network.kernel_dimensions} dimensions"],
         saves_s=seconds * _CPU_CHANNELS_LAST_SAVED if is_cpu and network.kernel_dimensions == 3 else None,
         change=f"network = network.to(memory_format=torch.{layout})\nimages = images.to(memory_format=torch.{layout})",
@@ -89,13 +88,13 @@ def channels_first(facts: Facts) -> Found | None:
 
 @rule("VX321", "torch.compile compiles again in the midst of training", pool="compute", names_work=True)
 def recompiles(facts: Facts) -> Found | None:
-    """Compiled code did not fit and was made anew after the first steps."""
+    """Compiled code did not fit and was compiled again after the first steps."""
     compiled = facts.compiled
     if compiled is None or compiled.num_recompiles < _MANY_RECOMPILES:
         return None
-    reason = compiled.reasons[0] if compiled.reasons else "reason not told"
+    reason = compiled.reasons[0] if compiled.reasons else "reason unknown"
     return Found(
-        cause=f"After the first steps torch.compile compiled {compiled.num_recompiles} times more, "
+        cause=f"After the first steps torch.compile compiled {compiled.num_recompiles} more times, "
         f"{duration_text(compiled.seconds)} in all: {reason}.",
         evidence=[*compiled.reasons[:4], f"{compiled.num_frames} frames compiled"],
         saves_s=compiled.seconds,
@@ -114,8 +113,7 @@ def graph_breaks(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"torch.compile broke the network into pieces {compiled.num_graph_breaks} times; nothing is fused "
-        "across a "
-        "break, and Python runs in between.",
+        "across a break, and Python runs in between.",
         evidence=list(compiled.reasons[:4]) or ["TORCH_LOGS=graph_breaks names the lines"],
         saves_s=None,
         change="network = torch.compile(network, fullgraph=True)  # fails at the first break and names its line",
@@ -131,8 +129,8 @@ def anomaly_detection(facts: Facts) -> Found | None:
         return None
     seconds = part_s(facts, "forward", "backward")
     return Found(
-        cause=f"Autograd notes a stack for each operation and checks each gradient for NaN, in all of the "
-        f"{duration_text(seconds)} of forward and backward pass.",
+        cause=f"Autograd records a stack for each operation and checks each gradient for NaN, in all "
+        f"{duration_text(seconds)} of the forward and backward passes.",
         evidence=["torch.is_anomaly_enabled(): True"],
         saves_s=seconds * (1.0 - 1.0 / _ANOMALY_COST),
         change="torch.autograd.set_detect_anomaly(False)",
@@ -146,14 +144,13 @@ def deterministic(facts: Facts) -> Found | None:
         return None
     seconds = compute_s(facts)
     return Found(
-        cause=f"Slower algorithms are taken so that two runs agree bit for bit, and new memory is filled first; "
-        "computing "
-        f"takes {duration_text(seconds)}.",
+        cause=f"Slower algorithms run so that two runs agree bit for bit, and new memory is filled first; "
+        f"computing takes {duration_text(seconds)}.",
         evidence=["torch.are_deterministic_algorithms_enabled(): True"],
         saves_s=seconds * (1.0 - 1.0 / _DETERMINISTIC_COST),
         risk="changes results",
         change="torch.use_deterministic_algorithms(False)\n"
-        "# where they are needed: torch.utils.deterministic.fill_uninitialized_memory = False saves a part",
+        "# if you need them: torch.utils.deterministic.fill_uninitialized_memory = False saves a part",
     )
 
 

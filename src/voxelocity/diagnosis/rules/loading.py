@@ -1,4 +1,4 @@
-"""Rules on who makes the batches: own thread, too few workers or too many, workers made anew, threads."""
+"""Rules on who makes the batches: own thread, too few workers or too many, restarted workers, threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.diagnosis.accounting.in_loop import making_places
 from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
 from voxelocity.diagnosis.rules.changes import changed_call
-from voxelocity.diagnosis.rules.making import THREADED, Making, making, training_loader
+from voxelocity.diagnosis.rules.loader_model import THREADED, LoaderModel, fit_loader_model, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     TELL_SHARE,
@@ -25,17 +25,17 @@ from voxelocity.diagnosis.rules.seen import (
 )
 from voxelocity.diagnosis.rules.words import at, percent
 
-# A batch that takes this many times the median is one that workers cannot hide without batches made ahead.
+# Workers cannot hide a batch that takes this many times the median without prefetched batches.
 _LATE_FACTOR = 3.0
 _NUM_BATCHES_JUDGED = 20
-# Workers that compute for so much of their time wait for cores and not for a source.
+# Workers that compute for this share of their time wait for cores and not for a source.
 _COMPUTING_SHARE = 0.75
-# A step that with workers still takes this many times what it computes is far from the ceiling, and is told why.
+# A step that with workers still takes this many times its computing is far from the ceiling; the finding says why.
 _FAR_FROM_CEILING = 1.5
 
 
-def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
-    """The program's own call of its loader with so many workers; where a queue makes the patches, these are its."""
+def loader_change(facts: Facts, made: LoaderModel, num_workers: int) -> str:
+    """The program's own call of its loader, or of the queue that makes its patches, with this many workers."""
     assert made.loader is not None
     if made.loader.queue_workers is not None:
         return _queue_change(made.loader, num_workers) + spin_hint(facts, num_workers)
@@ -46,13 +46,13 @@ def loader_change(facts: Facts, made: Making, num_workers: int) -> str:
 
 
 def loader_call(loader: LoaderFacts, arguments: Mapping[str, str]) -> str:
-    """The program's own call of its loader with these arguments; in general words where its source is not known."""
+    """The program's own call of its loader with these arguments; in general form if its source is not known."""
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
     return changed_call(loader.call, loader.variable, **arguments) or f"{loader.kind}(..., {given})"
 
 
 def _queue_change(loader: LoaderFacts, num_workers: int) -> str:
-    """TorchIO's queue takes the workers: they load whole subjects, and the loader only takes patches out of it."""
+    """TorchIO's queue takes the workers: they load whole subjects, and the loader only takes patches from it."""
     queue = changed_call(loader.dataset_call, loader.dataset_variable, num_workers=str(num_workers))
     return (
         (queue or f"queue = torchio.Queue(..., num_workers={num_workers})")
@@ -63,7 +63,7 @@ def _queue_change(loader: LoaderFacts, num_workers: int) -> str:
 
 
 def spin_hint(facts: Facts, num_workers: int) -> str:
-    """What else to set where threads that wait would take the cores from so many workers; mostly nothing."""
+    """What else to set if waiting threads would take the cores from this many workers; usually nothing."""
     settings = facts.settings
     if settings is None or on_gpu(facts) or settings.num_threads < 2:
         return ""
@@ -75,29 +75,32 @@ def spin_hint(facts: Facts, num_workers: int) -> str:
 
 
 def waiting_text(facts: Facts) -> str:
-    """ "The network waits 6.1 s of 10 s for data"."""
+    """ "the network spends 6.1 s of 10 s (61 %) waiting for data"."""
     wait_s, of_s = part_s(facts, "wait"), steps_s(facts)
-    return f"the network waits for data {duration_text(wait_s)} of {duration_text(of_s)} ({percent(wait_s / of_s)})"
+    return (
+        f"the network spends {duration_text(wait_s)} of {duration_text(of_s)} "
+        f"({percent(wait_s / of_s)}) waiting for data"
+    )
 
 
-def making_lines(made: Making) -> list[str]:
-    """Evidence: a step, its wait, and what its batches take."""
+def making_lines(made: LoaderModel) -> list[str]:
+    """Evidence: the time of a step, of its wait, and of making its batches."""
     return [
-        f"a step takes {duration_text(made.step_s)}, of it {duration_text(made.wait_s)} waiting for its batch",
+        f"a step takes {duration_text(made.step_s)}, including {duration_text(made.wait_s)} waiting for its batch",
         f"a step's batch takes {duration_text(made.made_s)} to make: {duration_text(made.item_s)} in the data set, "
         f"{duration_text(made.collate_s)} in collating ({made.num_batches} batches seen)",
         f"{made.cores} cores for the program; computing keeps {made.compute_cores:.0f} busy",
     ]
 
 
-def _is_torch_loader(made: Making) -> bool:
+def _is_torch_loader(made: LoaderModel) -> bool:
     return made.loader is not None and made.loader.kind not in (OWN_FEED, *THREADED)
 
 
 @rule("VX101", "Batches are made in the training's own thread, one after the other", pool="data")
 def own_thread(facts: Facts) -> Found | None:
     """No worker makes the next batch while the network computes."""
-    made = making(facts)
+    made = fit_loader_model(facts)
     if made is None or made.loader is None or not _is_torch_loader(made) or not waits_for_data(facts):
         return None
     if made.num_workers > 0 or made.loader.queue_workers:
@@ -106,7 +109,7 @@ def own_thread(facts: Facts) -> Found | None:
     count = made.best_workers()
     then_s = made.step_with(count)
     limit = (
-        f", as making batches then keeps all cores busy; only less work a batch brings it down to the "
+        f", because making batches then keeps all cores busy; only less work per batch brings it down to the "
         f"{duration_text(made.compute_s)} that it computes"
         if then_s > _FAR_FROM_CEILING * made.compute_s
         else ""
@@ -166,7 +169,7 @@ def no_loader(facts: Facts) -> Found | None:
 @rule("VX103", "Too few workers make the batches", pool="data")
 def too_few_workers(facts: Facts) -> Found | None:
     """More workers would make batches as fast as the network takes them, and there are cores for them."""
-    made = making(facts)
+    made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
         return None
     count = made.best_workers()
@@ -190,7 +193,7 @@ def too_few_workers(facts: Facts) -> Found | None:
 @rule("VX104", "More workers than cores get into each other's way", pool="data")
 def too_many_workers(facts: Facts) -> Found | None:
     """Workers beyond the cores take time from the network and from each other, and each has to be started."""
-    made = making(facts)
+    made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers <= made.cores:
         return None
     assert made.loader is not None
@@ -198,7 +201,7 @@ def too_many_workers(facts: Facts) -> Found | None:
     starts = passes_of(facts, "epoch start")
     starts_s = sum(one.seconds for one in starts)
     started_s = workers_started_s(facts, made.loader)
-    # What is made while an epoch starts is made in time of its own: steps alone would look quicker than they are.
+    # Batches made while an epoch starts cost no step time: the steps alone would look faster than they are.
     made_early_s = max(0.0, starts_s - started_s - len(starts) * made.made_s)
     crowded_s = max(0.0, made_early_s + made.num_steps * (made.step_s - made.step_with(count)))
     return Found(
@@ -241,10 +244,9 @@ def restarted_workers(facts: Facts) -> Found | None:
 
 
 def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
-    """Seconds that epochs waited for their workers to be there, until the first of them began its first batch.
+    """Seconds that epochs waited for their workers to start, until the first of them began its first batch.
 
-    Where the workers did not tell, the whole epoch starts, first batches included. None are lost where workers are
-    kept.
+    If the workers did not report this, the whole epoch starts count, first batches included. Persistent workers cost 0.
     """
     if loader.persistent_workers:
         return 0.0
@@ -257,8 +259,8 @@ def workers_started_s(facts: Facts, loader: LoaderFacts) -> float:
 
 @rule("VX106", "Single batches come late, though most are in time", pool="data")
 def late_batches(facts: Facts) -> Found | None:
-    """Some batches take far longer than the others, and too few are made ahead to hide them."""
-    made = making(facts)
+    """Some batches take far longer than the others, and too few are prefetched to hide them."""
+    made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
         return None
     assert made.loader is not None
@@ -266,7 +268,7 @@ def late_batches(facts: Facts) -> Found | None:
     if len(seconds) < _NUM_BATCHES_JUDGED:
         return None
     middle_s, late_s = statistics.median(seconds), seconds[math.ceil(0.95 * len(seconds)) - 1]
-    # Where the mean is too slow as well, batches made ahead are used up, and other rules speak.
+    # If the mean is too slow as well, prefetched batches are used up, and other rules apply.
     hidden_s = made.step_with(made.num_workers) - made.compute_s
     if late_s < _LATE_FACTOR * middle_s or hidden_s > 0.5 * made.wait_s:
         return None
@@ -275,7 +277,7 @@ def late_batches(facts: Facts) -> Found | None:
     saves_s = min(made.room_s, made.num_steps * max(0.0, made.wait_s - hidden_s))
     return Found(
         cause=f"Half of the batches take {duration_text(middle_s)} or less, one in twenty {duration_text(late_s)} or "
-        f"more; with {ahead} made ahead by each worker, {waiting_text(facts)}.",
+        f"more; with {ahead} prefetched by each worker, {waiting_text(facts)}.",
         evidence=[
             f"{len(seconds)} batches timed, the slowest {duration_text(seconds[-1])}",
             f"{made.loader.kind}(num_workers={made.num_workers}, prefetch_factor={ahead}){at(made.loader.place)}",
@@ -288,19 +290,19 @@ def late_batches(facts: Facts) -> Found | None:
 
 @rule("VX107", "Threads that make batches wait for each other, as Python runs one at a time", pool="data")
 def threads_and_gil(facts: Facts) -> Found | None:
-    """A loader of threads makes batches by Python code that holds the interpreter's lock."""
-    made = making(facts)
+    """A thread-based loader makes batches in Python code that holds the interpreter's lock."""
+    made = fit_loader_model(facts)
     if made is None or made.loader is None or made.loader.kind not in THREADED:
         return None
-    # Where the two take turns, the loop also stands still within its own calls; the step without data shows it. It can
-    # do so for no longer than the thread works: what else differs from steps without data is the machine's mood.
+    # If the two take turns, the loop also stalls within its own calls, as the step without data shows. It stalls for no
+    # longer than the thread works: any other difference from steps without data is noise of the machine.
     room_s = min(data_room_s(facts), part_s(facts, "wait") + made.num_steps * made.made_s)
     if not waits_for_data(facts) and not is_shown(facts, room_s):
         return None
     count = made.best_workers()
     return Found(
-        cause=f"{made.loader.kind} makes batches in a thread of the program itself: {waiting_text(facts)}, as Python "
-        "code of the thread and of the loop run in turn.",
+        cause=f"{made.loader.kind} makes batches in a thread of the program itself: {waiting_text(facts)}, because "
+        "Python code of the thread and of the loop runs alternately.",
         evidence=[f"{made.loader.kind}{at(made.loader.place)}", *making_lines(made)],
         saves_s=min(room_s, made.saves_s(count)),
         change=f"torch.utils.data.DataLoader(..., num_workers={count}, persistent_workers=True)"
@@ -311,8 +313,8 @@ def threads_and_gil(facts: Facts) -> Found | None:
 
 @rule("VX108", "Making batches needs more CPU than there is", pool="data")
 def cores_used_up(facts: Facts) -> Found | None:
-    """All cores are busy; no number of workers helps, only less work a batch."""
-    made = making(facts)
+    """All cores are busy; no number of workers helps, only less work per batch."""
+    made = fit_loader_model(facts)
     if made is None or not 0 < made.num_workers <= made.cores or not waits_for_data(facts):
         return None
     busy_s = made.compute_s * made.compute_cores + made.cpu_s
@@ -325,9 +327,9 @@ def cores_used_up(facts: Facts) -> Found | None:
         return None
     assert made.loader is not None
     return Found(
-        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together, on {made.cores} "
-        f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step; "
-        f"{waiting_text(facts)}, and another worker would have no core.",
+        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together; on {made.cores} "
+        f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step. "
+        f"Now {waiting_text(facts)}, and another worker would have no core.",
         evidence=[
             f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",
             *making_lines(made),
@@ -335,7 +337,7 @@ def cores_used_up(facts: Facts) -> Found | None:
         ],
         saves_s=None,
         change="from voxelocity.monai import compile\n\n"
-        "chain = compile(chain)  # the fixed transforms once and kept, the random ones in few passes",
+        "chain = compile(chain)  # runs fixed transforms once and keeps the result, random ones in few passes",
         where=made.loader.place,
     )
 

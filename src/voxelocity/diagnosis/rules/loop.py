@@ -1,4 +1,4 @@
-"""Rules on what the loop does beside learning: its optimizer, collecting garbage, logging, Python itself."""
+"""Rules on what the loop does besides learning: its optimizer, garbage collection, logging, Python itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from voxelocity.diagnosis.rules.seen import (
 )
 from voxelocity.diagnosis.rules.words import percent
 
-# Bytes that a fill and an addition move a second, on two cores and on a GPU; both low.
+# Bytes per second that a fill and an addition move, on two cores and on a GPU; both are low estimates.
 _CPU_BYTES_PER_S = 1e10
 _GPU_BYTES_PER_S = 5e11
 # A gradient is filled, read and written where it could have been written once; float32.
 _ZERO_BYTES = 3 * 4
-# Measured, AdamW of 60 tensors of 28,000 values: fused 0.16 of the loop by CPU time (n = 15); half is what is promised.
+# Measured, AdamW of 60 tensors of 28,000 values: fused 0.16 of the loop by CPU time (n = 15); the rule promises half.
 _FUSED_SAVED = 0.5
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 _LOOP_SHARE = 0.15
@@ -39,8 +39,7 @@ def filled_gradients(facts: Facts) -> Found | None:
     rate = _GPU_BYTES_PER_S if on_gpu(facts) else _CPU_BYTES_PER_S
     return Found(
         cause=f"Each step fills {network.num_parameters:,} gradients with zeros and adds to them, where writing "
-        "them once "
-        "would do.",
+        "them once would do.",
         evidence=[f"{optimizer.name}.zero_grad(set_to_none=False)"],
         saves_s=len(facts.counted) * network.num_parameters * _ZERO_BYTES / rate,
         change="optimizer.zero_grad()  # set_to_none=True is its default",
@@ -50,7 +49,7 @@ def filled_gradients(facts: Facts) -> Found | None:
 
 @rule("VX342", "The optimizer goes through the parameters one by one", pool="compute")
 def looping_optimizer(facts: Facts) -> Found | None:
-    """The for-loop form, which starts several operations for each parameter."""
+    """The for-loop form, which launches several operations for each parameter."""
     optimizer = facts.optimizer
     seconds = part_s(facts, "optimizer")
     if optimizer is None or optimizer.implementation != "for-loop" or not is_shown(facts, seconds):
@@ -70,7 +69,7 @@ def looping_optimizer(facts: Facts) -> Found | None:
 
 @rule("VX361", "Python's garbage is collected by hand in the loop", pool="loop", names_work=True)
 def garbage(facts: Facts) -> Found | None:
-    """`gc.collect` looks at each object of the program, at each step."""
+    """`gc.collect` visits every object of the program at each step."""
     calls = calls_named(facts, "gc.collect")
     if not calls:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from voxelocity.core.quantities import bytes_text, count_text, duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, watched_s
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
 from voxelocity.diagnosis.rules.words import percent
@@ -18,22 +18,22 @@ _OTHERS_SHARE = 0.1
 _OWN_SHARE = 0.05
 _GPU_THROTTLED_SHARE = 0.1
 _GPU_MEMORY_SHARE = 0.95
-# Of what NVML names, these hold a GPU back; the others are idling and what a person set.
+# Of the reasons that NVML names, these hold a GPU back; the others are idling and user settings.
 _HELD_BACK = ("thermal", "power", "slowdown", "brake")
 
 
 @rule("VX501", "The machine swaps", pool="machine")
 def swapping(facts: Facts) -> Found | None:
-    """Memory ran out, and pages went to the disk and came back."""
+    """Memory ran out, and pages went to disk and came back."""
     host = facts.host
     if host is None or host.swap_in_bytes + host.swap_out_bytes < _SWAPPED_BYTES:
         return None
     return Found(
         cause=f"While the program ran, {bytes_text(host.swap_out_bytes)} went to the swap space and "
-        f"{bytes_text(host.swap_in_bytes)} came back; whoever needs such a page waits for the disk.",
+        f"{bytes_text(host.swap_in_bytes)} came back; each use of such a page waits for the disk.",
         evidence=[
             f"memory of the program: {bytes_text(host.memory_bytes)} of {bytes_text(host.memory_limit_bytes)}",
-            f"{host.major_faults_per_s:.0f} pages a second had to be read from the disk",
+            f"{host.major_faults_per_s:.0f} pages a second had to be read from disk",
         ],
         saves_s=None,
         change="CacheDataset(files, transform, cache_rate=0.5)  # or fewer workers: each holds a copy of what it makes",
@@ -53,11 +53,11 @@ def memory_near_limit(facts: Facts) -> Found | None:
     was_killed = facts.status in (-9, 137)
     return Found(
         cause=f"The program and its workers took {bytes_text(host.memory_bytes)} of "
-        f"{bytes_text(host.memory_limit_bytes)} "
-        f"({percent(share)}){', and the program was killed' if was_killed else ''}.",
+        f"{bytes_text(host.memory_limit_bytes)} ({percent(share)})"
+        f"{', and the program was killed' if was_killed else ''}.",
         evidence=[f"{count_text(host.num_processes, 'process', 'processes')} at most"],
         saves_s=None,
-        change="CacheDataset(files, transform, cache_rate=0.5)  # or PersistentDataset, which keeps items on the disk",
+        change="CacheDataset(files, transform, cache_rate=0.5)  # or PersistentDataset, which keeps items on disk",
         is_cause=was_killed,
     )
 
@@ -70,8 +70,7 @@ def throttled(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"In {percent(host.throttled_share)} of the time the control group had used up its CPU quota and "
-        "all of the "
-        f"program stood still; it counts {host.num_threads} threads for {host.num_cpus} cores.",
+        f"the whole program was stopped; it has {host.num_threads} threads for {host.num_cpus} cores.",
         evidence=[f"cpu.stat: throttled {percent(host.throttled_share)} of the time"],
         saves_s=watched_s(facts) * host.throttled_share,
         change=f"export OMP_NUM_THREADS={host.num_cpus}  # and num_workers no more than that; or a larger quota: "
@@ -81,7 +80,7 @@ def throttled(facts: Facts) -> Found | None:
 
 @rule("VX504", "Other programs use the same cores", pool="machine", is_context=True)
 def shared_cores(facts: Facts) -> Found | None:
-    """The machine's cores do not suffice for all that runs on it."""
+    """The machine has too few cores for all that runs on it."""
     host = facts.host
     if host is None or not facts.counted:
         return None
@@ -90,10 +89,10 @@ def shared_cores(facts: Facts) -> Found | None:
     if host.others_share < _OTHERS_SHARE * cores or own + host.others_share < 0.9 * cores:
         return None
     if own < _OWN_SHARE * cores:
-        # It sleeps or waits for something else; on cores of its own it would do so, too.
+        # The program sleeps or waits for something else; it would do so on its own cores, too.
         return None
     whole_s = watched_s(facts) - (compute_s(facts) if on_gpu(facts) else 0.0)
-    # Its share of the cores against all of them, but no more than it could have run and did not.
+    # The other programs' share of the busy cores, but at most the time in which this one could have run and did not.
     others = host.others_share / (own + host.others_share)
     saves_s = min(whole_s * others, max(0.0, _could_run_s(facts) - watched_s(facts) * own / _num_runners(facts)))
     evidence = [f"CPU of the program: {percent(host.cpu_share)} of {count_text(host.num_cpus, 'core')}"]
@@ -103,12 +102,10 @@ def shared_cores(facts: Facts) -> Found | None:
         saves_s = min(saves_s, watched_s(facts) * waited + _behind_workers_s(facts) * others)
     return Found(
         cause=f"Other programs kept {host.others_share:.1f} of {count_text(cores, 'core')} busy, this one "
-        f"{own:.1f}; none "
-        "was left over.",
+        f"{own:.1f}; no core was free.",
         evidence=evidence,
         saves_s=saves_s,
-        change=f"# run it when the machine is free, or on cores of its own: taskset -c "
-        f"0-{max(0, host.num_cpus - 1)} ...",
+        change=f"# run it when the machine is free, or on its own cores: taskset -c 0-{max(0, host.num_cpus - 1)} ...",
     )
 
 
@@ -157,10 +154,10 @@ def gpu_throttled(facts: Facts) -> Found | None:
         cause=f"In {percent(share)} of the samples the driver held the GPU's clocks back: {name}.",
         evidence=[f"{name}: {percent(share)} of the samples" for name, share in reasons.items()],
         saves_s=None,
-        change="nvidia-smi -q -d POWER,CLOCK  # what limit is set; `nvidia-smi -pl` raises it where that is allowed"
+        change="nvidia-smi -q -d POWER,CLOCK  # shows the limit; `nvidia-smi -pl` raises it where that is allowed"
         if is_power
         else "nvidia-smi -q -d TEMPERATURE,CLOCK  # cooling: fans, dust, place in the rack",
-        # Working at the power limit is how large networks run on many cards.
+        # On many cards, large networks normally run at the power limit.
         is_cause=not is_power,
     )
 
@@ -172,19 +169,18 @@ def shared_gpu(facts: Facts) -> Found | None:
     if host is None or not on_gpu(facts) or host.gpu_other_processes == 0:
         return None
     return Found(
-        cause=f"{count_text(host.gpu_other_processes, 'other program')} had memory of the GPU while this one ran; "
-        "their "
-        "kernels take turns with its own.",
-        evidence=[f"processes on the device beside this one: {host.gpu_other_processes}"],
+        cause=f"{count_text(host.gpu_other_processes, 'other program')} held memory on the GPU while this one ran; "
+        "their kernels take turns with its own.",
+        evidence=[f"other processes on the device: {host.gpu_other_processes}"],
         saves_s=None,
-        change="nvidia-smi  # who it is; then CUDA_VISIBLE_DEVICES=1 python train.py",
+        change="nvidia-smi  # lists them; then CUDA_VISIBLE_DEVICES=1 python train.py",
         is_cause=False,
     )
 
 
 @rule("VX507", "The GPU's memory is nearly full", pool="machine")
 def gpu_memory_full(facts: Facts) -> Found | None:
-    """The allocator has to give memory back and ask again."""
+    """The allocator has to return memory and ask again."""
     host = facts.host
     if host is None or not on_gpu(facts):
         return None
@@ -195,9 +191,8 @@ def gpu_memory_full(facts: Facts) -> Found | None:
     used, total = full[0]
     is_set = facts.settings is not None and "PYTORCH_CUDA_ALLOC_CONF" in facts.settings.environment
     return Found(
-        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory were in use; where a request finds "
-        "no room, "
-        "torch gives back what it kept, waits for the device and asks again.",
+        cause=f"{bytes_text(used)} of {bytes_text(total)} of the GPU's memory were in use; if a request finds "
+        "no room, torch returns its cached memory, waits for the device and asks again.",
         evidence=[
             f"PYTORCH_CUDA_ALLOC_CONF={'set' if is_set else 'not set'}",
             f"watched for {duration_text(facts.seconds)}",

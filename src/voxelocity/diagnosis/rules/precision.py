@@ -36,9 +36,9 @@ def float32_on_tensor_cores(facts: Facts) -> Found | None:
     dtype = "bfloat16" if tuple(settings.capability) >= (8, 0) else "float16"
     share = facts.profile.tensor_core_share if facts.profile else None
     return Found(
-        cause=f"Forward and backward pass take {duration_text(_learning_s(facts))} of {duration_text(steps_s(facts))} "
-        f"without autocast; {settings.device_name or 'this GPU'} computes 16-bit convolutions {gain:.1f} times as fast "
-        "or faster.",
+        cause="The forward and backward passes take "
+        f"{duration_text(_learning_s(facts))} of {duration_text(steps_s(facts))} without autocast; "
+        f"{settings.device_name or 'this GPU'} computes 16-bit convolutions at least {gain:.1f} times as fast.",
         evidence=[
             "autocast around the forward pass: none",
             *([f"time of kernels on tensor cores: {percent(share)}"] if share is not None else []),
@@ -67,7 +67,7 @@ def tf32_off(facts: Facts) -> Found | None:
     else:
         return None
     return Found(
-        cause=f"{what} in float32 keep off the tensor cores; forward and backward pass take "
+        cause=f"{what} in float32 do not use the tensor cores; the forward and backward passes take "
         f"{duration_text(_learning_s(facts))} of {duration_text(steps_s(facts))}.",
         evidence=[
             f"cudnn.allow_tf32={settings.allow_tf32_cudnn}, matmul.allow_tf32={settings.allow_tf32_matmul}",
@@ -88,21 +88,22 @@ def bfloat16_on_cpu(facts: Facts) -> Found | None:
     if not facts.environment.get("cpu_has_fast_bfloat16", False):
         return None
     return Found(
-        cause=f"This CPU is faster in bfloat16: forward and backward pass, {duration_text(_learning_s(facts))} of "
-        f"{duration_text(steps_s(facts))}, would take about {percent(1.0 - _CPU_HALF_SAVED)} of it.",
+        cause="This CPU is faster in bfloat16: the forward and backward passes take "
+        f"{duration_text(_learning_s(facts))} of {duration_text(steps_s(facts))} now, and would take about "
+        f"{percent(1.0 - _CPU_HALF_SAVED)} of that.",
         evidence=[f"autocast around the forward pass: none; CPU: {facts.environment.get('cpu', 'not named')}"],
         saves_s=_learning_s(facts) * _CPU_HALF_SAVED,
         risk="changes results",
         change="with torch.autocast('cpu', dtype=torch.bfloat16):\n    loss = loss_function(network(images), labels)",
         where=facts.network.where if facts.network else "",
-        # A network that computes all the time is not held back; this would make it another computation.
+        # A network that computes all the time is not held back; bfloat16 would change the computation.
         is_cause=False,
     )
 
 
 @rule("VX304", "The network computes in float64", pool="compute", names_work=True)
 def float64(facts: Facts) -> Found | None:
-    """Parameters or inputs of 64 bits, usually an array of numpy's that nobody cast."""
+    """Parameters or inputs of 64 bits, usually a numpy array that was not cast."""
     network = facts.network
     if network is None or not facts.counted:
         return None
@@ -112,8 +113,8 @@ def float64(facts: Facts) -> Found | None:
     seconds = compute_s(facts)
     return Found(
         cause=f"{doubles:,} parameters are float64 and the input is {network.input_dtype or 'not known'}; "
-        "computing takes "
-        f"{duration_text(seconds)} of {duration_text(steps_s(facts))}, three times what float32 takes or more.",
+        f"computing takes {duration_text(seconds)} of {duration_text(steps_s(facts))}, at least three times as long "
+        "as in float32.",
         evidence=[f"{name}: {count:,} parameters" for name, count in network.parameter_dtypes.items()],
         saves_s=seconds * (1.0 - 1.0 / _DOUBLE_GAIN),
         risk="changes results",
@@ -124,23 +125,23 @@ def float64(facts: Facts) -> Found | None:
 
 @rule("VX305", "Channel counts keep convolutions off the tensor cores", pool="compute")
 def odd_channels(facts: Facts) -> Found | None:
-    """Wide convolutions whose channels are no multiple of 8, in 16 bits on tensor cores."""
+    """Wide convolutions whose channel counts are not a multiple of 8, in 16 bits on tensor cores."""
     network = facts.network
     if network is None or not has_tensor_cores(facts) or not computes_in_half(facts):
         return None
-    # The image's channels and the classes are what they are.
+    # The number of image channels and of classes is given.
     wide = [pair for pair in network.channels if min(pair) > _WIDTH]
     odd = [pair for pair in wide if pair[0] % _WIDTH or pair[1] % _WIDTH]
     if len(odd) < 0.3 * max(1, len(wide)) or not odd:
         return None
     width = next(count for pair in odd for count in pair if count % _WIDTH)
     return Found(
-        cause=f"{len(odd)} of {len(wide)} wide convolutions have channels that are no multiple of {_WIDTH}, "
-        f"{odd[0][0]} to {odd[0][1]} for one; tensor cores take {_WIDTH} at a time.",
+        cause=f"{len(odd)} of {len(wide)} wide convolutions have channel counts that are not a multiple of {_WIDTH}, "
+        f"for example {odd[0][0]} to {odd[0][1]}; tensor cores take {_WIDTH} at a time.",
         evidence=[f"{pair[0]} to {pair[1]} channels" for pair in odd[:4]],
         saves_s=None,
         risk="changes results",
-        change=f"# {width} channels -> {-(-width // _WIDTH) * _WIDTH}, and so at each width of the network",
+        change=f"# {width} channels -> {-(-width // _WIDTH) * _WIDTH}, and likewise at each width of the network",
         where=network.where,
         is_cause=False,
     )

@@ -1,4 +1,4 @@
-"""What a rule is: a code, a title, the part of the time it speaks of, and a function that looks for it in facts."""
+"""Defines a rule: a code, a title, the part of the time that it covers, and a function that finds it in the facts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Basis, Finding, Risk
 
 Pool = Literal["data", "copy", "compute", "loop", "validation", "saving", "machine", "memory"]
-"""The time that findings save from; "memory" costs none until it is used up. What two findings of one pool save
-together is never more than the pool holds."""
+"""The time that a finding can save; "memory" costs no time until it is used up. Two findings of one pool never save
+more together than the pool holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,16 @@ Find = Callable[[Facts], Found | Sequence[Found] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Looks for one thing in facts. A rule keeps no state, reads no file and no clock.
+    """Looks for one thing in facts. A rule keeps no state and reads neither files nor the clock.
 
     Attributes:
         code: stable; its page is `findings/CODE.md`.
         title: the cause as a clause: a heading, and in lower case the end of a verdict.
-        pool: what it saves from.
-        names_work: whether it names the slow work itself rather than a place that could hide it; such a cause goes
+        pool: the time that it can save.
+        names_work: whether it names the slow work itself rather than a place that could hide it; such a cause ranks
             before one that saves somewhat more.
-        is_context: whether it speaks of what other programs do; such a cause comes behind all of the program's own.
-        find: what was found, once or for several places.
+        is_context: whether it describes what other programs do; such a cause ranks after all of the program's own.
+        find: returns what was found, once or for several places.
     """
 
     code: str
@@ -54,7 +54,7 @@ class Rule:
     find: Find
 
     def __call__(self, facts: Facts) -> tuple[Finding, ...]:
-        """The findings in these facts, none where the rule does not apply."""
+        """The findings in these facts, none if the rule does not apply."""
         found = self.find(facts)
         each = () if found is None else (found,) if isinstance(found, Found) else tuple(found)
         of_s = watched_s(facts)
@@ -79,7 +79,7 @@ class Rule:
 def rule(
     code: str, title: str, *, pool: Pool, names_work: bool = False, is_context: bool = False
 ) -> Callable[[Find], Rule]:
-    """Makes a rule of a function from facts to what it found."""
+    """Makes a rule from a function that maps facts to what it found."""
 
     def make(find: Find) -> Rule:
         return Rule(code=code, title=title, pool=pool, names_work=names_work, is_context=is_context, find=find)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from voxelocity.diagnosis.accounting.watched import part_s, steps_s, watched_s
 from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
 
-# Less than this is within what a second recording of the same program differs by, and not worth a line.
+# Less than this is within the difference between two recordings of the same program, and not worth a line.
 TELL_SHARE = 0.01
 
 # Parts of a step in which the network computes.
@@ -18,7 +18,7 @@ _HALF_TYPES = ("bfloat16", "float16", "half")
 
 
 def on_gpu(facts: Facts) -> bool:
-    """Whether the network lies on a CUDA device."""
+    """Whether the network is on a CUDA device."""
     return facts.settings is not None and facts.settings.device == "cuda"
 
 
@@ -35,7 +35,7 @@ def has_tensor_cores(facts: Facts) -> bool:
 
 
 def num_cores(facts: Facts) -> int:
-    """Cores that the process may use, its share where several ranks run on the machine; 1 where nobody looked."""
+    """Cores that the process may use, its share if several ranks run on the machine; 1 if unknown."""
     if facts.host is not None:
         return max(1, facts.host.num_cpus // facts.main.num_local_ranks)
     known = facts.environment.get("num_cpus")
@@ -50,12 +50,12 @@ def compute_s(facts: Facts) -> float:
 
 
 def waits_for_data(facts: Facts) -> bool:
-    """Whether the network waited for data long enough to speak of it."""
+    """Whether the network waited for data long enough to report it."""
     return bool(facts.counted) and part_s(facts, "wait") >= TELL_SHARE * watched_s(facts)
 
 
 def is_shown(facts: Facts, seconds: float) -> bool:
-    """Whether these seconds are enough of the watched time to speak of."""
+    """Whether these seconds are a large enough share of the watched time to report."""
     return seconds > 0.0 and seconds >= TELL_SHARE * watched_s(facts)
 
 
@@ -67,13 +67,13 @@ def has_fixed_shapes(facts: Facts) -> bool:
 
 
 def stacks_in(facts: Facts, parts: Collection[str], kinds: Collection[str] | None = None) -> Sequence[StackFacts]:
-    """Places found in these parts, most often found first."""
+    """Stacks sampled in these parts, most frequent first."""
     found = [one for one in facts.stacks if one.part in parts and (kinds is None or one.kind in kinds)]
     return sorted(found, key=lambda one: -one.num_samples)
 
 
 def num_samples(stacks: Sequence[StackFacts]) -> int:
-    """How often a thread was found in these places."""
+    """How often a thread was sampled in these places."""
     return sum(one.num_samples for one in stacks)
 
 
@@ -86,7 +86,7 @@ def stack_line(stack: StackFacts, of: int) -> str:
 
 
 def lines_of(stacks: Sequence[StackFacts], of: int, *, most: int = 3) -> list[str]:
-    """Lines of evidence, one a line of the person's code, most often found first; the function is the one met most."""
+    """Lines of evidence, one per line of the user's code, most frequent first, with its most frequent function."""
     found: dict[str, StackFacts] = {}
     for one in sorted(stacks, key=lambda one: -one.num_samples):
         known = found.get(one.where)
@@ -106,7 +106,7 @@ def part_share_of(facts: Facts, *parts: str) -> float:
 
 
 def fits_in_memory(facts: Facts, num_bytes: int) -> bool:
-    """Whether half of the memory that is free holds so much; taken for granted where nobody looked."""
+    """Whether half of the free memory holds this many bytes; True if the memory is unknown."""
     host = facts.host
     if host is None or host.memory_limit_bytes <= 0:
         return True

@@ -1,19 +1,19 @@
-"""Rules on the CPU's threads: too few, too many, spinning beside the workers."""
+"""Rules on the CPU's threads: too few, too many, spinning on the workers' cores."""
 
 from __future__ import annotations
 
 from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import part_s, resident_s, steps_s
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.rules.making import training_loader
+from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import compute_s, is_shown, num_cores, on_gpu
 
-# Assumed, not measured: the share of a 3-D network's step that threads share out; the rest is Python and small layers.
+# Assumed, not measured: the share of a 3-D network's step that threads divide; the rest is Python and small layers.
 _PARALLEL_SHARE = 0.8
-# A step beside workers that takes this many times the step alone is not slow by their CPU time only.
+# If a step takes this many times as long with workers as alone, their CPU time alone does not explain it.
 _SPUN_FACTOR = 1.3
-# From here on each operation waits for threads that have no core; below it shows little.
+# From this many threads per core, each operation waits for threads without a core; below, the effect is small.
 _CROWDED_FACTOR = 4
 
 
@@ -27,14 +27,14 @@ def too_few_threads(facts: Facts) -> Found | None:
     busy = loader.num_workers if loader is not None and part_s(facts, "wait") > 0.1 * steps_s(facts) else 0
     free = num_cores(facts) - busy
     variable = settings.environment.get("OMP_NUM_THREADS", "")
-    # torch takes a thread a physical core, of which the system may show two each; nobody set that.
+    # By default, torch uses one thread per physical core, which the system may show as two.
     enough = free if variable else (free + 1) // 2
     if facts.host is None or settings.num_threads >= enough:
         return None
     seconds = compute_s(facts)
     left = _relative_s(free) / _relative_s(settings.num_threads)
     return Found(
-        cause=f"The network computes {duration_text(seconds)} of {duration_text(steps_s(facts))} with "
+        cause=f"The network computes for {duration_text(seconds)} of {duration_text(steps_s(facts))} with "
         f"{settings.num_threads} thread{'s' if settings.num_threads > 1 else ''}; {free} cores are free for it.",
         evidence=[
             f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {num_cores(facts)}",
@@ -48,7 +48,7 @@ def too_few_threads(facts: Facts) -> Found | None:
 
 @rule("VX352", "torch uses more threads than there are cores", pool="compute")
 def too_many_threads(facts: Facts) -> Found | None:
-    """Threads wait for each other's core; in containers torch counts the machine's cores, not the container's."""
+    """Threads wait for a core; in containers torch counts the machine's cores, not the container's."""
     settings = facts.settings
     if settings is None or facts.host is None or on_gpu(facts) or not facts.counted:
         return None
@@ -57,8 +57,7 @@ def too_many_threads(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"{settings.num_threads} threads compute on {cores} core{'s' if cores > 1 else ''}; each operation "
-        "is done "
-        "when its last thread has had its turn.",
+        "ends only when its last thread has had its turn.",
         evidence=[
             f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {cores}, of the machine: "
             f"{facts.host.num_machine_cpus or 'not known'}"
@@ -71,7 +70,7 @@ def too_many_threads(facts: Facts) -> Found | None:
 
 @rule("VX353", "Threads that wait spin, and take the cores from the workers", pool="data")
 def spinning_threads(facts: Facts) -> Found | None:
-    """With libgomp's default, threads wait by running; workers on the same cores then slow down the network."""
+    """With libgomp's default, waiting threads spin; workers on the same cores then slow down the network."""
     settings, loader, alone_s = facts.settings, training_loader(facts), resident_s(facts)
     if settings is None or loader is None or alone_s is None or on_gpu(facts) or not facts.counted:
         return None
@@ -85,9 +84,9 @@ def spinning_threads(facts: Facts) -> Found | None:
     if computing_s < _SPUN_FACTOR * len(facts.counted) * alone_s or not is_shown(facts, lost_s):
         return None
     return Found(
-        cause=f"Beside {loader.num_workers} workers a step computes {duration_text(computing_s / len(facts.counted))}, "
-        f"alone {duration_text(alone_s)}: {settings.num_threads} threads of torch wait for each other by spinning on "
-        f"{num_cores(facts)} cores.",
+        cause=f"With {loader.num_workers} workers a step computes for "
+        f"{duration_text(computing_s / len(facts.counted))}, alone for {duration_text(alone_s)}: "
+        f"{settings.num_threads} torch threads wait for each other by spinning on {num_cores(facts)} cores.",
         evidence=[
             f"OMP_WAIT_POLICY={policy or 'not set'}, {settings.num_threads} threads and {loader.num_workers} workers",
             f"step on resident batches: {duration_text(alone_s)}",

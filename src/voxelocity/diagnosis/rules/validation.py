@@ -1,4 +1,4 @@
-"""Rules on what lies between the steps: validation and saving."""
+"""Rules on what happens between the steps: validation and saving."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from voxelocity.core.quantities import duration_text
 from voxelocity.diagnosis.accounting.watched import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
 from voxelocity.diagnosis.rules.changes import changed_call
-from voxelocity.diagnosis.rules.making import is_own_run
+from voxelocity.diagnosis.rules.loader_model import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
 from voxelocity.diagnosis.rules.words import percent, shape_text
 
-# A validation is to cost a tenth of the time at most: `voxelocity train` gives it that too.
+# Validation should cost at most a tenth of the time; `voxelocity train` gives it the same.
 _TARGET_SHARE = 0.1
 _LARGE_SHARE = 0.2
-# More seldom than this a training is not seen to go wrong in time.
+# Less often than this, you notice too late that a training goes wrong.
 _MOST_SELDOM = 10
 _OVERLAP = re.compile(r"\boverlap\s*=\s*(0?\.\d+)")
 _ENOUGH_OVERLAP = 0.5
@@ -32,7 +32,7 @@ def _part_s(passes: list[Pass], *parts: str) -> float:
 
 
 def _every(times_too_often: float) -> int:
-    """How seldom, in whole numbers; what is whole but for rounding stays what it is."""
+    """The interval as a whole number, rounded up; a value that is whole except for rounding is kept."""
     return max(2, math.ceil(times_too_often - 1e-6))
 
 
@@ -48,7 +48,7 @@ def large_validation(facts: Facts) -> Found | None:
     trained_s = of_s - seconds
     if not passes or not facts.counted or seconds < _LARGE_SHARE * of_s:
         return None
-    # So seldom that what is left of it is its target share of all.
+    # The interval at which validation takes its target share of the whole time.
     every = min(_MOST_SELDOM, _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
     return Found(
         cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
@@ -75,8 +75,7 @@ def gradients_in_validation(facts: Facts) -> Found | None:
         return None
     return Found(
         cause=f"In {len(passes)} validation{'s' if len(passes) > 1 else ''} the network kept what a backward pass "
-        "would "
-        "need: memory for each layer's output, and no larger window batch fits.",
+        "would need: memory for each layer's output, so no larger window batch fits.",
         evidence=[f"gradients recorded in validation{f' at {passes[0].where}' if passes[0].where else ''}"],
         # Measured on a CPU: a forward pass alone takes as long either way (1.03, n = 9); its memory is the gain.
         saves_s=None,
@@ -100,8 +99,7 @@ def single_windows(facts: Facts) -> Found | None:
     shape = passes[0].batch_shapes[0][0]
     return Found(
         cause=f"{single} of {forwards} calls of the network in validation had one window ({shape_text(shape)}); "
-        "together "
-        f"they took {duration_text(forward_s)}, and a window alone keeps few GPUs busy.",
+        f"together they took {duration_text(forward_s)}, and a single window keeps few GPUs busy.",
         evidence=[f"{shape_text(shape)}: {count} calls" for shape, count in passes[0].batch_shapes[:3]],
         saves_s=None,
         change="sliding_window_inference(images, roi_size, sw_batch_size=8, predictor=network)",
@@ -112,7 +110,7 @@ def single_windows(facts: Facts) -> Found | None:
 
 @rule("VX404", "Validation waits for its data", pool="validation", names_work=True)
 def waiting_validation(facts: Facts) -> Found | None:
-    """The network stands still in validation while scans are read."""
+    """The network is idle in validation while scans are read."""
     passes = _validations(facts)
     seconds, wait_s = passes_s(facts, "validation"), _part_s(passes, "wait")
     if not passes or wait_s < _WAIT_SHARE * seconds or not is_shown(facts, wait_s):
@@ -137,7 +135,7 @@ def waiting_validation(facts: Facts) -> Found | None:
 
 
 def _beside_workers_s(facts: Facts, compute_s: float, made_s: float) -> float:
-    """What a validation takes whose scans a worker a core makes while the network computes."""
+    """Seconds of a validation if one worker per core makes its scans while the network computes."""
     cores = num_cores(facts)
     threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
     return max(compute_s, made_s / cores, (compute_s * threads + made_s) / cores)
@@ -145,7 +143,7 @@ def _beside_workers_s(facts: Facts, compute_s: float, made_s: float) -> float:
 
 @rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)
 def slow_metrics(facts: Facts) -> Found | None:
-    """What is done with predictions takes longer than making them."""
+    """Processing predictions takes longer than making them."""
     passes = _validations(facts)
     seconds, other_s = passes_s(facts, "validation"), _part_s(passes, "other")
     if not passes or other_s < _METRIC_SHARE * seconds or other_s <= _part_s(passes, "forward"):
@@ -169,7 +167,7 @@ def slow_metrics(facts: Facts) -> Found | None:
 
 @rule("VX406", "Windows overlap more than they need", pool="validation", names_work=True)
 def overlapping_windows(facts: Facts) -> Found | None:
-    """Each voxel is computed many times over, as neighboring windows share most of theirs."""
+    """Neighboring windows share most of their voxels, so each voxel is computed many times."""
     passes = _validations(facts)
     told = next((one for one in passes if one.overlap > _ENOUGH_OVERLAP), None)
     lines = [one for one in stacks_in(facts, ("validation",)) if _overlap(one.line) > _ENOUGH_OVERLAP]
@@ -187,7 +185,7 @@ def overlapping_windows(facts: Facts) -> Found | None:
     left = _windows_left(each, overlap)
     if told is not None and told.volume and told.batch_shapes:
         left = _windows_of(told, _ENOUGH_OVERLAP) / _windows_of(told, overlap)
-    # What is done with a whole scan stays as it is.
+    # Work on whole scans does not change.
     same_s = _part_s(passes, "wait", "copy")
     saves_s = (seconds - same_s) * (1.0 - left)
     if not is_shown(facts, saves_s):
@@ -195,7 +193,7 @@ def overlapping_windows(facts: Facts) -> Found | None:
     return Found(
         cause=f"{what} takes {duration_text(seconds)} of {duration_text(watched_s(facts))} "
         f"({percent(seconds / watched_s(facts))}), with windows that overlap by {percent(overlap)} along each axis; "
-        f"with {percent(_ENOUGH_OVERLAP)} it would be {percent(left)} of the windows.",
+        f"an overlap of {percent(_ENOUGH_OVERLAP)} needs {percent(left)} of the windows.",
         evidence=[
             *([f"{where}: {line}"] if where else []),
             f"{sum(one.num_forwards for one in passes)} calls of the network without learning",
@@ -210,16 +208,16 @@ def overlapping_windows(facts: Facts) -> Found | None:
 
 
 def _with_less_overlap(told: Pass | None, line: str, overlap: float) -> str:
-    """The program's own call or line with enough overlap, in general words where it does not say."""
+    """The program's own call or line with enough overlap; in general form if neither gives one."""
     if told is not None and "overlap=" in told.windows_call:
         return changed_call(told.windows_call, told.windows_variable, overlap=str(_ENOUGH_OVERLAP))
     if _overlap(line):
         return _OVERLAP.sub(f"overlap={_ENOUGH_OVERLAP}", line)
-    return f"overlap = {_ENOUGH_OVERLAP}  # steps of half a window, in place of {overlap:g}"
+    return f"overlap = {_ENOUGH_OVERLAP}  # steps of half a window, instead of {overlap:g}"
 
 
 def _windows_of(one: Pass, overlap: float) -> int:
-    """Windows of a volume, if they overlap by so much along each axis."""
+    """Number of windows in a volume if they overlap by this share along each axis."""
     lengths = one.batch_shapes[0][0][2:]
     steps = [max(1, int(length * (1.0 - overlap))) for length in lengths]
     return math.prod(
@@ -228,7 +226,7 @@ def _windows_of(one: Pass, overlap: float) -> int:
 
 
 def _overlap(line: str) -> float:
-    """The overlap that a line of code gives to its windows; 0 where it tells none."""
+    """The overlap that a line of code gives to its windows; 0 if it gives none."""
     found = _OVERLAP.search(line)
     return float(found.group(1)) if found else 0.0
 
@@ -238,7 +236,7 @@ def _validation_keys(facts: Facts) -> set[int]:
 
 
 def _windows_left(each: float, overlap: float) -> float:
-    """Share of the windows of a scan that are left with enough overlap, were the scan and its windows cubes."""
+    """Share of a scan's windows that are left at the sufficient overlap, if the scan and its windows are cubes."""
     step, wanted = 1.0 - overlap, 1.0 - _ENOUGH_OVERLAP
     if each < 1.0:
         return float((step / wanted) ** 3)
@@ -257,13 +255,12 @@ def frequent_saving(facts: Facts) -> Found | None:
     every = _every(seconds / (_SAVING_TARGET_SHARE * of_s))
     return Found(
         cause=f"{len(passes)} saves in {len(facts.counted)} steps took {duration_text(seconds)} of "
-        f"{duration_text(of_s)} "
-        f"({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
+        f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[f"torch.save{f' at {passes[0].where}' if passes[0].where else ''}: {len(passes)} times"],
         saves_s=seconds * (1.0 - 1.0 / every),
         change="voxelocity train ... --set train.checkpoint_every_s=300"
         if is_own_run(facts)
-        else f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or in a thread, of tensors copied first",
+        else f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or in a thread, from copied tensors",
         where=passes[0].where,
     )
 

@@ -1,4 +1,4 @@
-"""Figures as findings and verdicts say them: shares, counts of steps, places in code."""
+"""Figures as findings and verdicts print them: shares, counts of steps, places in code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def at(where: str) -> str:
-    """ " at train.py:12", or nothing where the place is not known."""
+    """ " at train.py:12", or nothing if the place is not known."""
     return f" at {where}" if where else ""
 
 

@@ -1,1 +1,1 @@
-"""Traces: those of profilers read into figures, and one of a whole recording written."""
+"""Traces: reads those of profilers into figures, and writes one of a whole recording."""

@@ -19,8 +19,8 @@ ALL, TENSOR_CORES, COPIES, OTHERS = "All kernels", "Tensor-core kernels", "Memor
 def kernel_groups(device: Sequence[DeviceWork], calls: Mapping[int, Call]) -> dict[str, KernelGroup]:
     """The groups with their number, CPU and GPU time. The last three sum to the first; fills of memory are copies.
 
-    CPU time is that of the calls that launched the work, found by correlation; of a call that launched several, as that
-    of a CUDA graph does, each has an equal share.
+    CPU time is that of the calls that launched the work, found by correlation. If a call launched several, as with a
+    CUDA graph, each gets an equal share.
     """
     sharing = Counter(work.correlation for work in device)
     number: Counter[str] = Counter()

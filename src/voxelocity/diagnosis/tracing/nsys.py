@@ -1,7 +1,7 @@
 """Nsight Systems around a watched program, where it is installed, and its kernels in DLProf's groups.
 
-Nsight and torch.profiler both need CUPTI, which serves one of them: a program that runs under Nsight marks the steps
-to capture with `recorder.profile.CaptureRange`, and has no profile of torch's.
+Nsight and torch.profiler both need CUPTI, which serves only one of them: a program under Nsight marks the steps to
+capture with `recorder.profile.CaptureRange`, and torch.profiler does not run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Wrapped:
     """A command under Nsight.
 
     Attributes:
-        command: to run in place of the program's.
-        folder: where the report will lie.
+        command: to run instead of the program's.
+        folder: where the report will be.
     """
 
     command: Sequence[str]
@@ -44,9 +44,9 @@ class Wrapped:
 
 
 def wrap(command: Sequence[str], folder: Path | str) -> Wrapped:
-    """The command under Nsight: CUDA, NVTX and calls of the system, of the steps that the recorder marks alone.
+    """The command under Nsight, which captures CUDA, NVTX and system calls of only the steps that the recorder marks.
 
-    The program's stacks and its switches between cores are not sampled, so that the host is slowed down little. Nsight
+    The program's stacks and its switches between cores are not sampled, so the host slows down little. Nsight
     ends with the program's exit status, passes on its output, and never ends it. An earlier report is replaced.
 
     Raises:
@@ -93,7 +93,7 @@ def report_groups(report: Path) -> dict[str, KernelGroup]:
     """The kernels of a report in DLProf's groups, by Nsight's own tables.
 
     Raises:
-        InputError: `nsys stats` failed or answered what is no table; the report itself can still be opened in Nsight.
+        InputError: `nsys stats` failed or did not print a table; the report itself can still be opened in Nsight.
     """
     calls: dict[int, Call] = {}
     for row in _table(report, _API_REPORTS):
@@ -109,7 +109,7 @@ def report_groups(report: Path) -> dict[str, KernelGroup]:
 
 
 def _table(report: Path, names: Sequence[str]) -> list[dict[str, str]]:
-    """Rows of the first of these tables that this version of nsys knows; columns in small letters."""
+    """Rows of the first of these tables that this version of nsys knows; column names in lower case."""
     executable = shutil.which("nsys")
     if executable is None:
         raise InputError(f"diagnosis.nsys: {MISSING}; it is needed to read '{report}'")
@@ -136,6 +136,6 @@ def _table(report: Path, names: Sequence[str]) -> list[dict[str, str]]:
         if run.returncode == 0 and "does not contain" in run.stderr + run.stdout:
             return []
     raise InputError(
-        f"diagnosis.nsys: 'nsys stats --report {names[0]}' on '{report}' failed: {said or 'it gave no table'}; "
+        f"diagnosis.nsys: 'nsys stats --report {names[0]}' on '{report}' failed: {said or 'it printed no table'}; "
         "open the report in Nsight Systems itself"
     )

@@ -1,6 +1,6 @@
-"""Reads a trace as torch.profiler writes it (Chrome's JSON, plain or gzipped) and keeps what the profile needs of it.
+"""Reads a trace as torch.profiler writes it (Chrome's JSON, plain or gzipped) and keeps what the profile needs.
 
-Events are decoded one by one, so that a trace takes no more memory than what is kept of it: 231 MiB and 7 s of CPU for
+Events are decoded one by one, so a trace takes no more memory than what is kept of it: 231 MiB and 7 s of CPU for
 one of 187 MB (unpacked) with 450,000 events, where `json.load` takes 746 MiB and 5 s.
 """
 
@@ -86,7 +86,7 @@ def read_trace(path: Path | str) -> Trace:
     """What the file holds.
 
     Raises:
-        InputError: the file cannot be read, is no trace, or ends in its middle.
+        InputError: the file cannot be read, is not a trace, or is truncated.
     """
     trace = Trace()
     for event in read_events(path):
@@ -126,7 +126,7 @@ def read_events(path: Path | str) -> Iterator[dict[str, Any]]:
     """The events of a trace, one after the other.
 
     Raises:
-        InputError: as `read_trace` tells.
+        InputError: as in `read_trace`.
     """
     file = Path(path)
     try:

@@ -39,7 +39,7 @@ def within(spans: Sequence[Span], limits: Sequence[Span]) -> list[Span]:
 
 
 def parents(spans: Sequence[Span]) -> list[int]:
-    """For each span the number of the innermost other that holds it, -1 for none.
+    """For each span, the number of the innermost other span that holds it, -1 for none.
 
     Args:
         spans: sorted by start, the longer one first where two start together; they nest, as calls of one thread do.
@@ -55,7 +55,7 @@ def parents(spans: Sequence[Span]) -> list[int]:
 
 
 def innermost(spans: Sequence[Span], times: Sequence[int]) -> list[int]:
-    """For each time the number of the innermost span that holds it, -1 for none; `spans` as for `parents`."""
+    """For each time, the number of the innermost span that holds it, -1 for none; `spans` as for `parents`."""
     found = [-1] * len(times)
     open_now: list[int] = []
     at = 0

@@ -1,8 +1,8 @@
-"""Which kernels compute on tensor cores, by their names; a trace tells nothing else of it.
+"""Which kernels compute on tensor cores, by their names; a trace shows nothing else about it.
 
-The first list is that of Kineto's TensorBoard plug-in (`TC_Allowlist`, after NVIDIA's PyProf, `prof/tc.py`). The second
+The first list comes from Kineto's TensorBoard plug-in (`TC_Allowlist`, after NVIDIA's PyProf, `prof/tc.py`). The second
 has what came later: CUTLASS ("tensorop", Hopper's "gmma"), cuBLAS 12.8 ("nvjet"), cuDNN 8 (tiles as "tensor16x8x16"),
-attention. Kernels that Triton made of matrix products bear no such name: they count as others.
+attention. Kernels that Triton made of matrix products have no such names: they count as others.
 """
 
 from __future__ import annotations

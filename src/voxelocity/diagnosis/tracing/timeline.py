@@ -1,6 +1,6 @@
 """A trace of a whole recording for Perfetto, from the facts: steps, their parts and what lies between them.
 
-Not the profile's trace, which has operators and kernels of a few steps; this one shows how a run goes over minutes.
+Unlike the profiler's trace, which has operators and kernels of a few steps, this one shows minutes of a run.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from voxelocity.core.time_parts import part_label
 from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.facts import PARTS, Facts
 
 _PROCESS = 1
 _TRACKS = {"steps": 1, "parts of steps": 2, "validation, saving, epoch starts": 3, "parts of these": 4}
-_PART_NAMES = {"wait": "waiting for data", "copy": "copy to the device", "optimizer": "optimizer"}
 
 
 def write_timeline(facts: Facts, path: Path | str) -> Path:
     """Writes the run as slices on a track each for steps, their parts, and passes with theirs. Returns the path.
 
-    Slices begin when the steps did. Within a step only the sums of its parts are known, so these stand in the order
-    of a step, one after the other. A path that ends in ".gz" is packed; Perfetto opens both.
+    Slices begin when the steps did. Within a step only the sums of its parts are known, so these are drawn in
+    the order of a step. A path that ends in ".gz" is gzipped; Perfetto opens both.
 
     Raises:
         OutputError: the file cannot be written.
@@ -62,7 +62,7 @@ def _parts(track: str, start_s: float, parts: Mapping[str, float]) -> Iterator[d
     ordered = [*(part for part in PARTS if part in parts), *sorted(set(parts) - set(PARTS))]
     for part in ordered:
         if parts[part] > 0:
-            yield _slice(track, _PART_NAMES.get(part, part), start_s, parts[part], {})
+            yield _slice(track, part_label(part), start_s, parts[part], {})
             start_s += parts[part]
 
 

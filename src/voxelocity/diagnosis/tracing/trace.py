@@ -1,4 +1,4 @@
-"""From the trace of torch.profiler to figures: groups of kernels as DLProf told them, operators, waits, idle time."""
+"""From the trace of torch.profiler to figures: groups of kernels as in DLProf, operators, waits, idle time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CALLS = {
     "aten::index": "indexing by a mask",
     "aten::to": "Tensor.to",
 }
-# First folder of a Python function's file, as the trace shortens it to what follows the folder of the packages.
+# First folder of a Python function's file: the trace gives the path below the folder of the packages.
 _LIBRARIES = frozenset(
     {
         *("torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy"),
@@ -40,11 +40,11 @@ _FUNCTION = re.compile(r"(?P<file>[^<].*)\((?P<line>\d+)\): ")
 def profile_facts(path: Path | str) -> ProfileFacts:
     """What the trace at this path shows of its steps.
 
-    Operators' times are without the operators they call; their GPU time is of what they launched. Where the device ran
-    nothing, figures of the device are 0 and `tensor_core_share` is None.
+    Operators' times exclude the operators they call; their GPU time is that of the work they launched. Where the device
+    ran nothing, its figures are 0 and `tensor_core_share` is None.
 
     Raises:
-        InputError: the file cannot be read, is no trace, or ends in its middle.
+        InputError: the file cannot be read, is not a trace, or is truncated.
     """
     trace = read_trace(path)
     steps = union(trace.steps) or _whole(trace)
@@ -124,7 +124,7 @@ def _ordered(operators: Iterable[Operator]) -> list[Operator]:
 
 
 def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFacts]:
-    """Calls of the runtime that wait, in the steps, of threads that train; the longest first."""
+    """Calls of the runtime that wait, by threads that train, within the steps; the longest first."""
     count: Counter[tuple[str, str]] = Counter()
     waited: Counter[tuple[str, str]] = Counter()
     by_thread: defaultdict[str, list[Call]] = defaultdict(list)
@@ -185,7 +185,7 @@ def _causes(trace: Trace, thread: str, calls: Sequence[Call]) -> list[tuple[str,
 
 
 def _place(function: str) -> str:
-    """ "file:line" of a Python function of the person's, as the trace names it; "" of a library's."""
+    """ "file:line" of a Python function of the user's, as the trace names it; "" for a library's."""
     matched = _FUNCTION.match(function)
     if matched is None:
         return ""
@@ -196,6 +196,6 @@ def _place(function: str) -> str:
 
 
 def _line(where: str) -> str:
-    """The text of a "file:line", "" where this machine does not have it."""
+    """The text of a "file:line", "" if this machine does not have it."""
     file, _, number = where.rpartition(":")
     return linecache.getline(file, int(number)).strip() if file and number.isdigit() else ""

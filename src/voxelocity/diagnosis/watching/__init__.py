@@ -1,1 +1,1 @@
-"""A command run under the recorder: whether it can be, how it is, and what the machine did meanwhile."""
+"""Runs a command under the recorder: whether it can be watched, how it runs, and what the machine did meanwhile."""

@@ -1,4 +1,4 @@
-"""Has a program recorded: one that is to be started, by its environment, or this very one."""
+"""Records a program: one to be started, through its environment, or the current process."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def recording_environment(
     """The environment in which every Python program, and every one that it starts, is recorded.
 
     Args:
-        folder: takes one file a process; made if it is missing.
-        seconds: of counted steps after which enough was seen in any case.
+        folder: gets one file per process; created if missing.
+        seconds: seconds of counted steps after which recording ends in any case.
         whole: lets the program run to its own end, without experiments.
         experiments: runs the step on resident batches and the loader alone, after the counted steps.
-        profile: has three steps profiled, after the counted ones.
+        profile: profiles three steps after the counted ones.
         nsys: the program runs under Nsight Systems, which captures these steps instead.
-        keeps_saves: lets the program write its files while it is ended; there are no steps on resident batches then.
+        keeps_saves: lets the program write its files while it is being ended; no steps run on resident batches then.
         environment: to start from; this process's own by default.
 
     Raises:
@@ -70,22 +70,22 @@ def record_here(
 ) -> Iterator[None]:
     """Records what this process does in the block. Everything is as before afterwards.
 
-    Weights, optimizers and random states are then those of the last step that the block made by itself. Where it is
-    left because enough was seen, what it would write on its way out is not written.
+    Weights, optimizers and random states are then those of the last step that the block made by itself. If the block
+    is left because enough was seen, files it would write while it unwinds are not written.
 
-    The thread that enters trains, unless another one makes the first step. Optimizers and loaders may be older than the
-    block; workers that run already are not seen.
+    The thread that enters is taken to train, unless another one makes the first step. Optimizers and loaders may be
+    older than the block; workers that are already running are not seen.
 
     Args:
-        folder: takes one file a process; made if it is missing.
-        seconds: of counted steps after which enough was seen in any case.
+        folder: gets one file per process; created if missing.
+        seconds: seconds of counted steps after which recording ends in any case.
         whole: lets the block run to its end. Otherwise it is left once enough was seen.
-        experiments: as of `recording_environment`; they need `whole=False`.
-        profile: as of `recording_environment`; it needs `whole=False`.
+        experiments: as for `recording_environment`; they need `whole=False`.
+        profile: as for `recording_environment`; it needs `whole=False`.
         limits: other fields of the recorder's settings: `min_steps`, `warmup_steps`, `experiment_seconds`, ...
 
     Raises:
-        ConfigError: `seconds` is not above 0, or a limit has no such name.
+        ConfigError: `seconds` is not above 0, or there is no limit of such a name.
         OutputError: the folder cannot be made.
     """
     settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, **limits)

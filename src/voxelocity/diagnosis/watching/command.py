@@ -1,4 +1,4 @@
-"""Runs a command under the recorder, and under Nsight Systems where asked for, and samples the machine meanwhile."""
+"""Runs a command under the recorder, and under Nsight Systems if asked for, and samples the machine meanwhile."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Limits:
     """How long and how closely a command is watched.
 
     Attributes:
-        seconds: of counted steps, at most; then the program is ended.
+        seconds: seconds of counted steps, at most; then the program is ended.
         is_whole: the program runs to its own end instead, unchanged and without experiments.
         has_experiments: whether single stages are tried alone after the counted steps.
         has_nsys: whether Nsight Systems records it too, where it is installed.
-        keeps_saves: whether the program writes its files while it is ended; otherwise they stay as they are.
+        keeps_saves: whether the program may write its files while it is being ended; otherwise they stay unchanged.
     """
 
     seconds: float = 120.0
@@ -43,10 +43,10 @@ class Watched:
     """What watching a command left, besides the recording.
 
     Attributes:
-        status: the command's own.
+        status: the command's own exit status.
         sampled_from_s: when sampling began, on the clock of `ProcessFacts.began_s`; None where it never did.
         kernel_groups: of Nsight's report; empty where it made none.
-        notes: sentences for a person.
+        notes: sentences for the user.
     """
 
     status: int
@@ -63,7 +63,7 @@ def watch_command(
 
     Args:
         command: program and arguments.
-        recording: folder for the recorder's files; it exists. Nsight's report lies beside it.
+        recording: folder for the recorder's files; it exists. Nsight's report goes next to it.
         limits: how long and how closely.
         tell: called once with a sentence where nothing has been recorded for a while.
     """
@@ -83,9 +83,9 @@ def watch_command(
         nonlocal tell
         if tell is not None:
             if not any(recording.glob("*")):
-                # The program itself may have removed the folder, which is no reason to fail.
-                after = f"in {_QUIET_S:.0f} s"
-                tell(f"no Python that can be watched has started {after}; Ctrl-C ends it if it trains already")
+                # The program itself may have removed the folder, which is not a reason to fail.
+                after = f"within {_QUIET_S:.0f} s"
+                tell(f"no Python that can be watched has started {after}; if it is already training, press Ctrl-C")
             tell = None
 
     try:
@@ -113,7 +113,7 @@ def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, l
     try:
         return wrap(command, folder.absolute()), []
     except InputError:
-        return None, [f"{MISSING}; torch.profiler watched alone"]
+        return None, [f"{MISSING}; only torch.profiler watched"]
 
 
 class _HostWatch:
@@ -123,7 +123,7 @@ class _HostWatch:
         self._sampler: Sampler | None = None
 
     def start(self, pid: int) -> None:
-        """Begins to sample; called by whoever has started the command."""
+        """Begins to sample; called once the command has started."""
         self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
         self._sampler.start()
 

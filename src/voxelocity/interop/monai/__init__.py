@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from voxelocity.interop.monai import quiet as quiet  # first: MONAI is imported there, and the process left as it was
+from voxelocity.interop.monai import quiet as quiet  # first: imports MONAI and restores the process state
 
 # isort: split
 from voxelocity.interop.monai.chain import ChainError, ChainPlan, CompiledChain, compile

@@ -13,24 +13,24 @@ from voxelocity.core.errors import InputError
 from voxelocity.interop.monai.stitch import WHERE, Grid, Place
 
 Prediction = torch.Tensor | Sequence[torch.Tensor] | Mapping[Any, torch.Tensor]
-"""What predictors answer, and what comes back."""
+"""What predictors return, and what inference returns."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Of one call of the predictor."""
+    """What one call of the predictor returned."""
 
     tensors: tuple[torch.Tensor, ...]
     """(n, k, ...) each, one window after the other."""
     weights: tuple[torch.Tensor | None, ...]
-    """Of the voxels of each tensor, spatial axes only; None where all weigh 1."""
+    """Weights of each tensor's voxels, spatial axes only; None if all are 1."""
     keys: tuple[Hashable, ...] | None
-    """Where the predictor answered a mapping."""
+    """Keys of the mapping, if the predictor returned one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calls:
-    """All that a call of the predictor takes, but for the places of its windows."""
+    """Everything a call of the predictor needs, except the places of its windows."""
 
     images: torch.Tensor
     condition: torch.Tensor | None
@@ -38,19 +38,19 @@ class Calls:
     predictor: Callable[..., Any]
     process: Callable[..., Any] | None
     weights: torch.Tensor | None
-    """Of a window's voxels, on `device`."""
+    """Weights of a window's voxels, on `device`."""
     with_coord: bool
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     device: torch.device
 
     def __call__(self, places: Sequence[Place]) -> Answers:
-        """What the predictor says of these windows.
+        """What the predictor returns for these windows.
 
         The windows are copies, made for this call: the predictor may change them, keep them or answer with them.
 
         Raises:
-            InputError: the answer is not one of floating point tensors with an entry for each window.
+            InputError: the answer is not made of floating point tensors with one entry per window.
         """
         slices = [self.grid.slices(place) for place in places]
         windows = self._cut(self.images, slices)
@@ -74,15 +74,15 @@ class Calls:
         shape = tuple(answer.shape) if isinstance(answer, torch.Tensor) else type(answer).__name__
         if not isinstance(shape, tuple) or len(shape) != self.images.ndim or shape[0] != num_windows:
             raise InputError(
-                f"{WHERE}: the predictor answered {shape} to {num_windows} windows of {self.grid.window}; it must "
-                f"answer tensors of {self.images.ndim} axes, the first as long as the number of windows"
+                f"{WHERE}: the predictor returned {shape} for {num_windows} windows of {self.grid.window}; it must "
+                f"return tensors of {self.images.ndim} axes, the first as long as the number of windows"
             )
         if answer.dtype.is_complex > self.images.is_complex() or not (
             answer.is_floating_point() or answer.is_complex()
         ):
             raise InputError(
-                f"{WHERE}: the predictor answered {answer.dtype}, which cannot be blended in the inputs' "
-                f"{self.images.dtype}; let it answer floating point, and choose classes of the result"
+                f"{WHERE}: the predictor returned {answer.dtype}, which cannot be blended in the inputs' "
+                f"{self.images.dtype}; let it return floating point, and take classes from the result"
             )
         plain: torch.Tensor = answer.as_tensor() if isinstance(answer, MetaTensor) else answer
         return plain
@@ -92,8 +92,8 @@ class Calls:
     ) -> tuple[torch.Tensor | None, ...]:
         """The weights for each answer's size.
 
-        As in MONAI an answer of another size takes the nearest voxels of the weights of the answer before it, and not
-        of the window's own. Only an answer of the window's size always has the window's own; MONAI fails there.
+        As in MONAI, an answer of another size takes the nearest voxels of the previous answer's weights, not of the
+        window's own. An answer of the window's size always gets the window's own weights; MONAI fails there.
         """
         if weights is None:
             return (None,) * len(tensors)
@@ -114,7 +114,7 @@ def _listed(said: Any) -> tuple[Any, ...]:
 
 
 def as_spatial(weights: torch.Tensor, window: tuple[int, ...]) -> torch.Tensor:
-    """The weights without axes of batch and channels; the same memory.
+    """The weights without batch and channel axes; they share memory.
 
     Raises:
         InputError: they differ between windows of a batch or between channels.
@@ -122,14 +122,14 @@ def as_spatial(weights: torch.Tensor, window: tuple[int, ...]) -> torch.Tensor:
     extra = weights.ndim - len(window)
     if extra not in (0, 2) or any(n != 1 for n in weights.shape[:extra]):
         raise InputError(
-            f"{WHERE}: weights of shape {tuple(weights.shape)} do not fit windows of {window}; give each voxel one, "
-            "without axes of batch and channels"
+            f"{WHERE}: weights of shape {tuple(weights.shape)} do not fit windows of {window}; give one per voxel, "
+            "without batch and channel axes"
         )
     return weights[0, 0] if extra else weights
 
 
 def packed(outputs: Sequence[torch.Tensor], keys: tuple[Hashable, ...] | None) -> Prediction:
-    """The outputs as the predictor's answers came: mapping, one tensor, or a tuple of several."""
+    """The outputs in the form of the predictor's answers: a mapping, one tensor, or a tuple of several."""
     if keys is not None:
         return dict(zip(keys, outputs, strict=False))
     return outputs[0] if len(outputs) == 1 else tuple(outputs)

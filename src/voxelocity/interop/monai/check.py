@@ -1,4 +1,4 @@
-"""`check`: a person's own chain on their own data, made by MONAI and by the engine with the same draws, compared."""
+"""`check`: compares your chain on your data, as made by MONAI and by the engine with the same draws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from voxelocity.interop.monai.lower.registry import lowerings
 from voxelocity.interop.monai.lower.walk import Walker
 
 TOLERANCE = 1e-4
-"""Of the largest value: what a voxel may differ by, unless `check` is told otherwise."""
+"""Default for how much a voxel may differ, as a share of the largest value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class CheckRow:
 
     Attributes:
         stage: its name.
-        how: "engine" or "MONAI"; where it is MONAI both sides ran the same.
+        how: "engine" or "MONAI"; with "MONAI" both sides ran the same code.
         largest: largest difference of two voxels, as a share of the largest value; infinite where one side has none.
-        labels: share of the voxels that differ in tensors that hold whole numbers alone.
+        labels: share of the voxels that differ in tensors that hold only whole numbers.
         words: what else differs, in words.
-        ms_monai: a call by MONAI, mean.
-        ms_engine: a call by the engine, mean.
-        tolerance: of `largest`.
+        ms_monai: mean time of a call by MONAI.
+        ms_engine: mean time of a call by the engine.
+        tolerance: for `largest`.
     """
 
     stage: str
@@ -62,7 +62,7 @@ class CheckTable:
 
     @property
     def is_equal(self) -> bool:
-        """Whether every row is."""
+        """Whether every row is equal."""
         return all(row.is_equal for row in self.rows)
 
     def __str__(self) -> str:
@@ -93,8 +93,8 @@ def check(
         chain: as for `compile`.
         item: one item of the data set, as the chain takes it.
         num_draws: how often the random part is drawn.
-        tolerance: what a voxel may differ by, as a share of the largest value. Tensors of whole numbers, as labels
-            are, must be equal.
+        tolerance: how much a voxel may differ, as a share of the largest value. Tensors of whole numbers, such as
+            labels, must be equal.
 
     Returns:
         A table, one row for each transform and one for the whole chain.
@@ -105,7 +105,7 @@ def check(
         RuntimeError: a transform failed; it is named.
     """
     if num_draws < 1:
-        raise ConfigError(f"voxelocity.monai.check: num_draws is {num_draws}; at least one draw can be compared")
+        raise ConfigError(f"voxelocity.monai.check: num_draws is {num_draws}; at least one draw is needed")
     # The random states must be copied before anything draws from them.
     compose = copy.deepcopy(chain.compose if isinstance(chain, CompiledChain) else as_compose(chain))
     parts = split(compose)
@@ -128,7 +128,7 @@ def check(
         made = finish(walker.sketch(prepared_ours))
         seconds_drawn += time.perf_counter() - begin
         whole.add(data, made)
-    # Of one item, drawn once: the deterministic part ran once for all draws.
+    # The deterministic part ran once for all draws.
     seconds_monai = sum(row.seconds[0] / row.num_calls for row in rows)
     whole.seconds = (num_draws * seconds_monai, num_draws * seconds_fixed + seconds_drawn)
     return CheckTable(rows=[row.told(tolerance) for row in (*rows, whole)], num_draws=num_draws)
@@ -154,7 +154,7 @@ class _Row:
         walker = Walker([own], lowerings=lowerings(exact_noise=True), map_items=map_items)
         self.how = "engine" if walker.is_lowered else "MONAI"
         made = self._both(lambda given: _by_monai(theirs, given, map_items), walker, data)
-        self.transform = theirs  # drawn from, so that the next draw is another
+        self.transform = theirs  # it was drawn from, so the next draw differs
         return made
 
     def _both(self, theirs_by: Callable[[Any], Any], ours_by: Callable[[Any], Any], data: Any) -> Any:

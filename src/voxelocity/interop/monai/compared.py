@@ -1,4 +1,4 @@
-"""With which MONAI the transforms here were compared, and which of its private names they read."""
+"""Which MONAI versions the transforms here were compared with, and which of MONAI's private names they read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monai import transforms as mt
 from monai.transforms.transform import RandomizableTransform
 
 COMPARED_VERSIONS = ("1.6.1",)
-"""Those for which `parity` found equal results, and draws in the same order."""
+"""Versions for which `parity` found equal results, and draws in the same order."""
 _READ: Mapping[type, tuple[str, ...]] = {
     RandomizableTransform: ("_do_transform",),
     mt.LoadImaged: ("_loader",),
@@ -27,7 +27,7 @@ _READ: Mapping[type, tuple[str, ...]] = {
 
 
 def why_not_compared() -> str:
-    """Why every transform is left to the MONAI that is installed, in words; "" where it was compared. Warns once."""
+    """Why the installed MONAI runs every transform, in words; "" if its version was compared. Warns once."""
     if monai.__version__ in COMPARED_VERSIONS:
         return ""
     _warn_once(monai.__version__)
@@ -35,15 +35,15 @@ def why_not_compared() -> str:
 
 
 def why_not_readable(transform: object) -> str:
-    """Why this transform of MONAI's is left to it, in words: a private name that would be read is missing. "" if not.
+    """Why MONAI runs this transform, in words: a private name that would be read is missing. "" if none is.
 
-    Dictionary forms are looked at with the array form that they hold. Of names that only a draw sets nothing is said.
+    Dictionary forms are checked with the array form that they hold. Names that only a draw sets are not checked.
     """
     for one in (transform, *vars(transform).values()):
         for kind, names in _READ.items():
             missing = [name for name in names if isinstance(one, kind) and not hasattr(one, name)]
             if missing:
-                return f"MONAI's {type(one).__name__} has no {missing[0]} here, as {COMPARED_VERSIONS[-1]} has"
+                return f"MONAI's {type(one).__name__} has no {missing[0]} here, unlike {COMPARED_VERSIONS[-1]}"
     return ""
 
 
@@ -51,6 +51,6 @@ def why_not_readable(transform: object) -> str:
 def _warn_once(version: str) -> None:
     warnings.warn(
         f"voxelocity.monai: MONAI {version} was not compared with this package, only {', '.join(COMPARED_VERSIONS)} "
-        "was: transforms run as MONAI's, which is slower. Install a MONAI that was compared, or a newer voxelocity",
+        "was: MONAI runs every transform, which is slower. Install a MONAI that was compared, or a newer voxelocity",
         stacklevel=4,
     )

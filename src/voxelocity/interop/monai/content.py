@@ -1,7 +1,7 @@
 """What a Python object is made of, as a digest that two processes agree on. Knows no transforms and no data sets.
 
 Code from installed packages counts by name and version; any other function or class by what it does: its byte code, its
-constants, its defaults, what it closes over and the globals that it names, each in turn.
+constants, its defaults, what it closes over and the globals that it names, recursively.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Content:
 
     Args:
         with_files: text that names an existing file or folder counts with the facts of the file, or of the files in the
-            folder (`path_facts`); otherwise `Path` objects and absolute paths to files do so, and nothing else.
-        folders: what is known of folders already.
+            folder (`path_facts`); otherwise only `Path` objects and absolute paths to files do.
+        folders: facts of folders that are already known.
     """
 
     def __init__(self, *, with_files: bool = False, folders: FolderFacts | None = None) -> None:
@@ -65,7 +65,7 @@ class Content:
         self.doubts: list[str] = []
         self._drawn: frozenset[str] = frozenset()
         self._open: dict[int, int] = {}
-        # With the objects themselves, as an id is used again when its object is gone.
+        # Holds the objects too, because an id is reused once its object is gone.
         self._known: dict[int, tuple[object, bytes]] = {}
 
     def of(self, value: object, where: str) -> bytes:
@@ -227,9 +227,9 @@ class Content:
         cls: Any = type(value)
         maker = copyreg.dispatch_table.get(cls)
         try:
-            # Asked of every object: what has no pickle has state that its attributes do not show.
+            # Asked of every object: one that cannot be pickled has state that its attributes do not show.
             reduced: Any = maker(value) if maker is not None else value.__reduce_ex__(4)
-        except Exception as error:  # whatever somebody's own method raises: the object cannot be read
+        except Exception as error:  # whatever the object's own method raises: it cannot be read
             return self._doubt(value, where, str(error) or type(error).__name__)
         parts = [self._class(cls, where)]
         is_usual = cls.__reduce__ is object.__reduce__ and cls.__reduce_ex__ is object.__reduce_ex__
@@ -237,7 +237,7 @@ class Content:
             parts.append(self._reduced(value, reduced, where))
         before = self._drawn
         if isinstance(value, Randomizable):
-            # What it draws it may also set on the transforms inside it, as RandAxisFlip does.
+            # It may also set what it draws on the transforms inside it, as RandAxisFlip does.
             self._drawn = before | _drawn_names(cls)
         try:
             state = {name: part for name, part in _state(value) if name not in self._drawn}
@@ -246,7 +246,7 @@ class Content:
             self._drawn = before
 
     def _reduced(self, value: object, reduced: Any, where: str) -> bytes:
-        """What the object's own way to be pickled says, without attributes, which are read by themselves."""
+        """What the object's own pickling gives, without attributes, which are read separately."""
         if isinstance(reduced, str):
             return digest(reduced)
         maker, arguments, state, *listed = reduced if len(reduced) > 2 else (*reduced, None)
@@ -274,8 +274,8 @@ def digest(*parts: str | bytes) -> bytes:
 def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
     """Facts of this file, or of the files in this folder if `folders` is given; nothing where there is neither.
 
-    A file's facts are what its path leads to, size, times of content and of inode, and inode: one of the same size and
-    time in its place has other ones. One level of a folder counts, as a word in an item may name one above everything.
+    A file's facts are its real path, size, times of content and of inode, and inode: a replacement of the same size
+    and time has other facts. Only one level of a folder counts, because a word in an item may name a folder far up.
     """
     if "\0" in path or len(path) > 4096:
         return []
@@ -287,13 +287,13 @@ def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
 
 
 class FolderFacts:
-    """Facts of the files in folders. A folder is listed again once a file came to it, went, or was put in place.
+    """Facts of the files in folders. A folder is listed again after a file in it was added, removed or replaced.
 
-    So a file that was written to in place is noticed by the next data set, or the next process, and an access to an
-    item costs one look at its folder and not one at each slice of a series. A copy begins empty.
+    Only the next data set or process notices a file that was overwritten in place. An access to an item costs one look
+    at its folder, not one at each slice of a series. A copy begins empty.
     """
 
-    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs; it skips what has none.
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
@@ -303,7 +303,7 @@ class FolderFacts:
         return FolderFacts, ()
 
     def of(self, folder: str) -> list[str]:
-        """Of the files that count: all but hidden ones, or in a folder with DICOM files those that may be DICOM."""
+        """Facts of the files that count: all but hidden ones; in a folder with DICOM, only those that may be DICOM."""
         status = os.stat(folder)
         stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = self._known.get(folder)
@@ -317,7 +317,7 @@ def _facts_in(folder: str) -> list[str]:
     with os.scandir(parent) as found:
         entries = [one for one in found if not one.name.startswith(".")]
     if any(_DICOM_NAME.search(one.name) for one in entries):
-        # Readers of series pass over the rest or refuse it, so what is written next to the slices changes nothing.
+        # Readers of series skip the rest or refuse it, so what is written next to the slices changes nothing.
         entries = [one for one in entries if _may_be_dicom(one)]
     return sorted(_entry_facts(one) for one in entries)
 
@@ -339,7 +339,7 @@ def _file_facts(path: str) -> str:
     try:
         status = os.stat(path)
     except OSError as error:
-        # A broken link, or a file that goes away meanwhile: as good a fact as any other.
+        # A broken link, or a file that disappears meanwhile, is a fact too.
         return f"{path}:{error.errno}"
     return f"{path}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
 
@@ -351,7 +351,7 @@ def _name(cls: type) -> str:
 
 
 def _state(value: object) -> Iterator[tuple[str, object]]:
-    # What is kept for each thread, as MONAI's switch of tracing, is no argument of anybody's.
+    # Thread-local state, such as MONAI's tracing switch, is not an argument.
     own = getattr(value, "__dict__", {})
     yield from ((name, part) for name, part in own.items() if not isinstance(part, threading.local))
     for cls in type(value).__mro__:
@@ -363,7 +363,7 @@ def _state(value: object) -> Iterator[tuple[str, object]]:
 
 @functools.lru_cache(maxsize=1024)
 def _drawn_names(cls: type) -> frozenset[str]:
-    """Attributes that a random class sets outside `__init__` and its setters: what it drew last, and no argument."""
+    """Attributes that a random class sets outside `__init__` and its setters: what it drew last, not arguments."""
     names = {"R"}
     for base in cls.__mro__:
         for name, method in vars(base).items():

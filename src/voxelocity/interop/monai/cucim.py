@@ -22,9 +22,9 @@ from voxelocity.interop.monai.cucim_operations import OPERATIONS, Draws
 class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
     """One of cuCIM's operations, by its name.
 
-    NumPy and CuPy arrays are given to cuCIM where it is installed, as MONAI does. Tensors, and arrays where cuCIM is
-    missing, go through the same operation in torch, on the tensor's device; that is said once. What comes back is of
-    the kind that came in, a MetaTensor with its metadata. Random operations use numpy's global random state.
+    NumPy and CuPy arrays go to cuCIM where it is installed, as in MONAI. Tensors, and arrays where cuCIM is missing,
+    go through the same operation in torch, on the tensor's device; a warning says so once. The result is of the kind
+    that came in, a MetaTensor with its metadata. Random operations use numpy's global random state.
 
     Args:
         name: of the operation, as `cucim.core.operations.expose.transform` has it.
@@ -69,7 +69,7 @@ class CuCIM(Transform):  # type: ignore[misc]  # MONAI has no types
     def _in_torch(self, image: torch.Tensor, draws: Draws) -> torch.Tensor:
         if self.name not in OPERATIONS:
             raise InputError(
-                f"CuCIM: {self.name!r} takes arrays alone, not tensors; put ToCupy before it, or choose from "
+                f"CuCIM: {self.name!r} takes only arrays, not tensors; put ToCupy before it, or choose from "
                 f"{', '.join(sorted(OPERATIONS))}"
             )
         return OPERATIONS[self.name](image, *self.args, draws=draws, **self.kwargs)
@@ -130,7 +130,7 @@ class CuCIMd(MapTransform):  # type: ignore[misc]
 
 
 class RandCuCIMd(MapTransform, Randomizable):  # type: ignore[misc]
-    """`RandCuCIM` for some keys of a dictionary; as in MONAI each key is drawn for by itself.
+    """`RandCuCIM` for some keys of a dictionary; as in MONAI, each key has its own draw.
 
     Args:
         keys: of the images.

@@ -1,7 +1,7 @@
 """cuCIM's image operations in torch, for tensors on any device and for machines without cuCIM.
 
 Parameters, their order, rounding and dtypes are those of `cucim.core.operations.expose.transform`. Images are (c, h, w)
-or batches (b, c, h, w); flips and turns take any shape. What is random comes from `draws`, which cuCIM has not.
+or batches (b, c, h, w); flips and turns take any shape. Random numbers come from `draws`, which cuCIM lacks.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Draws(Protocol):
 
 
 def image_flip(img: torch.Tensor, spatial_axis: _Axes, *, draws: Draws) -> torch.Tensor:
-    """The image reversed along these axes, counted with the channels' as 0; a copy."""
+    """The image reversed along these axes, where the channel axis is 0; a copy."""
     return torch.flip(img, [spatial_axis] if isinstance(spatial_axis, int) else list(spatial_axis))
 
 
 def image_rotate_90(img: torch.Tensor, k: int, spatial_axis: Sequence[int], *, draws: Draws) -> torch.Tensor:
-    """The image turned by `k` quarters from the first of two axes towards the second; may share memory."""
+    """The image turned by `k` quarter turns from the first of two axes toward the second; may share memory."""
     return torch.rot90(img, k, list(spatial_axis))
 
 
@@ -48,7 +48,7 @@ def rand_image_flip(img: torch.Tensor, spatial_axis: _Axes, prob: float = 0.1, *
 def rand_image_rotate_90(
     img: torch.Tensor, spatial_axis: Sequence[int], prob: float = 0.1, max_k: int = 3, *, draws: Draws
 ) -> torch.Tensor:
-    """`image_rotate_90` by 1 to `max_k` quarters with this probability, or the image itself."""
+    """`image_rotate_90` by 1 to `max_k` quarter turns with this probability, or the image itself."""
     k = int(draws.randint(max_k)) + 1
     return image_rotate_90(img, k, spatial_axis, draws=draws) if draws.rand() < prob else img
 
@@ -78,9 +78,9 @@ def normalize_data(
 
 
 def zoom(img: torch.Tensor, zoom_factor: Sequence[float], *, draws: Draws) -> torch.Tensor:
-    """The image larger or smaller about its center, in its own frame; the edges go on where it became smaller.
+    """The image zoomed about its center, at its own size; edge values fill the border where it became smaller.
 
-    Each voxel is the mean of the voxels that it covers, as cuCIM's kernels have it; computed in float32.
+    Each voxel is the mean of the voxels that it covers, as in cuCIM's kernels; computed in float32.
     """
     _check_image(img, "zoom")
     height, width = img.shape[-2:]
@@ -129,8 +129,8 @@ def color_jitter(
 ) -> torch.Tensor:
     """Brightness, contrast, saturation and hue changed in random order, each by a factor drawn from its interval.
 
-    Images have three channels (red, green, blue), and values of one byte: others are cut to it, as in cuCIM, and come
-    back as float32. A number n means the interval from 1 - n (hue: -n) to 1 + n (hue: n).
+    Images have three channels (red, green, blue) and values of one byte: others are cast to it, as in cuCIM, and
+    come back as float32. A number n means the interval from 1 - n (hue: -n) to 1 + n (hue: n).
     """
     _check_image(img, "color_jitter")
     intervals = [
@@ -144,7 +144,7 @@ def color_jitter(
     factors = [None if interval is None else float(draws.uniform(*interval)) for interval in intervals]
     values = img.to(torch.uint8).to(torch.float32)
     if any(factor is not None for factor in factors) and img.shape[-3] != 3:
-        raise InputError(f"color_jitter: an image of shape {tuple(img.shape)} has no three channels; colors need them")
+        raise InputError(f"color_jitter: image shape {tuple(img.shape)} lacks the three channels of a color image")
     for index in order:
         factor = factors[index]
         if factor is not None:
@@ -167,7 +167,7 @@ def _saturation(rgb: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _hue(rgb: torch.Tensor, factor: float) -> torch.Tensor:
-    """By way of hue and saturation in bytes; grey becomes black, as in cuCIM."""
+    """Through hue and saturation in bytes; gray becomes black, as in cuCIM."""
     red, green, blue = rgb.unbind(-3)
     top, bottom = rgb.amax(-3), rgb.amin(-3)
     spread = top - bottom
@@ -218,7 +218,7 @@ def _whole(values: torch.Tensor) -> torch.Tensor:
 def _interval(
     value: Interval, name: str, center: float = 1.0, bounds: tuple[float, float] = (0.0, math.inf)
 ) -> tuple[float, float] | None:
-    """The interval that a factor is drawn from, or None where it changes nothing."""
+    """The interval that a factor is drawn from, or None if it changes nothing."""
     if isinstance(value, Number):
         if value < 0:  # type: ignore[operator]  # numbers of Python and numpy compare
             raise InputError(f"color_jitter: {name} is {value}; a single number must be 0 or more")

@@ -15,7 +15,7 @@ from voxelocity.interop.monai.lower import Lowering
 from voxelocity.interop.monai.lower.finish import finish
 
 _META_RTOL = 1e-5
-"""Of affines and of arrays in the metadata, such as `pixdim`, which is computed from the affine in float32."""
+"""For affines and for arrays in the metadata, such as `pixdim`, which is computed from the affine in float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Difference:
     Attributes:
         key: of the item, "" for a bare tensor; with the number of the sample where there are several.
         largest: largest absolute difference of two voxels.
-        scale: largest absolute value of MONAI's.
-        share: of the voxels, how many differ at all.
-        is_whole: whether MONAI's holds whole numbers alone, as labels do.
+        scale: largest absolute value of MONAI's tensor.
+        share: of the voxels that differ at all.
+        is_whole: whether MONAI's tensor holds only whole numbers, as labels do.
         words: what else differs, in words: type, dtype, shape, affine, metadata. "" for nothing.
     """
 
@@ -47,8 +47,8 @@ class Difference:
 def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:
     """MONAI's result, ours, and how each tensor of them differs; neither the transform nor the data is changed.
 
-    Both sides get a copy of the transform, with the same random state, and of the data. A random state that both leave
-    behind differently is told as a difference of the key "R".
+    Both sides get a copy of the transform, with the same random state, and of the data. If their random states differ
+    afterwards, that is a difference of the key "R".
     """
     theirs_by, ours_by = copy.deepcopy(transform), copy.deepcopy(transform)
     theirs = theirs_by(copy.deepcopy(data))
@@ -60,7 +60,7 @@ def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, li
 
 
 def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference]:
-    """Of each tensor or array in two results, however nested; other values are compared as they are."""
+    """Differences of each tensor or array in two results, however nested; other values are compared directly."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         if set(theirs) != set(ours):
             words = f"keys {sorted(map(str, theirs))} and {sorted(map(str, ours))}"
@@ -103,7 +103,7 @@ def _of_arrays(theirs: Any, ours: Any, key: str) -> Difference:
     if one.size == 0:
         return _in_words(key, "; ".join(words))
     if one.dtype.kind not in "biuf" or other.dtype.kind not in "biuf":
-        # Texts and complex numbers, as some metadata are.
+        # Text and complex numbers, as in some metadata.
         same = _is_same(one, other)
         words.extend([] if same else [f"{one!r} and {other!r}"])
         return _in_words(key, "; ".join(words))
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any, *, rtol: float = 0.0) -> bool:
-    """Whether two values are equal, all the way down; what is not a number, as in many NIfTI headers, equals itself.
+    """Whether two values are equal, recursively; NaN, as in many NIfTI headers, equals itself.
 
     Arrays of floats may differ by `rtol` of their values.
     """

@@ -1,6 +1,6 @@
 """What a chain of transforms does and what an item is, as short texts: equal texts mean equal results.
 
-Not the keys of a cache, which are made of these by whoever keeps something.
+These are not cache keys: each cache makes its keys from them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Fingerprint:
     """What a chain does.
 
     Attributes:
-        digest: 40 hexadecimal digits; another one whenever the result for some item could be another one.
-        doubts: in words, what could not be read. Where there are any, the digest says too little: results must not be
-            kept under it for other processes.
+        digest: 40 hexadecimal digits, different whenever the result for some item could be different.
+        doubts: what could not be read, in words. With any doubts the digest says too little: do not keep results under
+            it for other processes.
     """
 
     digest: str
@@ -38,7 +38,7 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
 
     It is made of each transform's class and attributes, all the way down: arrays by their bytes, files named by a
     `Path` or an absolute path by real path, size, times and inode, functions and classes of installed packages by name
-    and version, and of anybody's own by their code, constants, defaults, closures and globals. Random states and drawn
+    and version, and all others by their code, constants, defaults, closures and globals. Random states and drawn
     numbers are left out. The versions of Python, MONAI, torch, numpy, scipy and nibabel always count.
 
     Costs about ten milliseconds for a usual chain. Calls no transform.
@@ -58,12 +58,12 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
 def item_identity(item: object, folders: FolderFacts | None = None) -> str:
     """What an item of a data set is: numbers and text by value, arrays by their bytes, files by `content.path_facts`.
 
-    A text that names an existing file, or a folder, stands for it: another size, time or inode of the file, or of one
-    that lies in the folder, gives another identity. No file is opened.
+    Text that names an existing file or folder stands for it: another size, time or inode of the file, or of a file in
+    the folder, gives another identity. No file is opened.
 
     Args:
         item: of a data set.
-        folders: what is known of folders already, and will be; each is listed now if it is not given.
+        folders: known facts of folders, extended here; if not given, each folder is listed now.
 
     Raises:
         DatasetError: the item holds an object that cannot be read.
@@ -79,7 +79,7 @@ def item_identity(item: object, folders: FolderFacts | None = None) -> str:
 
 
 def source_facts(item: object, folders: FolderFacts | None = None) -> list[str]:
-    """`content.path_facts` of every existing file, or folder, that the item names; others are passed over.
+    """`content.path_facts` of every existing file, or folder, that the item names; other text is skipped.
 
     Args:
         item: of a data set.

@@ -1,4 +1,4 @@
-"""The source files behind a module of somebody's own, with those of their other modules that it uses."""
+"""The source files behind a user's module and the user's other modules that it uses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from voxelocity.interop.monai.versions import version_of
 
 
 def module_files(module: ModuleType) -> list[tuple[str, str]] | None:
-    """Name and digest of the source of the module and of every not installed module that its names lead to, sorted.
+    """Name and digest of the source of the module and of every non-installed module that its names lead to, sorted.
 
-    None where one of them has no source file.
+    None if one of them has no source file.
     """
     found: dict[str, str] = {}
     waiting = [module]

@@ -17,11 +17,11 @@ _Tensors = list[torch.Tensor]
 class Novograd(Optimizer):
     """Gradients normalized layer by layer, with momentum (Ginsburg et al. 2019, arXiv:1905.11286).
 
-    Updates equal those of MONAI 1.6.1 to rounding, and checkpoints of either load in the other. The gradients are left
-    as they are, where MONAI's are overwritten. Nothing waits for the device.
+    Updates equal those of MONAI 1.6.1 up to rounding, and checkpoints of either load in the other. The gradients do
+    not change; MONAI overwrites them. Nothing waits for the device.
 
     Args:
-        params: parameters, or dicts of groups of them with their own values of what follows.
+        params: parameters, or dicts of parameter groups with their own values of the other arguments.
         lr: learning rate.
         betas: decay of the running means of the gradient, and of its squared norm.
         eps: added to the norm that gradients are divided by.
@@ -113,7 +113,7 @@ class Novograd(Optimizer):
         return state
 
     def _update(self, parameters: _Tensors, group: dict[str, Any]) -> None:
-        """Of parameters on one device and of one dtype. The scalars of all are handled as one vector."""
+        """Updates parameters on one device and of one dtype. The scalars of all are handled as one vector."""
         beta1, beta2 = group["betas"]
         states = [self.state[parameter] for parameter in parameters]
         grads = [parameter.grad for parameter in parameters if parameter.grad is not None]

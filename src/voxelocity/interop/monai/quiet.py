@@ -1,9 +1,9 @@
-"""MONAI imported, and the state of the process put back that this changes. Nothing is put back where it was imported.
+"""Imports MONAI and restores the process state that the import changes. Does nothing if MONAI is already imported.
 
-MONAI and what it brings replace `warnings.showwarning`, filter warnings and the logger "py.warnings", set environment
-variables and draw from `random`. All of that belongs to the process, so it is put back as soon as the
-import is over; a lock keeps two threads from doing so at once. What another thread itself changes during the seconds of
-the import stays, but for the list of warning filters and the state of `random`, which are those from before.
+MONAI and its dependencies replace `warnings.showwarning`, filter warnings and the logger "py.warnings", set environment
+variables and draw from `random`. All of that belongs to the process, so it is restored as soon as the import is over; a
+lock keeps two threads from doing so at once. What another thread changes during the seconds of the import stays, except
+the list of warning filters and the state of `random`, which are restored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _lock = threading.Lock()
 
 
 def import_quietly(name: str) -> None:
-    """Imports a module, and puts back what of the process's state this changes; nothing if it is imported already."""
+    """Imports a module and restores the process state that this changes; does nothing if it is already imported."""
     with _lock:
         if name not in sys.modules:
             with _as_found():
@@ -51,7 +51,7 @@ def _as_found() -> Iterator[None]:
         yield
     finally:
         warnings.showwarning = show
-        # In place: others hold the list itself.
+        # In place: other code holds the list itself.
         warnings.filters[:] = filters  # type: ignore[index]  # typed as a Sequence, and a list
         warnings._filters_mutated()  # type: ignore[attr-defined]  # else warnings that were seen keep their old verdict
         for variable, value in variables.items():

@@ -1,7 +1,6 @@
-"""MONAI's `Range`: named spans around methods, functions and blocks, which NVIDIA's profilers show as ranges of NVTX.
+"""MONAI's `Range`: named spans around methods, functions and blocks, which NVIDIA's profilers show as NVTX ranges.
 
-Where NVTX is not to be had (a build of torch for CPUs, without the package `nvtx`), objects stay as they are, and
-nothing is spent.
+Without NVTX (a CPU build of torch, without the package `nvtx`), objects do not change and nothing is spent.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _Spans = tuple[tuple[str, str], ...]
 class Range:
     """A named span: `with Range("load"): ...`, or `Range()(thing)` around what a thing does.
 
-    Decorated objects keep their class's name, equal results, `isinstance` and pickling, and a range ends although the
-    method raised. Functions, generators and classes can be decorated too: of the first two something new comes back,
-    and of a class all objects.
+    Decorated objects keep their class's name, results, `isinstance` and pickling, and a range ends even if the method
+    raised. You can also decorate functions and generators, which returns a new object, and classes, which affects all
+    of their objects.
 
     Args:
         name: of the range; by default the class's name, numbered from the second object on, `context_1` for a block.
         methods: names of the methods; by default `forward` of networks and losses, `step` of optimizers, `__getitem__`
-            of data sets, `__iter__`'s steps of loaders, and else what there is of `forward`, `__call__`, `__next__` and
-            `__getitem__`.
+            of data sets, `__iter__`'s steps of loaders, and otherwise those that exist of `forward`, `__call__`,
+            `__next__` and `__getitem__`.
         append_method_name: name ranges `name.method`; by default where there are several methods.
-        recursive: decorate each entry of a list or tuple, or of a Compose and what it holds, too.
+        recursive: also decorate each entry of a list or tuple, or of a Compose and what it holds.
     """
 
     name_counter: ClassVar[dict[str, int]] = defaultdict(int)
@@ -59,7 +58,7 @@ class Range:
         self._entered: list[span] = []
 
     def __call__(self, obj: Any) -> Any:
-        """`obj` with ranges around its methods: the same object, but for functions, generators, lists and tuples.
+        """`obj` with ranges around its methods: the same object, except for functions, generators, lists and tuples.
 
         Raises:
             InputError: it has no such method, none that is known, or a class that cannot be extended.
@@ -182,7 +181,7 @@ def _spanned(function: Callable[..., Any], method: str, name: str) -> Callable[.
 
 
 def _steps(iterator: Iterator[Any], name: str) -> Iterator[Any]:
-    """The iterator's items, the making of each in a range."""
+    """The iterator's items, each made in a range."""
     while True:
         with span(name):
             try:
@@ -194,7 +193,7 @@ def _steps(iterator: Iterator[Any], name: str) -> Iterator[Any]:
 
 @functools.cache
 def _spanned_class(owner: Any, spans: _Spans) -> type:
-    """A class that differs from its owner only in these methods, pickled by way of the owner."""
+    """A class that differs from its owner only in these methods, pickled through the owner."""
 
     def reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
         make, arguments, *rest = owner.__reduce_ex__(self, protocol)

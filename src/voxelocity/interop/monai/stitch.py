@@ -1,4 +1,4 @@
-"""Where sliding windows stand, and the sums that their answers are blended in. Knows neither networks nor padding."""
+"""Where sliding windows lie, and the sums that their answers are blended in. Knows neither networks nor padding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHERE = "sliding_window_inference"
 
 @dataclass(frozen=True)
 class Place:
-    """One window: of which image of the batch, and its first voxels."""
+    """One window: its image in the batch, and its first voxels."""
 
     image: int
     start: tuple[int, ...]
@@ -24,11 +24,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the windows of a batch of images stand."""
+    """Where the windows of a batch of images lie."""
 
     num_images: int
     shape: tuple[int, ...]
-    """Of the padded images, spatial axes only."""
+    """Shape of the padded images, spatial axes only."""
     window: tuple[int, ...]
     starts: tuple[tuple[int, ...], ...]
     """First voxels of the windows, ascending, for each axis."""
@@ -52,7 +52,7 @@ class Grid:
                 yield Place(image, start)
 
     def slices(self, place: Place) -> list[slice]:
-        """Of a batch with all its axes, as predictors that ask for coordinates get them."""
+        """Slices of a batch with all its axes, as predictors that ask for coordinates get them."""
         box = [slice(a, a + n) for a, n in zip(place.start, self.window, strict=True)]
         return [slice(place.image, place.image + 1), slice(None), *box]
 
@@ -105,9 +105,9 @@ class Canvas:
     Answers may be larger or smaller than their windows; places are scaled alike and rounded down.
 
     Args:
-        grid: where windows stand on the inputs.
+        grid: where windows lie on the inputs.
         answer: the first answer (b, k, ...), for its channels and size.
-        weights: what voxels of an answer weigh in the sum that is divided by, spatial axes only; None for 1 everywhere.
+        weights: weights of an answer's voxels in the divisor, spatial axes only; None for 1 everywhere.
         dtype: of the sum.
         device: where the sum is.
     """
@@ -127,7 +127,7 @@ class Canvas:
         add_weighted(self.sum[place.image][(slice(None), *box)], answer, weights)
 
     def add_slab(self, total: torch.Tensor, slab: Slab, *, once: bool) -> None:
-        """Adds a slab (k, ...) that is weighted already; with `once` no other slab has voxels in common with it."""
+        """Adds a slab (k, ...) that is already weighted; with `once` no other slab has voxels in common with it."""
         target = self.sum[slab.image].narrow(slab.axis + 1, slab.start, slab.stop - slab.start)
         if once:
             target.copy_(total)
@@ -152,7 +152,7 @@ class Canvas:
 
 
 def add_weighted(target: torch.Tensor, answer: torch.Tensor, weights: torch.Tensor | None) -> None:
-    """Adds `answer * weights` to `target`, in one pass where all are on one device; `answer` stays as it is."""
+    """Adds `answer * weights` to `target`, in one pass if all are on one device; `answer` does not change."""
     answer = answer.to(target.dtype)
     if weights is not None and answer.device != target.device:
         # Multiplied where the predictor runs, which is the faster of the two.

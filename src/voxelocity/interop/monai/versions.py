@@ -9,12 +9,12 @@ from types import ModuleType
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 _RESULT_MAKERS = ("monai", "torch", "numpy", "scipy", "nibabel")
-"""Packages whose other versions may give other voxels whatever the chain names."""
+"""Packages whose version may change voxels, whatever the chain names."""
 
 
 @functools.lru_cache(maxsize=4096)
 def version_of(module_name: str) -> str | None:
-    """Package and version of a module that was installed, or None for code that its author may edit: then it is read.
+    """Package and version of an installed module, or None for code that its author may edit, which is then read.
 
     A package installed in editable form is such code.
     """
@@ -44,6 +44,6 @@ def _package_version(top: str, module: ModuleType) -> str | None:
     try:
         return importlib.metadata.version(top)
     except importlib.metadata.PackageNotFoundError:
-        # The package has another name than its module, as SimpleITK's or PIL's.
+        # The package and its module have different names, as with SimpleITK or PIL.
         version = getattr(module, "__version__", None)
         return str(version) if version is not None else None

@@ -1,4 +1,4 @@
-"""MONAI's `sliding_window_inference` and `SlidingWindowInferer`: every argument of theirs, less work for a window.
+"""MONAI's `sliding_window_inference` and `SlidingWindowInferer`: all of their arguments, less work per window.
 
 An answer is weighted and added in one pass, weights are summed up axis by axis, and what is the same everywhere is not
 weighted at all. Not here: `infer.window`, the engine of this package's own predictions, which shares `infer.blending`.
@@ -57,8 +57,8 @@ def sliding_window_inference(
 ) -> Prediction:
     """The predictor's answers to overlapping windows of `inputs`, blended; MONAI's function with the same arguments.
 
-    Results equal MONAI 1.6.1's to about 1e-6 of the largest value in float32. The inputs stay as they are. Gradients
-    flow as the caller's grad mode has it.
+    Results equal MONAI 1.6.1's to about 1e-6 of the largest value in float32. The inputs do not change. Gradients
+    follow the caller's grad mode.
 
     Args:
         inputs: (b, c, ...) floating point, any number of spatial axes; a MetaTensor's metadata come back.
@@ -67,7 +67,7 @@ def sliding_window_inference(
         predictor: windows (n, c, ...) to a tensor, or a sequence or mapping of tensors (n, k, ...), of the window's
             size or another.
         overlap: share of a window that the next one covers again, from 0 to below 1, for all axes or each.
-        mode: "constant" (all voxels of a window weigh the same) or "gaussian" (less towards its edges).
+        mode: "constant" (all voxels of a window weigh the same) or "gaussian" (less toward its edges).
         sigma_scale: standard deviation of the Gaussian as a share of the window's edge, for all axes or each.
         padding_mode: how inputs smaller than a window grow: "constant", "reflect", "replicate", "circular".
         cval: what "constant" fills in.
@@ -76,16 +76,16 @@ def sliding_window_inference(
         progress: draw tqdm's bar.
         roi_weight_map: weights of a window's voxels, instead of `mode`.
         process_fn: `(answers, windows, weights) -> (answers, weights)` after each call of the predictor. As in MONAI,
-            the sum that is divided by is made of the weights that the first call returns.
-        buffer_steps: so many steps of windows along `buffer_dim` are summed up on `sw_device` before they are moved.
+            the divisor is made of the weights that the first call returns.
+        buffer_steps: this many steps of windows along `buffer_dim` are summed on `sw_device` before they are moved.
             Only the first of several answers comes back then, as in MONAI.
-        buffer_dim: the spatial axis of that.
+        buffer_dim: the spatial axis of these steps.
         with_coord: pass the predictor the windows' slices, a list of lists, as its second argument.
         args: more arguments of the predictor.
         kwargs: more keywords of the predictor; `condition`, of the inputs' size, is cut into windows too.
 
     Returns:
-        A tensor, a tuple or a dict, as the predictor answered, of the inputs' kind and dtype.
+        A tensor, a tuple or a dict, as the predictor returned, of the inputs' kind and dtype.
 
     Raises:
         InputError: inputs, an argument or an answer of the predictor cannot be used.
@@ -100,7 +100,7 @@ def sliding_window_inference(
     run_on, result_on = torch.device(sw_device or images.device), torch.device(device or images.device)
     padded, condition = pad(images), kwargs.pop("condition", None)
     grid = Grid.of(len(padded), padded.shape[2:], window, overlaps)
-    # Weights that are the same everywhere, or that are divided by what they were multiplied with, need not be.
+    # Weights that are the same everywhere, or that cancel when the sum is divided, are not needed.
     is_plain = look_up_option(mode, BlendMode) == BlendMode.CONSTANT or grid.is_disjoint
     weights = None
     if process_fn is not None or roi_weight_map is not None or not is_plain:
@@ -193,10 +193,10 @@ class SlidingWindowInferer(PeerSlidingWindowInferer):  # type: ignore[misc]  # M
             network: likewise, its predictor.
             args: more arguments of the network.
             kwargs: more keywords of the network; `condition` as there, and `device`, `buffer_steps` and `buffer_dim`
-                instead of those that were given first.
+                instead of those given to the constructor.
 
         Raises:
-            InputError: `condition` has another shape than the inputs, or as in `sliding_window_inference`.
+            InputError: `condition` and the inputs differ in shape, or as in `sliding_window_inference`.
         """
         condition = kwargs.get("condition")
         if condition is not None and condition.shape != inputs.shape:
@@ -263,8 +263,8 @@ def _in_slabs(calls: Calls, slabs: Sequence[Slab], batch_size: int, device: torc
             tensor, weights = answers.tensors[0], answers.weights[0]
             if tuple(tensor.shape[2:]) != grid.window:
                 raise InputError(
-                    f"{WHERE}: with buffer_steps the predictor must answer windows of {grid.window} in their size, "
-                    f"and it answered {tuple(tensor.shape[2:])}; leave buffer_steps out"
+                    f"{WHERE}: with buffer_steps the predictor must return windows of {grid.window} at their own size, "
+                    f"but it returned {tuple(tensor.shape[2:])}; leave buffer_steps out"
                 )
             if canvas is None:
                 canvas, keys = Canvas(grid, tensor, weights, dtype, device), answers.keys
@@ -332,7 +332,7 @@ def _axis(buffer_dim: int, num_axes: int) -> int:
 
 
 def _plain(inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The inputs without metadata, and what results take their kind from: a tensor without voxels, or the inputs."""
+    """The inputs without metadata, and a model for the kind of results: a tensor without voxels, or the inputs."""
     if isinstance(inputs, MetaTensor):
         return inputs.as_tensor(), MetaTensor([]).copy_meta_from(inputs, copy_attr=False)
     return inputs, inputs
@@ -346,7 +346,7 @@ def _weights(
     device: torch.device,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Of a window's voxels, spatial axes only; shared with other calls, so not to be changed."""
+    """Weights of a window's voxels, spatial axes only; shared with other calls, so do not change them."""
     if given is not None:
         spatial = as_spatial(torch.as_tensor(given), window)
         if any(n not in (1, side) for n, side in zip(spatial.shape, window, strict=True)):

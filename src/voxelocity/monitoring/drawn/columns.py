@@ -1,4 +1,4 @@
-"""Samples turned into columns of numbers, which is what means, peaks and charts are made from."""
+"""Samples as columns of numbers, the source of means, peaks and charts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MAX_POINTS = 240
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU, or one slice of it, through all samples; None where a sample lacks it."""
+    """One GPU, or one slice of it, in all samples; None for a sample without it."""
 
     name: str
     samples: Sequence[GpuSample | None]
 
     def column(self, field: str) -> Column:
-        """One field of `GpuSample`, NaN where it could not be asked."""
+        """One field of `GpuSample`, NaN where it is unknown."""
         return _column(None if sample is None else getattr(sample, field) for sample in self.samples)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The samples of a record by field. Values that could not be asked are NaN."""
+    """The samples of a record by field. Unknown values are NaN."""
 
     record: MonitorRecord
 
@@ -47,7 +47,7 @@ class Columns:
 
     @cached_property
     def until_s(self) -> float:
-        """The end of what was watched; samples and phases may reach beyond what was written down as its length."""
+        """The end of the watched time; samples and phases may reach beyond the recorded length."""
         ends = [sample.time_s for sample in self.record.samples[-1:]]
         return max([self.record.seconds, *ends])
 
@@ -73,7 +73,7 @@ class Columns:
 
     @cached_property
     def devices(self) -> Sequence[Device]:
-        """Every GPU and slice that any sample knows, in the order of their numbers."""
+        """Every GPU and slice in any sample, in the order of their numbers."""
         by_sample = [{(gpu.index, gpu.slice): gpu for gpu in sample.gpus} for sample in self.record.samples]
         keys = {key for gpus in by_sample for key in gpus}
         ordered = sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1]))
@@ -83,36 +83,36 @@ class Columns:
         ]
 
     def host(self, field: str) -> Column:
-        """One field of `HostSample`, NaN where it could not be asked."""
+        """One field of `HostSample`, NaN where it is unknown."""
         return _column(getattr(sample.host, field) for sample in self.record.samples)
 
     @cached_property
     def memory_limit_bytes(self) -> float:
-        """Main memory that the program could have; NaN where nobody knows."""
+        """Main memory that the program could use; NaN if unknown."""
         stored = self.record.environment.get("memory_bytes")
         if isinstance(stored, int | float):
             return float(stored)
         return peak(self.host("memory_used_bytes") + self.host("memory_available_bytes"))
 
     def mean(self, column: Column, weights_s: Column | None = None) -> float:
-        """The mean over time of what is known; NaN where nothing is."""
+        """The mean over time of the known values; NaN if there are none."""
         weights = self.periods_s if weights_s is None else weights_s
         known = np.isfinite(column) & np.isfinite(weights)
         total = weights[known].sum()
         if total <= 0.0:
-            # The first sample of all has no period before it.
+            # The very first sample has no period before it.
             return float(column[known].mean()) if weights_s is None and known.any() else np.nan
         return float((column[known] * weights[known]).sum() / total)
 
 
 def peak(column: Column) -> float:
-    """The largest value that is known; NaN where none is."""
+    """The largest known value; NaN if there is none."""
     known = column[np.isfinite(column)]
     return float(known.max()) if known.size else np.nan
 
 
 def mean_of_known(values: Sequence[float]) -> float:
-    """The mean of what is known; NaN where nothing is."""
+    """The mean of the known values; NaN if there are none."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
@@ -120,7 +120,7 @@ def mean_of_known(values: Sequence[float]) -> float:
 def thinned(times_s: Column, *columns: Column) -> list[tuple[float, ...]]:
     """(seconds, value of each column) for at most `MAX_POINTS` moments: means of neighbors, NaN where none is known.
 
-    The neighbors of a moment are equal in number; so is a long record as quick to draw as a short one.
+    Each moment averages the same number of neighbors, so a long record is as quick to draw as a short one.
     """
     size = len(times_s)
     count = min(size, MAX_POINTS)

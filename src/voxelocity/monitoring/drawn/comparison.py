@@ -1,7 +1,7 @@
 """Two records side by side: what the machine did before and after a change. Judges nothing: it says what was seen.
 
-A record knows no steps and no accuracy, so it cannot say that a program became better; runs and diagnoses are compared
-for that. What it does tell is whether the machine was used more, and what it cost in memory.
+A record has no steps and no accuracy, so it cannot say that a program became better; compare runs or diagnoses for
+that. It shows whether the machine was used more, and the cost in memory.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.differences import different_machines
 from voxelocity.report.labeled import LabeledRun, differing_settings
 
-# A record shorter than this many samples says little of means.
+# Means of fewer samples than this say little.
 _FEW_SAMPLES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One quantity of both records; NaN where it could not be asked.
+    """One quantity of both records; NaN where it is unknown.
 
     Attributes:
         key: with its unit, as in JSON.
-        text: a value as people read it.
+        text: formats a value for reading.
     """
 
     key: str
@@ -68,8 +68,8 @@ class MonitorComparison:
     """Before and after.
 
     Attributes:
-        figures: of the whole time; those that neither could ask are left out.
-        phases: by name, in the order in which they were first begun.
+        figures: of the whole time; those unknown in both are left out.
+        phases: by name, in the order in which they first began.
         settings: dotted key to (before, after), of command, period and machine where they differ.
         notices: what a reader must know before believing the figures.
     """
@@ -126,7 +126,7 @@ def monitor_comparison_lines(a: MonitorRecord, b: MonitorRecord) -> list[str]:
 
 
 def monitor_comparison_to_json(a: MonitorRecord, b: MonitorRecord) -> dict[str, Any]:
-    """The comparison as plain data: numbers that could not be asked are null.
+    """The comparison as plain data: unknown numbers are null.
 
     Returns:
         format, version: what this is; within a version keys are only added.
@@ -199,7 +199,7 @@ def _phases(sides: tuple[Columns, Columns]) -> list[PhaseFigures]:
 
 
 def _of_phase(columns: Columns, phase: Phase | None) -> dict[str, float]:
-    """Its time, and means over the samples by how much of each it fills."""
+    """Its time, and means over the samples, weighted by how much of each it fills."""
     keys = ("seconds", "cpu_busy_share", "program_cores", "gpu_busy_share")
     if phase is None:
         return dict.fromkeys(keys, math.nan)
@@ -232,7 +232,7 @@ def _notices(a: MonitorRecord, b: MonitorRecord) -> list[str]:
             notices.append(f"{word.capitalize()}, {ended_text(record)}.")
         if len(record.samples) < _FEW_SAMPLES:
             notices.append(
-                f"{word.capitalize()} has {count_text(len(record.samples), 'sample')} only; its means are rough."
+                f"{word.capitalize()} has only {count_text(len(record.samples), 'sample')}; its means are rough."
             )
     if machines := different_machines([record.environment for record in (a, b)]):
         notices.append(f"The two were made on different machines ({machines}).")

@@ -13,7 +13,7 @@ _HEADS = ("", "Before", "After")
 
 
 def render_monitor_comparison(a: MonitorRecord, b: MonitorRecord, path: str | Path) -> Path:
-    """The path, which now holds what the machine did in `a`, before, and `b`, after, as one HTML file.
+    """The path, which now holds the comparison of `a`, before, and `b`, after, as one HTML file.
 
     Raises:
         OutputError: the file cannot be written.

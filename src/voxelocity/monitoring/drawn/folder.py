@@ -1,4 +1,4 @@
-"""Page and picture of a record, in the folder that the record lies in."""
+"""Page and picture of a record, in the record's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.monitoring.record import MonitorRecord
 
 
 def draw_record(record: MonitorRecord, folder: Path) -> Path:
-    """The page in the folder, with the picture beside it.
+    """The page in the folder, with the picture next to it.
 
     Raises:
         OutputError: one of them cannot be written.
@@ -21,7 +21,7 @@ def draw_record(record: MonitorRecord, folder: Path) -> Path:
 
 
 def draw_again(folder: Path, page: Path | None = None) -> Path:
-    """The page of what lies in a folder; with no other place given, in the folder, with the picture.
+    """The page of the record in a folder; if `page` is not given, in the folder, with the picture.
 
     Raises:
         InputError: the folder holds no record.

@@ -1,4 +1,4 @@
-"""The page of a monitor's record: a single file that explains itself, works offline and runs no script."""
+"""The page of a monitor's record: a single, self-explanatory file that works offline and runs no script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from voxelocity.report.views import BarPart, LegendEntry, render
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One chart of the page, drawn, with its words."""
+    """One chart of the page, drawn, with its texts."""
 
     title: str
     svg: str
@@ -94,7 +94,7 @@ def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
 
 
 def _legend_of(phases: Sequence[Phase], seen: Collection[str]) -> list[LegendEntry]:
-    """The phases that are seen in the strip; one that others fill lies behind them all along."""
+    """The phases visible in the strip; a phase that others cover completely is not."""
     return [LegendEntry(name=phase.name, color=_css(phase.color)) for phase in phases if phase.name in seen]
 
 

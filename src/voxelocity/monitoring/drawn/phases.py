@@ -16,19 +16,19 @@ from voxelocity.report.timeline import Stretch
 _MAX_PHASES = 12
 _MAX_EXACT = 120
 _NUM_CELLS = 300
-# Far from one another first, and the color of the first line last.
+# The most distinct colors first, and the color of the first line last.
 _COLORS = ("part-3", "part-5", "class-4", "part-2", "part-7", "part-4", "part-6", "part-8", "part-1")
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """All stretches of one name, put together where they overlap.
+    """All stretches of one name, merged where they overlap.
 
     Attributes:
         color: a variable of the style sheet, or "#rrggbb".
-        count: how often it was begun.
-        edges_s: start and stop of each stretch in turn, increasing.
+        count: how often it began.
+        edges_s: alternating start and stop of each stretch, increasing.
     """
 
     name: str
@@ -50,9 +50,9 @@ class Phase:
 
 
 def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
-    """The phases of the lowest rank, in the order in which they were first begun.
+    """The phases of the lowest rank, in the order in which they first began.
 
-    Beyond twelve names the shorter ones are put together.
+    Beyond twelve names, the shorter ones are merged.
     """
     rank = min((mark.rank for mark in marks), default=0)
     by_name = dict[str, list[PhaseMark]]()
@@ -71,8 +71,8 @@ def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
 
 
 def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
-    """The phases as colored ground without overlaps: the innermost at each time where there are few stretches, else
-    which leads in each cell of time.
+    """The phases as a colored background without overlaps: with few stretches the innermost phase at each time,
+    otherwise the one that leads in each cell of time.
     """
     if sum(phase.edges_s.size // 2 for phase in phases) > _MAX_EXACT:
         return _leading(phases, np.linspace(0.0, until_s, _NUM_CELLS + 1))
@@ -99,16 +99,16 @@ def _united(starts_s: Column, stops_s: Column) -> Column:
 
 
 def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
-    """One phase, or none, in each cell between the edges; cells of one phase are put together."""
+    """One phase, or none, in each cell between the edges; neighboring cells of one phase are merged."""
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
-    # Rounded, so that phases which fill a cell are equal.
+    # Rounded, so that all phases that fill a cell have equal values.
     covered = np.round([phase.within(edges[:-1], edges[1:]) for phase in by_length], 9)
     united = _united(
         np.concatenate([phase.edges_s[::2] for phase in phases]),
         np.concatenate([phase.edges_s[1::2] for phase in phases]),
     )
     anything = Phase(name="", color="", count=0, edges_s=united).within(edges[:-1], edges[1:])
-    # Of phases that cover a cell alike, the innermost: the shortest, which stands last.
+    # Of phases that cover a cell equally, take the innermost: the shortest, which comes last.
     leader = len(by_length) - 1 - np.argmax(covered[::-1], axis=0)
     is_empty = (np.diff(edges) - anything) > np.max(covered, axis=0)
     leader = np.where(is_empty, -1, leader)

@@ -1,4 +1,4 @@
-"""The picture of a monitor's record: its charts above one another on one time axis, as PNG."""
+"""The picture of a monitor's record: its charts stacked on one time axis, as PNG."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.timeline import Timeline, draw_timeline
 from voxelocity.report.views import joined
 
-# As in style.css, light.
+# The light colors of style.css.
 _COLORS = {
     "chart-ink": "#4a5560",
     "chart-grid": "#dfe3e7",

@@ -1,4 +1,4 @@
-"""What a record amounts to: one sentence, key figures, and tables of phases and devices. Draws nothing."""
+"""Sums up a record: one sentence, key figures, and tables of phases and devices. Draws nothing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def sentence(columns: Columns) -> str:
     if not record.samples:
         watched = f"No sample was taken in {duration_text(record.seconds)}"
         return f"{watched}; {seen}." if seen else f"{watched}."
-    return f"In {duration_text(record.seconds)}, {seen or 'nothing could be asked of this machine'}."
+    return f"In {duration_text(record.seconds)}, {seen or 'this machine gave no data'}."
 
 
 def title_of(record: MonitorRecord) -> str:
-    """The command without its folders, as far as it fits into a heading; "Monitor" where there was none."""
+    """The command without its folders, cut to fit a heading; "Monitor" if there was none."""
     whole = shlex.join(Path(word).name if word.startswith("/") else word for word in record.command) or "Monitor"
     if len(whole) <= _TITLE_LENGTH:
         return whole
@@ -41,7 +41,7 @@ def title_of(record: MonitorRecord) -> str:
 
 
 def ended_text(record: MonitorRecord) -> str:
-    """How the command ended; empty where there was none."""
+    """How the command ended; empty if there was none."""
     if not record.command:
         return ""
     if record.status is None:
@@ -52,7 +52,7 @@ def ended_text(record: MonitorRecord) -> str:
 
 
 def cards(columns: Columns) -> list[Card]:
-    """Key figures; those that could not be asked are left out."""
+    """Key figures; unknown ones are left out."""
     record = columns.record
     host = columns.host
     program_cores, memory = columns.mean(host("program_cores")), peak(host("memory_used_bytes"))
@@ -82,7 +82,7 @@ def cards(columns: Columns) -> list[Card]:
 
 
 def phase_table(columns: Columns, phases: Sequence[Phase]) -> Table:
-    """Time of each phase, and what the machine did meanwhile: means over the samples, by how much of each it fills."""
+    """Time of each phase, and means of what the machine did, each sample weighted by how much of it the phase fills."""
     gpu = [device.column("busy_share") for device in columns.devices]
     measured: list[tuple[str, Column, str]] = [
         ("CPU busy", columns.cores[0], "share"),
@@ -104,7 +104,7 @@ def phase_table(columns: Columns, phases: Sequence[Phase]) -> Table:
 
 
 def device_table(columns: Columns) -> Table:
-    """One row a GPU or slice: what it is, its means and its peaks."""
+    """One row per GPU or slice: what it is, its means and its peaks."""
     rows = []
     for device in columns.devices:
         last = next(sample for sample in reversed(device.samples) if sample is not None)
@@ -168,7 +168,7 @@ def _gpu_memory_note(columns: Columns) -> str:
 
 
 def gpu_energy_wh(columns: Columns) -> float:
-    """Power over time, of all devices; a slice has none of its own."""
+    """Power over time, of all devices; a slice has no power figure of its own."""
     powers = [device.column("power_w") for device in columns.devices]
     joules = [float(np.nansum(power * columns.periods_s)) for power in powers if np.isfinite(power).any()]
     return sum(joules) / 3600.0 if joules else math.nan

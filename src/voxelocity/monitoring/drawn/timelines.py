@@ -1,4 +1,4 @@
-"""Which charts a record gives: the host's and those of the GPUs, as descriptions that page and picture draw alike."""
+"""The charts of a record: for the host and the GPUs, as descriptions that both page and picture draw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from voxelocity.monitoring.drawn.columns import Column, Columns, Device, peak, thinned
 from voxelocity.report.timeline import Band, Line, Stroke, Timeline
 
-# Three colors that people of any color vision tell apart, and three ways to draw them.
+# Three colors that can be distinguished with any color vision, and three ways to draw them.
 _GPU_COLORS = ("accent", "class-1", "class-2")
 _STROKES: tuple[Stroke, ...] = ("solid", "dashed", "dotted")
 _MAX_LINES = 8
@@ -22,7 +22,7 @@ Named = tuple[str, str, Column]
 
 
 def host_timelines(columns: Columns) -> list[Timeline]:
-    """CPU, memory, page cache, disk and network; those that nothing was seen of are left out."""
+    """CPU, memory, page cache, disk and network; charts without data are left out."""
     host = columns.host
     charts = [
         _cpu(columns),
@@ -77,7 +77,7 @@ def host_timelines(columns: Columns) -> list[Timeline]:
 def gpu_timelines(columns: Columns) -> list[Timeline]:
     """One chart per quantity with a line for each GPU or slice; empty without GPUs.
 
-    Beyond eight devices a chart has their mean, and a band from the lowest to the highest.
+    Beyond eight devices, a chart shows their mean, and a band from the lowest to the highest.
     """
     if not columns.devices:
         return []
@@ -86,8 +86,8 @@ def gpu_timelines(columns: Columns) -> list[Timeline]:
         _gpu_memory(columns),
         _gpu(columns, "power_w", "Power", "power (W)", limit_field="power_limit_w"),
         _gpu(columns, "temperature_c", "Temperature", "temperature (°C)"),
-        _gpu(columns, "sm_clock_mhz", "Clock of the processors", "clock (MHz)"),
-        _gpu(columns, "memory_clock_mhz", "Clock of the memory", "clock (MHz)"),
+        _gpu(columns, "sm_clock_mhz", "Processor clock", "clock (MHz)"),
+        _gpu(columns, "memory_clock_mhz", "Memory clock", "clock (MHz)"),
         _pcie(columns),
     ]
     return [chart for chart in charts if chart is not None]
@@ -135,7 +135,7 @@ def _of_bytes(
         y_label=f"{_BYTE_UNITS[unit]}{per}",
         lines=_lines(columns, [(name, color, column / size) for name, color, column in series]),
         limit=limit / size if math.isfinite(limit) else None,
-        limit_name="all there is" if math.isfinite(limit) else "",
+        limit_name="total" if math.isfinite(limit) else "",
         until_s=columns.until_s,
     )
 
@@ -170,13 +170,13 @@ def _gpu(
 
 
 def _gpu_memory(columns: Columns) -> Timeline | None:
-    """In per cent of each device's own, as devices may differ."""
+    """In percent of each device's own memory, since devices may differ."""
     series = [(device.name, memory_share(device) * _PER_CENT) for device in columns.devices]
     lines, bands = _by_device(columns, series)
     if not lines:
         return None
     totals = {peak(device.column("memory_total_bytes")) for device in columns.devices}
-    each = f"of {totals.pop() / 1024**3:.0f} GiB" if len(totals) == 1 else "of each one's own"
+    each = f"of {totals.pop() / 1024**3:.0f} GiB" if len(totals) == 1 else "of each GPU's own"
     return Timeline(
         key="gpu-memory",
         title="GPU memory",
@@ -184,7 +184,7 @@ def _gpu_memory(columns: Columns) -> Timeline | None:
         lines=lines,
         bands=bands,
         limit=_PER_CENT,
-        limit_name="all there is",
+        limit_name="total",
         y_top=104.0,
         until_s=columns.until_s,
     )
@@ -200,7 +200,7 @@ def _pcie(columns: Columns) -> Timeline | None:
 
 
 def memory_share(device: Device) -> Column:
-    """Memory in use of the device's own; NaN where either could not be asked."""
+    """Share of the device's own memory in use; NaN where either figure is unknown."""
     total = device.column("memory_total_bytes")
     return device.column("memory_used_bytes") / np.where(total > 0.0, total, np.nan)
 
@@ -208,7 +208,7 @@ def memory_share(device: Device) -> Column:
 def _by_device(columns: Columns, series: Sequence[tuple[str, Column]]) -> tuple[list[Line], list[Band]]:
     known = [(name, column) for name, column in series if np.isfinite(column).any()]
     if len(known) <= _MAX_LINES:
-        # A device looks the same in every chart, also where another one is not in it.
+        # A device looks the same in every chart, even in a chart that lacks another device.
         places = {name: place for place, (name, _) in enumerate(series)}
         looks = [divmod(places[name] % (len(_GPU_COLORS) * len(_STROKES)), len(_GPU_COLORS)) for name, _ in known]
         named = [(name, _GPU_COLORS[color], column) for (name, column), (_, color) in zip(known, looks, strict=True)]
@@ -239,7 +239,7 @@ def _lines(columns: Columns, series: Iterable[Named]) -> list[Line]:
 
 
 def _if_any(column: Column) -> Column:
-    """The column, or nothing where it is zero all along: what never happened needs no line."""
+    """The column, or NaN if it is zero throughout: what never happened needs no line."""
     return column if (column > 0.0).any() else np.full_like(column, np.nan)
 
 

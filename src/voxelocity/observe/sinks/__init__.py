@@ -1,6 +1,6 @@
 """Where the events of a run go besides its own folder: TensorBoard, W&B, MLflow, a file for Prometheus.
 
-A sink is told what `events.jsonl` holds, event by event. The libraries are imported when a run begins.
+A sink receives what `events.jsonl` holds, event by event. The libraries are imported when a run begins.
 """
 
 from voxelocity.observe.sinks.choice import SINK_NAMES, choose_sinks

@@ -21,9 +21,9 @@ _NOT_IN_A_NAME = re.compile(r"[^\w\-. /:]")
 class MlflowSink:
     """Writes metrics over steps, the plan as parameters and the environment as tags.
 
-    Points cannot be taken back in MLflow: steps that the record holds already are not told again when a run goes on.
-    MLflow's usage statistics are off. The store of files is in maintenance by MLflow's makers, who refuse it unless
-    `MLFLOW_ALLOW_FILE_STORE` is set; a database would need SQLAlchemy and takes 7 ms a point in place of 0.5.
+    MLflow cannot remove points: steps that the record already holds are not written again when a run resumes. MLflow's
+    usage statistics are off. MLflow only maintains its file store and refuses it unless `MLFLOW_ALLOW_FILE_STORE` is
+    set; a database would need SQLAlchemy and takes 7 ms per point instead of 0.5.
 
     Args:
         tracking_uri: of a server or a database; a folder `mlflow` below the run's `tracking` if not given.
@@ -41,7 +41,7 @@ class MlflowSink:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
     def begin(self, run: RunStart) -> None:
-        """Opens the run of MLflow's, that of earlier sessions where there is one."""
+        """Opens the MLflow run, the one of earlier sessions if there is one."""
         if self._uri is None:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         _silence()
@@ -55,7 +55,7 @@ class MlflowSink:
         self._status = "FAILED"
         if is_new:
             self._describe(run)
-            # A record that begins with a resumed run, as the sink was not asked for before, has all of it.
+            # A record that begins with a resumed run, because the sink was not used before, gets all of it.
             for event in run.kept:
                 self.write(event)
         else:
@@ -98,7 +98,7 @@ class MlflowSink:
 
 
 def _silence() -> None:
-    """MONAI imports MLflow where it is installed, and with it a client for usage statistics that is now put away."""
+    """MONAI imports MLflow where it is installed, and with it a client for usage statistics that is removed here."""
     loaded: Any = sys.modules.get("mlflow.telemetry")
     if loaded is not None:
         loaded.set_telemetry_client()

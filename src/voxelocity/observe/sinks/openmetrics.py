@@ -49,7 +49,7 @@ class OpenMetricsSink:
         self._path = None if path is None else Path(path)
 
     def begin(self, run: RunStart) -> None:
-        """Writes what earlier sessions came to."""
+        """Writes the figures of earlier sessions."""
         self._target = self._path or run.folder / "metrics.prom"
         if self._path is None:
             run.folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class OpenMetricsSink:
         self._write()
 
     def end(self) -> None:
-        """Leaves the last figures, of a run that is no longer running."""
+        """Leaves the last figures, and marks the run as ended."""
         self._set(_RUNNING, 0)
         self._write()
 
@@ -87,7 +87,7 @@ class OpenMetricsSink:
             case "warning":
                 self._num_warnings += 1
             case "sample":
-                # All of the machine is exchanged at once: a GPU that was lost must not stand there for good.
+                # All figures of the machine are replaced at once: a GPU that was lost must not stay there for good.
                 self._machine = sample_values(sample_of(event), self._labels)
         self._set(_WARNINGS, self._num_warnings)
 

@@ -1,4 +1,4 @@
-"""Events out of a run and into its sinks: each sink has a thread of its own, so that none can hold up the training."""
+"""Events out of a run and into its sinks: each sink has its own thread, so none can hold up the training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Self
 from voxelocity.observe.sinks.protocol import Event, RunStart, Sink
 from voxelocity.observe.sinks.scalars import begun_after, kept_events
 
-# About three hours of a run that writes once a second: a place that is out of reach for so long is given up.
+# About three hours of a run that writes once a second: a place that is out of reach for that long is given up.
 _MAX_WAITING = 10_000
 _END_S = 30.0
 
@@ -21,14 +21,14 @@ _END_S = 30.0
 class Outlets:
     """The sinks of one run, from its first event to its last. Usable as a context; `write` is safe from any thread.
 
-    A sink that fails, or that has not written everything half a minute after the end, is told of once through `warn`,
-    and left alone from then on. Nothing here raises because of a sink.
+    A sink that fails, or that has not written everything half a minute after the end, is reported once through `warn`
+    and then ignored. Nothing here raises because of a sink.
 
     Args:
-        sinks: told every event, each in a thread of its own.
+        sinks: each receives every event, in its own thread.
         run: as known before the first event; `told`, `kept` and `first_step` are found from the events.
         earlier: events of earlier sessions, oldest first; empty for a new run.
-        warn: told why a sink is given up. May be called from any thread.
+        warn: called with the reason when a sink is given up, from any thread.
         end_s: how long to wait at the end.
     """
 
@@ -45,7 +45,7 @@ class Outlets:
         self._end_s = end_s
 
     def write(self, event: Event) -> None:
-        """Hands an event on, which nobody may change afterwards. Waits for nothing."""
+        """Passes an event on; do not change it afterwards. Waits for nothing."""
         for outlet in self._outlets:
             outlet.put(event)
 
@@ -76,7 +76,7 @@ class _Outlet:
         self._has_begun = False
         self._given_up = threading.Event()
         self._giving_up = threading.Lock()
-        # A daemon, as a library that hangs must not keep the program from ending.
+        # A daemon, because a library that hangs must not keep the program from ending.
         self._thread = threading.Thread(target=self._work, name=f"voxelocity-sink-{sink.name}", daemon=True)
         self._thread.start()
 
@@ -104,14 +104,14 @@ class _Outlet:
                 self._take(event)
             if self._has_begun:
                 self._sink.end()
-        # Wide, as the libraries behind sinks raise anything, and none of it may end a training.
+        # Broad, because the libraries behind sinks raise anything, and none of it may end a training.
         except Exception as error:
             self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
     def _take(self, event: Event) -> None:
         if not self._has_begun:
-            # Where a resumed run goes on from is known for sure once it tells of a step: a damaged checkpoint makes it
-            # an earlier one than was last written.
+            # The step that a resumed run continues from is certain only with its first event of a step: a damaged
+            # checkpoint makes it earlier than the last one written.
             first_step = begun_after(event) if self._earlier else 0
             if first_step is None:
                 self._held.append(event)

@@ -1,4 +1,4 @@
-"""What a sink is, and what it is told when a run begins or goes on."""
+"""What a sink is, and what it receives when a run begins or resumes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class RunStart:
-    """A run that begins, or goes on.
+    """A run that begins or resumes.
 
     Attributes:
-        name: for people.
+        name: for display.
         folder: where sinks keep their files, below the run's own; it may not exist yet.
         config: the plan, nested plain data.
         environment: versions and machine.
         told: events of earlier sessions, oldest first.
-        kept: those that still count. A session that was killed after its last checkpoint has told more: steps that are
+        kept: those that still count. A session that was killed after its last checkpoint wrote more: steps that are
             done again.
-        first_step: the optimizer step that this session goes on from.
+        first_step: the optimizer step that this session continues from.
     """
 
     name: str
@@ -44,8 +44,8 @@ class RunStart:
 class Sink(Protocol):
     """A place for the events of one run. One thread makes all calls, in this order: `begin`, `write` ..., `end`.
 
-    Any of them may raise: the run says so once, and goes on without the sink. A sink that is slow slows nothing but
-    itself. After a resumption, it goes on with the record of the run and holds each point once.
+    Any of them may raise: the run says so once, and continues without the sink. A slow sink slows only itself. After a
+    resumption, it continues the record of the run and holds each point once.
 
     Attributes:
         name: as `--log` has it.
@@ -55,7 +55,7 @@ class Sink(Protocol):
     def name(self) -> str: ...
 
     def begin(self, run: RunStart) -> None:
-        """Opens the record of the run, the one of its earlier sessions where there were any."""
+        """Opens the record of the run, the one of its earlier sessions if there were any."""
         ...
 
     def write(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""The events of a run as named numbers over its steps, as people know them from other trainings."""
+"""The events of a run as named numbers over its steps, with the names that users know from other trainings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Scalars:
 
 
 class ScalarStream:
-    """Turns events into numbers. What has no step of its own, such as a sample of the machine, takes that of the last.
+    """Turns events into numbers. An event without a step, such as a sample of the machine, takes the last step.
 
     Args:
         step: before the first event.
@@ -30,7 +30,7 @@ class ScalarStream:
         self._step = step
 
     def of(self, event: Event) -> Scalars | None:
-        """The numbers of an event; None where it has none."""
+        """The numbers of an event; None if it has none."""
         self._step = max(self._step, step_of(event) or 0)
         named = _named(event)
         values = {name: float(value) for name, value in named.items() if _is_number(value)}
@@ -38,18 +38,18 @@ class ScalarStream:
 
 
 def step_of(event: Event) -> int | None:
-    """The optimizer step that an event tells of; None for those that tell of none."""
+    """The optimizer step of an event; None for an event without one."""
     return int(event["step"]) if event["event"] in ("steps", "validation", "run_finished") else None
 
 
 def begun_after(event: Event) -> int | None:
-    """The step that a session had reached before what the event tells of; None where it tells of no step."""
+    """The step that a session had reached before the steps of the event; None for an event without one."""
     step = step_of(event)
     return step - int(event["num_steps"]) if step is not None and event["event"] == "steps" else step
 
 
 def kept_events(earlier: Sequence[Event], first_step: int) -> list[Event]:
-    """The events of earlier sessions that still count for one that goes on from `first_step`.
+    """The events of earlier sessions that still count for one that continues from `first_step`.
 
     An earlier session may itself have done steps again that the one before it did after its last checkpoint.
     """
@@ -65,10 +65,10 @@ def kept_events(earlier: Sequence[Event], first_step: int) -> list[Event]:
 
 
 class Told:
-    """What a record holds of earlier sessions, where points cannot be taken back.
+    """What a record holds of earlier sessions, where points cannot be removed.
 
     Args:
-        events: told to the record, those included that are done again.
+        events: written to the record, including those that are done again.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:
@@ -76,7 +76,7 @@ class Told:
         self._validated = {int(event["step"]) for event in events if event["event"] == "validation"}
 
     def holds(self, event: Event) -> bool:
-        """Whether the record has a point for what this event tells of."""
+        """Whether the record has a point for this event."""
         if event["event"] == "steps":
             return int(event["step"]) <= self._last_step
         return event["event"] == "validation" and int(event["step"]) in self._validated

@@ -13,12 +13,12 @@ from voxelocity.observe.sinks.scalars import ScalarStream, flat
 class TensorBoardSink:
     """Writes scalars, the plan as hyper-parameters, and plan and environment as text, by `torch.utils.tensorboard`.
 
-    What a killed session wrote after its last checkpoint is taken back when the run goes on, as TensorBoard itself does
-    it: by the step at which the new file begins. Sends nothing.
+    What a killed session wrote after its last checkpoint is dropped when the run resumes, in TensorBoard's own way: by
+    the step at which the new file begins. Sends nothing.
 
     Args:
-        folder: the run's event files lie in a folder of its name in here; in `tensorboard` below the run's `tracking`
-            if not given.
+        folder: holds a folder with the run's name for its event files; `tensorboard` below the run's `tracking` if not
+            given.
 
     Raises:
         ConfigError: the package tensorboard is not installed.
@@ -31,13 +31,13 @@ class TensorBoardSink:
         self._folder = None if folder is None else Path(folder)
 
     def begin(self, run: RunStart) -> None:
-        """Opens a new file; from a resumed run's first step on it stands for those before it."""
+        """Opens a new file; starting at a resumed run's first step, it replaces those before it."""
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / self.name if self._folder is None else self._folder / run.name
         has_files = any(folder.glob("events.out.tfevents.*"))
         goes_on = has_files and run.is_resumed
-        # What an earlier run of this name left there is taken back whole.
+        # Everything that an earlier run of this name left there is dropped.
         purge_step = run.first_step + 1 if goes_on else 0 if has_files else None
         self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
         self._stream = ScalarStream()
@@ -47,7 +47,7 @@ class TensorBoardSink:
                 self.write(event)
 
     def write(self, event: Event) -> None:
-        """Adds the numbers of an event, if it has any, and what people were warned of, as text."""
+        """Adds the numbers of an event, if it has any, and warnings, as text."""
         if event["event"] == "warning":
             self._writer.add_text("warnings", str(event["text"]))
         scalars = self._stream.of(event)

@@ -1,4 +1,4 @@
-"""Weights & Biases: a record on disk, to be sent by `wandb sync` if ever; online only where asked for."""
+"""Weights & Biases: a record on disk that `wandb sync` can send; online only on request."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from voxelocity.observe.sinks.scalars import ScalarStream, Told
 class WandbSink:
     """Writes scalars over steps, plan and environment as config, and the final figures as summary.
 
-    Offline, nothing is sent: neither the record nor usage statistics. A resumed run's record is then written anew and
-    whole, under the id it had, and takes the place of the earlier one: `wandb sync` of several records of one id lets
-    the last one replace the others (their issue 3841). Online the run goes on at the server, and steps that it holds
-    already are not told again.
+    Offline, nothing is sent: neither the record nor usage statistics. A resumed run's record is then written again,
+    whole, under its old id, and replaces the earlier one: with several records of one id, `wandb sync` lets the last
+    one replace the others (their issue 3841). Online, the run continues on the server, and steps that it already holds
+    are not sent again.
 
     Args:
-        is_online: send while the run goes on, as the person who is logged in.
+        is_online: send while the run is active, as the user who is logged in.
         project: to sort runs by.
 
     Raises:
@@ -38,7 +38,7 @@ class WandbSink:
     def __init__(self, *, is_online: bool = False, project: str = "voxelocity") -> None:
         need_package("wandb", sink=self.name)
         if is_online and not _is_logged_in():
-            # Its own way would be to ask for a key, in the middle of the training and in a thread.
+            # W&B itself would ask for a key, in the middle of the training and in a thread.
             raise ConfigError(
                 "sinks: --log wandb:online needs a login, and there is neither a key in WANDB_API_KEY nor one for "
                 f"{_host()} in the netrc file; `wandb login` stores one, or write --log wandb for a record on disk"
@@ -48,7 +48,7 @@ class WandbSink:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
     def begin(self, run: RunStart) -> None:
-        """Opens the record; offline, with all that earlier sessions told and that still counts."""
+        """Opens the record; offline, with everything of earlier sessions that still counts."""
         import wandb
 
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class WandbSink:
                 silent=True,
                 disable_git=True,
                 disable_code=True,
-                # Our own record of the environment names no host and no person.
+                # Our own record of the environment names no host and no user.
                 x_disable_meta=True,
                 x_disable_machine_info=True,
                 x_disable_stats=not self._is_online,
@@ -115,7 +115,7 @@ def _host() -> str:
 
 
 def _run_id(run: RunStart) -> str:
-    """The id of the run, made once and kept, as the record of a resumed run must have the same."""
+    """The id of the run, made once and kept, because the record of a resumed run must have the same."""
     path = run.folder / "wandb.json"
     if run.is_resumed and path.exists():
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])

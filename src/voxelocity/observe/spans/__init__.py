@@ -1,7 +1,7 @@
-"""Named stretches of a program: where they are marked, and who may listen. Judges nothing, prints nothing.
+"""Named stretches of a program: where they are marked, and what may listen. Judges nothing, prints nothing.
 
-Code marks a stretch with `span`; that is free while nobody listens. A `SpanRecorder` keeps spans with their times, a
-profiler of NVIDIA's sees them as NVTX ranges, and `voxelocity monitor` gets the outer ones as phases of its time line.
+Code marks a stretch with `span`; that is free while nothing listens. A `SpanRecorder` keeps spans with their times,
+NVIDIA's profilers see them as NVTX ranges, and `voxelocity monitor` gets the outer ones as phases of its time line.
 """
 
 from voxelocity.observe.spans.device import CudaClock, DeviceClock, device_clock

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class DeviceClock(Protocol):
-    """Makes marks on a device and tells the seconds between two of them, once the device has passed both."""
+    """Makes marks on a device and gives the seconds between two of them, once the device has passed both."""
 
     def mark(self) -> Any:
-        """A mark at the end of the work queued so far on the current stream; None where none can be made now."""
+        """A mark at the end of the work queued so far on the current stream; None if none can be made now."""
         ...
 
     def seconds(self, begin: Any, end: Any) -> float | None:
@@ -21,12 +21,12 @@ class DeviceClock(Protocol):
         ...
 
     def release(self, mark: Any) -> None:
-        """The mark is not needed any more and may be made again."""
+        """The mark is no longer needed and may be reused."""
         ...
 
 
 class CudaClock:
-    """CUDA events from a pool. Two marks count what lies between them on the device, work that it waited for included.
+    """CUDA events from a pool. Two marks count what lies between them on the device, including work it waited for.
 
     Safe to use from several threads.
 
@@ -63,7 +63,7 @@ class CudaClock:
 
 
 def device_clock(device: torch.device | str) -> DeviceClock | None:
-    """The clock of a device, for "cuda" of the calling thread's; None where the clock is not known, as for a CPU."""
+    """The clock of a device, for "cuda" of the calling thread's; None if the clock is not known, as for a CPU."""
     from voxelocity.core.device import numbered
 
     device = numbered(device)

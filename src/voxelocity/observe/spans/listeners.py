@@ -1,7 +1,7 @@
-"""Who listens to spans: recorders that were asked to, a profiler that is attached, the monitor that started us.
+"""Who listens to spans: recorders that were started, an attached profiler, the monitor that started us.
 
-Looked for when the first span begins and not when this is imported, and again in a forked child, whose parent's files
-and threads are not its own.
+Listeners are looked up when the first span begins, not at import, and again in a forked child, whose parent's files and
+threads are not its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from voxelocity.observe.spans.phases import open_phase_file
 
 
 class Listener(Protocol):
-    """Told when spans begin and end, in the thread that they belong to. It must be quick, and must not raise."""
+    """Called when spans begin and end, in the thread that they belong to. It must be quick, and must not raise."""
 
     def begin(self, name: str, color: str, is_phase: bool, /) -> Any:
         """A span of this thread begins, inside those that it has open. Returns what `end` is given."""
@@ -34,12 +34,12 @@ class Listener(Protocol):
         ...
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """A phase has ended of which nobody was told before."""
+        """A phase has ended whose beginning was not reported."""
         ...
 
 
 class _Listeners:
-    """Those who listen now; None until they were looked for. `now` is replaced and never changed."""
+    """The current listeners; None until they were looked up. `now` is replaced and never changed."""
 
     def __init__(self) -> None:
         self.now: tuple[Listener, ...] | None = None
@@ -47,7 +47,7 @@ class _Listeners:
         self._is_told_of_forks = False
 
     def found(self) -> tuple[Listener, ...]:
-        """Those who listen, looked for if nobody has yet."""
+        """The listeners, looked up if that has not happened yet."""
         with self._changing:
             return self._found()
 
@@ -60,7 +60,7 @@ class _Listeners:
             self.now = tuple(each for each in self._found() if each is not listener)
 
     def forget(self) -> None:
-        """Nobody listens until they are looked for again."""
+        """Drops all listeners until they are looked up again."""
         self._changing = threading.Lock()
         self.now = None
 

@@ -19,15 +19,15 @@ class PeakMeter(Protocol):
         ...
 
     def peak_bytes(self) -> int | None:
-        """The highest point since the last `reset`; None where it cannot be told."""
+        """The highest point since the last `reset`; None if it is unknown."""
         ...
 
 
 class CudaPeak:
     """Bytes of a CUDA device in tensors of this process. Other processes and CUDA's own memory do not count.
 
-    `reset` is that of `torch.cuda.max_memory_allocated`, of which there is one in a process: a program that resets it
-    too changes both. Neither call waits for the device, as the allocator lives on the host.
+    `reset` resets `torch.cuda.max_memory_allocated`, which a process has only once: a program that resets it too
+    changes both. Neither call waits for the device, because the allocator lives on the host.
 
     Args:
         device: which one.
@@ -53,7 +53,7 @@ class HostPeak:
     """Resident memory of this process, all threads, on Linux. Each call takes 10 to 100 microseconds.
 
     Args:
-        process: of the process below /proc, for tests.
+        process: folder of the process below /proc, for tests.
     """
 
     def __init__(self, process: Path = _PROCESS) -> None:
@@ -61,7 +61,7 @@ class HostPeak:
         self._can_reset = False
 
     def reset(self) -> None:
-        """Counts from now on, where the system lets a process say so."""
+        """Counts from now on, if the system allows it."""
         try:
             # 5 sets the high water mark to what is resident now (man 5 proc, clear_refs).
             (self._process / "clear_refs").write_text("5")
@@ -70,7 +70,7 @@ class HostPeak:
             self._can_reset = False
 
     def peak_bytes(self) -> int | None:
-        """The most resident bytes since the last `reset`; None where the system refused that one."""
+        """The most resident bytes since the last `reset`; None if the system refused that one."""
         if not self._can_reset:
             return None
         try:

@@ -1,8 +1,8 @@
-"""Spans as ranges of NVTX, which NVIDIA's profilers show. The only place that knows NVTX.
+"""Spans as NVTX ranges, which NVIDIA's profilers show. The only place that knows NVTX.
 
 A tool is attached when a program starts, by naming its library in `NVTX_INJECTION64_PATH`; where that is not set, every
-call of NVTX is empty, and none is made. Colors need NVIDIA's package `nvtx` (the extra of that name), as torch's own
-binding passes names alone.
+call of NVTX is empty, and none is made. Colors need NVIDIA's package `nvtx` (the extra of that name), because torch's
+own binding passes only names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def has_nvtx() -> bool:
 
 
 def open_nvtx(*, environ: Mapping[str, str] = os.environ) -> NvtxListener | None:
-    """A listener that hands spans to the attached tool; None where none is attached, or NVTX is not to be had."""
+    """A listener that hands spans to the attached tool; None if none is attached or NVTX is not available."""
     if not environ.get(_TOOL):
         return None
     binding = _package_binding() or _torch_binding()
@@ -71,7 +71,7 @@ class NvtxListener:
         self._binding.stop(token)
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """As `Listener`. Nothing: a range cannot be made afterwards."""
+        """As `Listener`. Does nothing: a range cannot be made afterwards."""
 
 
 class _TorchBinding:
@@ -131,7 +131,7 @@ def _torch_binding() -> _Binding | None:
 
 @functools.lru_cache(maxsize=256)
 def _argb(color: str) -> int | None:
-    """The color as NVTX has it, opaque; None, the tool's own, for "" and for what is no color, which is told once."""
+    """The color as NVTX has it, opaque; None, the tool's choice, for "" and for an unknown color, with one warning."""
     if not color:
         return None
     from matplotlib.colors import to_rgb
@@ -140,7 +140,7 @@ def _argb(color: str) -> int | None:
         red, green, blue = (round(255.0 * value) for value in to_rgb(color))
     except ValueError:
         warnings.warn(
-            f"span: {color!r} is no color, so the profiler chooses one; write a name ('green') or '#2ca02c'",
+            f"span: {color!r} is not a color, so the profiler chooses one; write a name ('green') or '#2ca02c'",
             stacklevel=2,
         )
         return None

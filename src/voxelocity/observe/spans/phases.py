@@ -1,7 +1,7 @@
-"""Phases of a program for the monitor that started it: lines in a file of a folder that the monitor names.
+"""Phases of a program for the monitor that started it: lines of a file in a folder that the monitor names.
 
-The folder stands in `VOXELOCITY_SPANS`, which `voxelocity monitor` sets for its command. This is how two processes
-agree, not a setting: without a monitor nothing is written.
+`VOXELOCITY_SPANS` names the folder; `voxelocity monitor` sets it for its command. This is how the two processes agree,
+not a setting: without a monitor nothing is written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from voxelocity.observe.host import process_rank
 FOLDER_VARIABLE = "VOXELOCITY_SPANS"
 _WRITE_EVERY_S = 1.0
 _SHORTEST_S = 0.1
-"""Of what is no marked phase: the finest period of the monitor, below which nothing can be seen on its time line."""
+"""Shortest span that is written without a mark: the monitor's finest period; its time line shows nothing shorter."""
 _MOST_LINES = 20_000
 
 
 def open_phase_file(*, environ: Mapping[str, str] = os.environ) -> PhaseFile | None:
-    """A listener that writes phases for the monitor; None where none is listening."""
+    """A listener that writes phases for the monitor; None if none is listening."""
     folder = environ.get(FOLDER_VARIABLE)
     return PhaseFile(Path(folder)) if folder else None
 
@@ -35,14 +35,14 @@ class PhaseFile:
     """Writes phases to `spans-<pid>.jsonl`: marked ones, and outermost spans of the main thread of 0.1 s and more.
 
     One line each: name, start_s (`time.perf_counter`, which all processes of a machine share on Linux), seconds, color,
-    rank, pid. They are written about once a second by a thread of its own, and at exit. Processes that Python's
-    `multiprocessing` started, as workers of a loader, tell of marked phases alone. What cannot be written is said once,
-    and the program goes on.
+    rank, pid. A separate thread writes them about once a second, and at exit. Processes that Python's `multiprocessing`
+    started, such as workers of a loader, write only marked phases. A failed write is reported once, and the program
+    continues.
 
     Args:
         folder: where the file goes; it exists.
         clock: tells seconds.
-        wait: for the time between two writings, or until the event is set; for tests.
+        wait: for the time between two writes, or until the event is set; for tests.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PhaseFile:
             self.add(name, color, start_s, seconds)
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """As `Listener`. Beyond 20,000 phases none is written any more: no time line could show them."""
+        """As `Listener`. After 20,000 phases no more are written: no time line could show them."""
         values = {"name": name, "start_s": start_s, "seconds": seconds, "color": color}
         line = json.dumps({**values, "rank": self._rank, "pid": self._pid}, separators=(",", ":"))
         with self._changing:
@@ -107,7 +107,7 @@ class PhaseFile:
                 atexit.register(self.close)
 
     def close(self) -> None:
-        """Writes what is left and ends the thread. In a forked child nothing: the lines are its parent's."""
+        """Writes what is left and ends the thread. Does nothing in a forked child: the lines are its parent's."""
         self._is_closed.set()
         self.flush()
 

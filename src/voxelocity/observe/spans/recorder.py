@@ -20,7 +20,7 @@ from voxelocity.observe.spans.memory import PeakMeter
 class SpanRecord(NamedTuple):
     """A span that has ended.
 
-    A tuple with names, as thousands a second are made of it.
+    A named tuple, because thousands are made per second.
 
     Attributes:
         name: as given to `span`.
@@ -54,16 +54,16 @@ class SpanRecord(NamedTuple):
 
 
 class SpanRecorder:
-    """Keeps the spans that end between `start` and `stop`, or within a `with` block; `take` gives them.
+    """Keeps the spans that end between `start` and `stop`, or within a `with` block; `take` returns them.
 
-    Spans of all threads are kept. The device's clock and the memory meters are asked in the thread alone that started
-    the recorder: marks of other threads would land on streams that say nothing about their work.
+    Spans of all threads are kept. The device's clock and the memory meters are read only in the thread that started the
+    recorder: marks of other threads would land on streams that say nothing about their work.
 
     Args:
         device: marks begin and end on the device as well; see `device_clock`.
         meters: memory peaks to note with each span, by name; reset where an outermost span of the recorder's thread
             begins, and nowhere else.
-        rank: of this process; by default as its launcher tells.
+        rank: of this process; by default as its launcher sets it.
         max_spans: kept at most; beyond them the oldest are dropped and counted.
         clock: tells the host's seconds.
 
@@ -98,14 +98,14 @@ class SpanRecorder:
         self._thread_id = -1
 
     def start(self) -> Self:
-        """Listens from now on; this thread is the one whose device and memory are asked."""
+        """Starts listening; this thread is the one whose device and memory are read."""
         self._thread_id = threading.get_ident()
         self._own = threading.local()
         LISTENERS.add(self)
         return self
 
     def stop(self) -> None:
-        """Listens no more. Spans that are open and end later are kept as well."""
+        """Stops listening. Open spans that end later are kept as well."""
         LISTENERS.remove(self)
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class SpanRecorder:
         if stack[-1] is token:
             stack.pop()
         else:
-            # A generator that was closed late ends its span after those that were begun meanwhile.
+            # A generator that was closed late ends its span after those that began meanwhile.
             stack.remove(token)
         self._keep(token, is_own=token.thread.is_own)
 

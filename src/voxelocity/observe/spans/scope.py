@@ -19,13 +19,13 @@ _R = TypeVar("_R")
 class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as a class
     """A named stretch: `with span("decode"): ...`, or `@span("decode")` above a function.
 
-    Spans nest; each belongs to its thread. Entering and leaving takes under 1 microsecond while nobody listens, and
+    Spans nest; each belongs to its thread. Entering and leaving takes under 1 microsecond while nothing listens, and
     under 5 with a recorder that reads the host's clock (`benchmarks/own_cost.py`). Nothing is waited for, neither the
     device nor a disk. Make a new one for each use: one object marks one stretch at a time, and a decorated function
     makes its own.
 
     Args:
-        name: what the stretch does, in a word or two; the same text each time, as figures are summed by it.
+        name: what the stretch does, in a word or two; the same text each time, because figures are summed by it.
         color: for time lines, as "green" or "#2ca02c"; "" leaves it to the tool.
     """
 
@@ -40,7 +40,7 @@ class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as 
         listeners = LISTENERS.now
         if listeners is None:
             listeners = LISTENERS.found()
-        # Who listens at the end may be others: each is told of the end whose beginning it was told.
+        # The listeners may have changed at the end: each gets the end of a beginning that it got.
         self._opened: Any = (
             [(each.end, each.begin(self.name, self.color, self._is_phase)) for each in listeners] if listeners else ()
         )
@@ -78,8 +78,8 @@ class span:  # noqa: N801 - used as `with span(...)` and `@span(...)`, never as 
 class phase(span):  # noqa: N801 - as `span`
     """A span that always stands on the time line of `voxelocity monitor`, however short or deeply nested it is.
 
-    For the few stretches that a person knows by name: an epoch, a validation. Of other spans only those are shown that
-    lie in no other one.
+    For the few stretches that users know by name: an epoch, a validation. Of the other spans only the outermost are
+    shown.
     """
 
     __slots__ = ()
@@ -101,7 +101,7 @@ def start_range(name: str, *, color: str = "") -> OpenRange:
 
     Args:
         name: what the stretch does.
-        color: for time lines, as of `span`.
+        color: for time lines, as for `span`.
     """
     return OpenRange(name, tuple((each, each.begin_range(name, color)) for each in LISTENERS.found()))
 
@@ -113,13 +113,13 @@ def end_range(opened: OpenRange) -> None:
 
 
 def ended_span(name: str, *, start_s: float, seconds: float, color: str = "") -> None:
-    """Tells of a phase that is known only after it has ended, as the time before the first import.
+    """Reports a phase that is known only after it has ended, such as the time before the first import.
 
     Args:
         name: what it was.
         start_s: when it began, as `time.perf_counter` counts.
         seconds: how long it took.
-        color: for time lines, as of `span`.
+        color: for time lines, as for `span`.
     """
     for each in LISTENERS.found():
         each.add(name, color, start_s, seconds)

@@ -46,8 +46,8 @@ def test_a_card_whose_driver_is_silent_is_a_problem():
 def test_a_driver_that_answers_nothing_about_its_gpu_is_no_fault():
     checks = list(judge_gpus(Driver(gpus=(Gpu(index=0),))))
     assert [check.level for check in checks] == ["ok", "ok"]
-    assert checks[0].found == "NVIDIA (version not told); 1 GPU"
-    assert checks[1].found == "a GPU whose name the driver does not tell"
+    assert checks[0].found == "NVIDIA (unknown version); 1 GPU"
+    assert checks[1].found == "a GPU of unknown name"
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_number_formats_follow_from_the_capability(driver, gpu, capability, leve
 
 def test_memory_that_others_hold_is_told(judged):
     (check,) = judged(memory_used_bytes=30 * GIB)
-    assert (check.level, check.found) == ("warning", "30.0 GiB of 80.0 GiB are taken by other programs")
+    assert (check.level, check.found) == ("warning", "30.0 GiB of 80.0 GiB are used by other programs")
 
 
 def test_a_narrow_link_is_told_and_a_resting_one_is_not(judged):
     (check,) = judged(pcie_width=4)
-    assert (check.found, check.costs) == ("PCIe x4 of x16", "batches reach the GPU at 25% of what it could take")
+    assert (check.found, check.costs) == ("PCIe x4 of x16", "batches reach the GPU at 25% of the possible speed")
     assert not judged(pcie_generation=1)
 
 
@@ -91,7 +91,7 @@ def test_a_gpu_that_falls_asleep_costs_each_program_its_waking(judged):
 
 @pytest.mark.parametrize(
     ("num_slices", "level", "words"),
-    [(0, "problem", "no slice exists"), (2, "note", "cut into 2 slices"), (None, "note", "slices that were not told")],
+    [(0, "problem", "no slice exists"), (2, "note", "into 2 slices"), (None, "note", "an unknown number of slices")],
 )
 def test_a_sliced_gpu_says_what_a_process_sees(judged, num_slices, level, words):
     (check,) = judged(has_mig=True, num_slices=num_slices)

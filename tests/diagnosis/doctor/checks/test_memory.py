@@ -17,7 +17,7 @@ def test_a_sound_memory_is_described(memory):
     found = [check.found for check in judge_memory(memory, num_workers=8)]
     assert found == [
         "128 GiB, 120 GiB free",
-        "none; a program that takes too much memory is ended",
+        "none; a program that takes too much memory is killed",
         "64.0 GiB of 64.0 GiB free",
     ]
 
@@ -30,7 +30,7 @@ def test_a_limit_of_the_control_group_is_named_with_its_cure(memory):
 
 def test_memory_that_others_took_is_to_be_freed(memory):
     (check,) = blamed(replace(memory, available_bytes=2 * GIB))
-    assert "end what takes it" in check.cure
+    assert "end programs that use it" in check.cure
 
 
 def test_swap_counts_only_where_much_of_it_is_used(memory):
@@ -53,7 +53,7 @@ def test_what_loaders_need_grows_with_their_workers(memory):
 
 def test_a_shared_memory_that_is_full_is_to_be_looked_into(memory):
     (check,) = blamed(replace(memory, shm_free_bytes=0))
-    assert check.cure == "see what lies there: du -sh /dev/shm/*"
+    assert check.cure == "see what is there: du -sh /dev/shm/*"
 
 
 @pytest.mark.parametrize("missing", ["shm_bytes", "shm_free_bytes"])

@@ -25,7 +25,7 @@ def judged(packages, torch):
 
 def test_a_whole_installation_is_described(packages, torch):
     found = [check.found for check in judge_packages(packages, torch)]
-    assert found[0] == "all 2 there: Python 3.11.7, torch 2.13.0+cu130, numpy 2.4.6"
+    assert found[0] == "all 2 installed: Python 3.11.7, torch 2.13.0+cu130, numpy 2.4.6"
     assert found[1].startswith("lmdb 3.0.0: a cache of all cases in one file")
 
 
@@ -43,7 +43,7 @@ def test_a_torch_that_is_missing_or_came_without_pip_is_judged_elsewhere(judged,
 def test_a_required_package_that_is_too_old_is_a_warning(judged):
     (check,) = judged(numpy="1.26.4")
     assert (check.level, check.stops_training) == ("warning", False)
-    assert check.found == "numpy 1.26.4 (asked: >=2.0)"
+    assert check.found == "numpy 1.26.4 (required: >=2.0)"
 
 
 def test_a_package_that_asks_for_another_neighbor_is_told(judged):
@@ -51,7 +51,7 @@ def test_a_package_that_asks_for_another_neighbor_is_told(judged):
     lmdb_asks = Conflict(name="lmdb", version="3.0.0", wants="patch-ng<2", found="patch-ng 2.1")
     checks = judged(conflicts=(torch_asks, lmdb_asks))
     assert [check.level for check in checks] == ["warning", "note"]
-    assert checks[0].found == "torch 2.13.0 asks for triton==3.7.1, and triton 3.5.0 is installed"
+    assert checks[0].found == "torch 2.13.0 requires triton==3.7.1, and triton 3.5.0 is installed"
     assert checks[0].cure.startswith("pip install 'triton==3.7.1'")
 
 

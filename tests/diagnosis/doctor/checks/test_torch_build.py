@@ -63,7 +63,7 @@ def test_the_build_to_install_suits_the_gpu_and_the_driver(judged, driver, gpu, 
 def test_a_driver_that_is_too_old_for_the_build_is_named(judged, driver):
     (check,) = judged(driver=replace(driver, version="550.54.14", cuda=(12, 4)), sees_cuda=False)
     assert check.level == "problem"
-    assert check.found == "torch was built for CUDA 13.0, which needs driver 580 or newer; here is 550.54.14"
+    assert check.found == "torch was built for CUDA 13.0, which needs driver 580 or newer; found 550.54.14"
     assert check.cure.endswith("/whl/cu126")
     assert "minor-version-compatibility" in check.source
 
@@ -141,4 +141,4 @@ def test_more_threads_than_cores_are_told(judged, processor):
 
 def test_amd_gpus_are_not_judged(judged):
     (check,) = judged(hip="6.4", cuda="", cudnn="", driver=Driver())
-    assert "at which the doctor does not look" in check.found
+    assert "which the doctor does not check" in check.found

@@ -184,7 +184,7 @@ def test_a_part_of_a_chain_is_run_as_compose_does() -> None:
     ours = compile(chain)
     for start, end in ((0, 1), (1, 3), (1, None), (0, None), (2, 2)):
         assert ours({"a": 5}, start=start, end=end) == chain({"a": 5}, start=start, end=end)
-    with pytest.raises(ValueError, match=r"'start' 2 and 'end' 1 are no part of a chain of 3 transforms"):
+    with pytest.raises(ValueError, match=r"'start' 2 and 'end' 1 do not name a part of a chain of 3 transforms"):
         ours({"a": 5}, start=2, end=1)
 
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_read_is_told_and_never_kept_for_other_runs(tmp_path: Pat
     text = str(told[0].message)
     assert text.startswith(
         "voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in "
-        f"{tmp_path / 'kept'}, as another run could not tell whether they are still right: transform 0 (Lambdad)"
+        f"{tmp_path / 'kept'}, because another run could not tell whether they are still valid: transform 0 (Lambdad)"
     )
     assert text.endswith("Put functions and plain values into the chain")
     assert compiled({"a": 1}) == {"a": 1}

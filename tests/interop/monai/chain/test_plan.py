@@ -20,12 +20,12 @@ def test_a_plan_is_a_table_with_notes() -> None:
         PlanRow(stage="Spacingd", part="cached", how="engine", reason="", ms=12.3456),
         PlanRow(stage="Mine", part="drawn anew", how="MONAI", reason="not one of MONAI's: it may do anything", ms=None),
     ]
-    assert str(ChainPlan(rows=rows, notes=["Run as they are, sample by sample: Mine."])).splitlines() == [
-        "stage     result      runs by  ms a call  why it runs as it is",
+    assert str(ChainPlan(rows=rows, notes=["Run unchanged, sample by sample: Mine."])).splitlines() == [
+        "stage     result      runs by  ms a call  why it runs unchanged",
         "--------  ----------  -------  ---------  --------------------------------------",
         "Spacingd  cached      engine       12.35",
         "Mine      drawn anew  MONAI            -  not one of MONAI's: it may do anything",
-        "Run as they are, sample by sample: Mine.",
+        "Run unchanged, sample by sample: Mine.",
     ]
 
 
@@ -40,7 +40,7 @@ def test_a_chain_tells_of_each_transform_where_it_runs_and_why() -> None:
         ]
     )
     assert [(row.stage, row.part, row.how, row.reason, row.ms) for row in chain.plan().rows] == [
-        ("Lambdad", "cached", "MONAI", "Lambdad has no faster equal here", None),
+        ("Lambdad", "cached", "MONAI", "Lambdad has no faster equivalent here", None),
         ("RandFlipd", "drawn anew", "engine", "", None),
         ("RandScaleIntensityd", "drawn anew", "engine", "", None),
         ("RandLambdad", "drawn anew", "MONAI", "not among those that can be lowered", None),
@@ -48,7 +48,7 @@ def test_a_chain_tells_of_each_transform_where_it_runs_and_why() -> None:
         ("EnsureTyped", "drawn anew", "engine", "", None),
         ("(fused passes)", "drawn anew", "engine", "", None),
     ]
-    assert chain.plan().notes == ["Run as they are, sample by sample: RandLambdad, _blurred."]
+    assert chain.plan().notes == ["Run unchanged, sample by sample: RandLambdad, _blurred."]
 
 
 def test_costs_are_told_once_there_are_some() -> None:
@@ -56,7 +56,7 @@ def test_costs_are_told_once_there_are_some() -> None:
     chain({"a": torch.rand(1, 8, 8)})
     assert all(row.ms is not None and row.ms >= 0 for row in chain.plan().rows)
     assert re.fullmatch(
-        r"Run as they are, sample by sample: _blurred, \d+% of the random part's time so far\.", chain.plan().notes[0]
+        r"Run unchanged, sample by sample: _blurred, \d+% of the random part's time so far\.", chain.plan().notes[0]
     )
 
 

@@ -49,12 +49,12 @@ def test_a_lazy_chain_is_refused_with_the_cure(lazy: bool | None) -> None:
 
 
 def test_a_chain_that_unpacks_items_is_refused() -> None:
-    with pytest.raises(ChainError, match=r"unpack_items=True cannot be split: what goes from one transform"):
+    with pytest.raises(ChainError, match=r"unpack_items=True cannot be split: what one transform passes"):
         split(Compose([EnsureTyped("a")], unpack_items=True))
 
 
 def test_what_is_no_transform_is_refused_by_name() -> None:
-    with pytest.raises(ChainError, match=r"compile: 3 is a int and no transform; give a monai.transforms.Compose"):
+    with pytest.raises(ChainError, match=r"compile: 3 is a int, not a transform; give a monai.transforms.Compose"):
         as_compose([EnsureTyped("a"), 3])  # type: ignore[list-item]
 
 

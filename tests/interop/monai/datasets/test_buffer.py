@@ -131,7 +131,7 @@ def test_batches_are_repeated_as_the_same_object(sets):
 def test_refused_arguments_are_told_with_the_cure(sets):
     with pytest.raises(ConfigError, match=r"ThreadBuffer: timeout = -1 is not valid: use 0 or more seconds"):
         sets.ThreadBuffer([], timeout=-1)
-    with pytest.raises(ConfigError, match=r"repeats = 0 gives no batch at all; use 1 or more"):
+    with pytest.raises(ConfigError, match=r"repeats = 0 gives no batches; use 1 or more"):
         sets.ThreadDataLoader([1], repeats=0)
     with pytest.raises(ConfigError, match=r"buffer_timeout = -1 is not valid: use 0 or more seconds"):
         sets.ThreadDataLoader([1], buffer_timeout=-1)

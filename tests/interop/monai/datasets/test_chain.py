@@ -56,7 +56,7 @@ class _Own(Compose):
 @pytest.mark.parametrize(
     ("compose", "words"),
     [
-        (_Own([PLUS]), "_Own is a container of a person's own"),
+        (_Own([PLUS]), "_Own is a custom container"),
         (Compose([PLUS], log_stats="a logger"), "log_stats is set: MONAI's own run logs"),
         (Compose([RandFlip()], lazy=True), "lazy=True cannot be split"),
     ],

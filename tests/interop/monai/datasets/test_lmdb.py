@@ -122,7 +122,7 @@ def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatc
     with pytest.warns(UserWarning, match="no space") as caught:
         assert first_values(lmdb_set(sets, [1, 2], [filled()], tmp_path)) == [1, 2]
     assert [str(one.message) for one in caught] == [
-        "LMDBDataset: cache.lmdb: no space in x. Items that have no room are prepared again in every epoch"
+        "LMDBDataset: cache.lmdb: no space in x. Items that do not fit are prepared again in every epoch"
     ]
 
 
@@ -132,7 +132,7 @@ def test_refused_arguments_and_foreign_files_are_told(sets, filled, tmp_path):
     with pytest.raises(ConfigError, match="lock = False is not possible: two processes that write would destroy"):
         lmdb_set(sets, [1], [filled()], tmp_path, lmdb_kwargs={"lock": False})
     (tmp_path / "other.lmdb").write_bytes(b"no database" * 1000)
-    with pytest.raises(CacheError, match=r"other\.lmdb is no LMDB file of this version, or it is damaged"):
+    with pytest.raises(CacheError, match=r"other\.lmdb is not an LMDB file of this version, or it is damaged"):
         lmdb_set(sets, [1], [filled()], tmp_path, db_name="other")
 
 

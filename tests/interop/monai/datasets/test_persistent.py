@@ -142,7 +142,7 @@ def test_a_full_disk_is_told_once_and_goes_on(sets, filled, tmp_path, monkeypatc
     with pytest.warns(UserWarning, match="cannot be written") as caught:
         assert first_values(dataset) == first_values(dataset) == [1, 2]
     assert [str(one.message) for one in caught] == [
-        f"PersistentDataset: items cannot be written to {tmp_path} (No space left on device); those that are not there "
+        f"PersistentDataset: items cannot be written to {tmp_path} (No space left on device); the missing ones "
         "are prepared again in every epoch"
     ]
     assert list(tmp_path.iterdir()) == []
@@ -221,7 +221,7 @@ def test_a_chain_that_cannot_be_fingerprinted_is_kept_for_this_data_set_alone(se
         dataset = sets.PersistentDataset([1, 2], chain, cache)
     (text,) = [str(one.message) for one in caught]
     assert text.startswith(
-        "PersistentDataset: prepared items are kept for this run alone, as another run could not tell"
+        "PersistentDataset: prepared items are kept for this run alone, because another run could not tell"
     )
     assert "transform 0 (Lambda).func (closed over): a TextIOWrapper has no content that could be read" in text
     assert first_values(dataset) == first_values(dataset) == [1, 2]
@@ -265,9 +265,7 @@ def test_a_folder_that_cannot_be_used_is_told(sets, filled, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cache_dir .*file is a file; give a folder"):
         sets.PersistentDataset([1], Compose([filled()]), tmp_path / "file")
-    with pytest.raises(
-        OutputError, match=r"cache_dir .* cannot be used \(Not a directory\); give a folder that may be"
-    ):
+    with pytest.raises(OutputError, match=r"cache_dir .* cannot be used \(Not a directory\); give a writable folder"):
         sets.PersistentDataset([1], Compose([filled()]), tmp_path / "file" / "inside")
 
 

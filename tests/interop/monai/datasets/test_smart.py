@@ -138,7 +138,7 @@ def test_refused_arguments_are_told_with_the_cure(sets):
         smart(sets, list("123"), replace_rate=0)
     with pytest.raises(ConfigError, match=r"runtime_cache = 'threads' is not possible: .*leave it False, or use"):
         smart(sets, list("123"), runtime_cache="threads")
-    with pytest.raises(ConfigError, match=r"manage_replacement is not there to be called; call start\(\)"):
+    with pytest.raises(ConfigError, match=r"manage_replacement has no use here; call start\(\)"):
         smart(sets, list("12345"), cache_num=4).manage_replacement()
 
 

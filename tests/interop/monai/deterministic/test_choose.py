@@ -15,13 +15,13 @@ def test_a_class_of_the_users_own_is_never_replaced():
 
     transform = MySpacing((1, 1, 1))
     assert faster(transform) is None
-    assert why_not(transform) == "MySpacing is a class of its own, derived from Spacing: what it changes is not known"
+    assert why_not(transform) == "MySpacing is a subclass of Spacing: what it changes is not known"
 
 
 @pytest.mark.parametrize("transform", [EnsureChannelFirstd("a"), RandFlipd("a"), print])
 def test_what_is_fast_random_or_unknown_is_left_alone(transform):
     assert faster(transform) is None
-    assert why_not(transform) == f"{type(transform).__name__} has no faster equal here"
+    assert why_not(transform) == f"{type(transform).__name__} has no faster equivalent here"
 
 
 def test_without_numba_nothing_is_replaced(monkeypatch):

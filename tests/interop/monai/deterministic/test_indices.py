@@ -54,4 +54,4 @@ def test_the_dictionary_form_adds_its_keys(assert_same, make_image, copied):
 
 def test_what_is_left_to_monai_is_told_in_words():
     transform = FgBgToIndicesd("label", image_threshold=torch.tensor(1.0))
-    assert why_not(transform) == "image_threshold=tensor(1.) is no plain number"
+    assert why_not(transform) == "image_threshold=tensor(1.) is not a plain number"

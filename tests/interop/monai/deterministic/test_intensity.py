@@ -97,9 +97,9 @@ def test_a_wrong_number_of_channels_is_told_by_monai(make_image):
 
 def test_what_is_left_to_monai_is_told_in_words():
     assert why_not(ScaleIntensityRanged("a", 3, 3)) == "a_min and a_max are both 3"
-    assert why_not(ScaleIntensityRange(np.float32(1), 3)) == "a_min=np.float32(1.0) is no plain number"
+    assert why_not(ScaleIntensityRange(np.float32(1), 3)) == "a_min=np.float32(1.0) is not a plain number"
     assert why_not(NormalizeIntensity(np.zeros(3))) == (
-        "subtrahend is neither a plain number nor, channel by channel, a list of them"
+        "subtrahend is neither a plain number nor a list of one per channel"
     )
     assert why_not(NormalizeIntensityd("a", divisor=2, channel_wise=True)) == (
         "divisor=2 is one number although channel_wise=True"

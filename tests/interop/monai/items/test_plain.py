@@ -78,7 +78,10 @@ def test_voxels_are_not_copied_when_they_are_read() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"case": {"reader": io.BytesIO()}}, r"item\['case'\]\['reader'\] is a _io.BytesIO, and files hold plain data"),
+        (
+            {"case": {"reader": io.BytesIO()}},
+            r"item\['case'\]\['reader'\] is a _io.BytesIO, and files hold only plain data",
+        ),
         ([np.array([None])], r"item\[0\] is a numpy.ndarray"),
         (MetaTensor(torch.zeros(1), meta={"o": print}), r"item.meta\['o'\] is a builtins.builtin_function_or_method"),
     ],

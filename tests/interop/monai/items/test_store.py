@@ -20,7 +20,7 @@ from monai.data import MetaTensor
 from torch.utils.serialization import config
 
 from voxelocity.core.errors import OutputError
-from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems, bytes_of
+from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NullStore, bytes_of
 
 KEY = "0a" * 20
 
@@ -89,7 +89,7 @@ def test_an_item_that_cannot_be_made_is_tried_again(store: ItemStore) -> None:
 def test_a_store_that_keeps_nothing_makes_each_time() -> None:
     make = Maker(_image)
     for _ in range(2):
-        NoItems().get_or_make(KEY, make)
+        NullStore().get_or_make(KEY, make)
     assert make.num_calls == 2
 
 
@@ -103,7 +103,7 @@ def test_a_full_memory_is_told_once_and_items_are_made_anew() -> None:
     assert [make.num_calls for make in makers.values()] == [1, 2, 2]
     assert told == [
         "voxelocity.monai: 1 prepared items fill the 0.0 GB that the cache may take in memory; the others are prepared "
-        "anew each time they are used. Give more by cache_max_bytes, or a folder by cache"
+        "again each time they are used. Raise cache_max_bytes, or set cache to a folder"
     ]
 
 
@@ -168,8 +168,8 @@ def test_an_item_that_holds_an_object_is_told_once_and_not_kept(tmp_path: Path) 
     assert make.num_calls == 3
     assert list(tmp_path.iterdir()) == []
     assert told == [
-        f"voxelocity.monai: prepared items are not kept in {tmp_path}, but prepared anew each time they are used: "
-        "item['reader'] is a threading.Event, and files hold plain data alone. Make such values after the first random "
+        f"voxelocity.monai: prepared items are not kept in {tmp_path}, but prepared again each time they are used: "
+        "item['reader'] is a threading.Event, and files hold only plain data. Make such values after the first random "
         "transform, or use cache='memory'"
     ]
 
@@ -252,8 +252,8 @@ def test_a_full_disk_is_told_once_and_the_items_are_made(tmp_path: Path, monkeyp
     with pytest.warns(UserWarning, match="cannot be written") as told:
         assert [store.get_or_make(KEY, lambda number=number: number) for number in range(3)] == [0, 1, 2]
     assert [str(one.message) for one in told] == [
-        f"voxelocity.monai.compile: items cannot be written to {tmp_path} (No space left on device); those that are "
-        "not there are prepared again in every epoch"
+        f"voxelocity.monai.compile: items cannot be written to {tmp_path} (No space left on device); the missing "
+        "ones are prepared again in every epoch"
     ]
     assert list(tmp_path.iterdir()) == []
 

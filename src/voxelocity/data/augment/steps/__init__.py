@@ -1,7 +1,7 @@
 """Random changes in any order: each patch has its own list of steps, drawn elsewhere, as plain data.
 
-`AugmentParams` beside it is the engine's own chain, in its own order, for whole batches; steps are for chains that
-people wrote elsewhere, and must give what they give there.
+`AugmentParams` is the engine's own chain, in a fixed order, for whole batches. Steps are for chains that users wrote
+for other libraries, and must give the same results as there.
 """
 
 from voxelocity.data.augment.steps.intensity.fill import Fill

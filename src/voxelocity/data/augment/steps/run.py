@@ -1,4 +1,4 @@
-"""The steps of one patch, in their order: spatial ones gathered in as few passes as possible, the others in place."""
+"""Runs the steps of one patch in order: spatial ones gathered in as few passes as possible, the others in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Piece:
 
     Attributes:
         source: (c, x, y, z), only read.
-        steps: what is made of it, in this order.
+        steps: applied to it in this order.
         out: (c, *shape after the steps), filled; of the source's dtype, or float32 once a step interpolates or changes
             intensities.
     """
@@ -37,14 +37,14 @@ class Piece:
 def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
-    Spatial steps that follow each other are gathered in one pass where at most one of them resamples, and a linear
-    change of all voxels right after them, without a center, is made in it. Pieces whose warps have the same `Places`
-    object share the work of finding the voxels.
+    Consecutive spatial steps are gathered in one pass if at most one of them resamples; a linear change of all voxels
+    right after them, without a center, is part of it. Pieces whose warps have the same `Places` object share the work
+    of finding the voxels.
 
     Args:
         pieces: of one sample.
-        engine: "auto" is compiled loops for tensors of a CPU, and plain torch for others and where Numba is missing;
-            "torch" is plain torch for all.
+        engine: "auto" is compiled loops for CPU tensors, and plain torch for others and if Numba is missing; "torch"
+            is plain torch for all.
     """
     stages = [_stages(piece) for piece in pieces]
     sources = [piece.source for piece in pieces]
@@ -64,7 +64,7 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Stage:
-    """Spatial steps, a linear change that is made with them, and the intensity steps that come then."""
+    """Spatial steps, a linear change that is made with them, and the intensity steps that follow."""
 
     spatial: list[SpatialStep]
     gain: Gain | None
@@ -85,7 +85,7 @@ def _stages(piece: Piece) -> list[_Stage]:
 
 
 def _gain(step: IntensityStep) -> Gain | None:
-    """The step as what can be made with the spatial steps before it: a linear change of every voxel, from 0."""
+    """The step if it can be made with the spatial steps before it: a linear change of every voxel, without a center."""
     if isinstance(step, Linear) and step.center is None and not step.keeps_zero:
         return Gain(scale=step.scale, shift=step.shift)
     return None

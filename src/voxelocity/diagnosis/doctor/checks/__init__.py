@@ -1,1 +1,1 @@
-"""What was seen to judged lines. Pure functions: one module a section, none asks the machine anything."""
+"""Turns what was seen into judged lines. Pure functions, one module per section; none looks at the machine."""

@@ -1,4 +1,4 @@
-"""The disk below the cache: its room, its kind, and what its speed means for a case."""
+"""The disk that holds the cache: its free space, its kind, and what its speed means for a case."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE = "keep the cache on a disk of this machine: --set data.cache.folder=
 
 
 def judge_disk(disk: Disk) -> Iterator[Check]:
-    """Room, kind and speed."""
+    """Free space, kind and speed."""
     yield _judge_room(disk)
     yield _judge_kind(disk)
     if disk.read_bytes_per_s is None or disk.write_bytes_per_s is None:
@@ -59,8 +59,8 @@ def _judge_kind(disk: Disk) -> Check:
             name="kind",
             level="warning",
             found=f"{disk.file_system}: on the network",
-            costs="each patch that memory does not hold comes over the network, at the speed that others leave; the "
-            "LMDB cache, which maps its file, is not used there",
+            costs="each patch that memory does not hold comes over the network, at the speed that other users leave; "
+            "the LMDB cache, which maps its file, is not used there",
             cure=_ELSEWHERE,
         )
     if is_in_memory(disk.file_system):
@@ -68,20 +68,20 @@ def _judge_kind(disk: Disk) -> Check:
             name="kind",
             level="note",
             found=f"{disk.file_system}: it is memory, not a disk",
-            costs="what is kept there is taken from the programs' memory, and is gone after a restart",
+            costs="files there take memory from programs, and are gone after a restart",
             cure=_ELSEWHERE,
         )
-    # Disks of virtual machines call themselves rotating whatever they are; their speed tells.
+    # Disks of virtual machines report themselves as rotating in any case; only their speed shows what they are.
     is_slow = disk.read_bytes_per_s is not None and disk.read_bytes_per_s < _ROTATING_BYTES_PER_S
     if disk.device == "rotating" and is_slow:
         return _check(
             name="kind",
             level="note",
-            found=f"{disk.file_system or 'a file system without a name'} on a rotating disk",
-            costs="patches lie here and there, and each waits about 10 ms for the disk to turn",
+            found=f"{disk.file_system or 'a file system of unknown name'} on a rotating disk",
+            costs="patches are scattered, and each waits about 10 ms for the disk to turn",
             cure=_ELSEWHERE + " (an SSD)",
         )
-    return _check(name="kind", level="ok", found=disk.file_system or "not told by the system")
+    return _check(name="kind", level="ok", found=disk.file_system or "unknown")
 
 
 def _judge_speed(disk: Disk, read: float, write: float) -> Check:
@@ -91,7 +91,7 @@ def _judge_speed(disk: Disk, read: float, write: float) -> Check:
             name="speed",
             level="note",
             found=f"{found}, through the page cache",
-            costs="the disk itself is slower than that: this file system lets nobody past it",
+            costs="the disk itself is slower than that: this file system always uses the cache",
         )
     if is_in_memory(disk.file_system) or (read >= _SLOW_BYTES_PER_S and write >= _SLOW_BYTES_PER_S):
         return _check(name="speed", level="ok", found=found)
@@ -100,6 +100,6 @@ def _judge_speed(disk: Disk, read: float, write: float) -> Check:
         level="warning",
         found=found,
         costs=f"a prepared CT of {bytes_text(_CASE_BYTES)} takes {duration_text(_CASE_BYTES / read)} to read and "
-        f"{duration_text(_CASE_BYTES / write)} to write; where memory does not hold all cases, training waits for it",
+        f"{duration_text(_CASE_BYTES / write)} to write; if memory does not hold all cases, training waits for it",
         cure=_ELSEWHERE,
     )

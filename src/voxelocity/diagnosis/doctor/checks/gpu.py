@@ -1,4 +1,4 @@
-"""The GPUs themselves: what they can do, and what of them is missing. Whether torch can use them is judged beside."""
+"""The GPUs themselves: what they can do and what is missing. `torch_build` judges whether torch can use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from voxelocity.diagnosis.doctor.seen import Driver, Gpu
 _check = partial(Check, section="GPU")
 
 _PERSISTENCE = "https://docs.nvidia.com/deploy/driver-persistence/overview.html"
-# Of a GPU's memory: other programs' share from which on it is worth saying.
+# Other programs' share of a GPU's memory from which it is worth reporting.
 _USED_SHARE = 0.1
 # By compute capability, NVIDIA's tables of what its units compute.
 _TENSOR_CORES, _AMPERE, _ADA = (7, 0), (8, 0), (8, 9)
@@ -28,7 +28,7 @@ def judge_gpus(driver: Driver) -> Iterator[Check]:
 def _judge_driver(driver: Driver) -> Check:
     if driver.gpus:
         cuda = f", CUDA up to {driver.cuda[0]}.{driver.cuda[1]}" if driver.cuda else ""
-        found = f"NVIDIA {driver.version or '(version not told)'}{cuda}; {count_text(len(driver.gpus), 'GPU')}"
+        found = f"NVIDIA {driver.version or '(unknown version)'}{cuda}; {count_text(len(driver.gpus), 'GPU')}"
         return _check(name="driver", level="ok", found=found)
     if driver.num_cards:
         why = driver.silence or "it answers, and shows no GPU"
@@ -37,15 +37,15 @@ def _judge_driver(driver: Driver) -> Check:
             level="problem",
             found=f"{count_text(driver.num_cards, 'NVIDIA card')} on the bus, but no driver for it: {why}",
             costs="training runs on the CPU, many times slower than on the GPU that is there",
-            cure="see what `nvidia-smi` says; in a container start it with --gpus all, after an update of the driver "
-            "restart the machine",
+            cure="see what `nvidia-smi` says; start a container with --gpus all; after a driver update restart the "
+            "machine",
         )
     return _check(
         name="driver",
         level="note",
         found=f"no NVIDIA GPU ({driver.silence or 'the driver shows none'})",
         costs="training runs on the CPU, many times slower than on a GPU",
-        cure="where there should be one: `nvidia-smi`; in a container, docker run --gpus all",
+        cure="if there should be one: `nvidia-smi`; in a container, docker run --gpus all",
     )
 
 
@@ -63,16 +63,16 @@ def _judge_gpu(gpu: Gpu, *, is_only_one: bool) -> Iterator[Check]:
         yield _check(
             name=name,
             level="warning",
-            found=f"{bytes_text(used)} of {bytes_text(gpu.memory_bytes)} are taken by other programs",
-            costs="batches must be smaller, and its time is shared with them",
-            cure="see whose they are: nvidia-smi; name another GPU, where there is one, in CUDA_VISIBLE_DEVICES",
+            found=f"{bytes_text(used)} of {bytes_text(gpu.memory_bytes)} are used by other programs",
+            costs="batches must be smaller, and those programs share its time",
+            cure="list them: nvidia-smi; if there is another GPU, select it with CUDA_VISIBLE_DEVICES",
         )
     yield from _judge_link(name, gpu)
     yield from _judge_state(name, gpu)
 
 
 def _description(gpu: Gpu) -> str:
-    parts = [gpu.name or "a GPU whose name the driver does not tell"]
+    parts = [gpu.name or "a GPU of unknown name"]
     if gpu.memory_bytes is not None:
         parts.append(bytes_text(gpu.memory_bytes))
     if gpu.capability is not None:
@@ -94,14 +94,14 @@ def _judge_precision(name: str, capability: tuple[int, int]) -> Check:
             name=f"{name} formats",
             level="note",
             found="tensor cores take fp16, and neither bf16 nor TF32",
-            costs="mixed precision needs fp16 with a gradient scaler; in float32 its tensor cores stand idle",
+            costs="mixed precision needs fp16 with a gradient scaler; in float32 its tensor cores are idle",
             cure="torch.autocast('cuda', torch.float16) with torch.amp.GradScaler()",
         )
     return _check(
         name=f"{name} formats",
         level="note",
         found="no tensor cores",
-        costs="mixed precision saves memory here, and little time",
+        costs="mixed precision saves memory here, but little time",
     )
 
 
@@ -119,8 +119,8 @@ def _judge_mode(name: str, gpu: Gpu, *, is_only_one: bool) -> Check:
         name=name,
         level="note",
         found="compute mode is 'exclusive': one program at a time",
-        costs="a second program on it, a monitor of CUDA included, fails",
-        cure=f"where that is not wanted, as administrator: nvidia-smi -i {gpu.index} -c DEFAULT",
+        costs="a second CUDA program on it fails, even a monitor",
+        cure=f"if you do not want that, as administrator: nvidia-smi -i {gpu.index} -c DEFAULT",
     )
 
 
@@ -129,31 +129,31 @@ def _judge_mig(name: str, gpu: Gpu) -> Check:
         return _check(
             name=name,
             level="problem",
-            found="it is set to be sliced (MIG), and no slice exists",
+            found="MIG is on, and no slice exists",
             costs="CUDA sees no device, and training runs on the CPU",
-            cure=f"as administrator make slices (nvidia-smi mig -cgi ... -C) or turn it off: "
+            cure=f"as administrator create slices (nvidia-smi mig -cgi ... -C) or turn MIG off: "
             f"nvidia-smi -i {gpu.index} -mig 0",
         )
-    slices = "slices that were not told" if gpu.num_slices is None else count_text(gpu.num_slices, "slice")
+    slices = "an unknown number of slices" if gpu.num_slices is None else count_text(gpu.num_slices, "slice")
     return _check(
         name=name,
         level="note",
-        found=f"it is cut into {slices} (MIG)",
+        found=f"it is divided into {slices} (MIG)",
         costs="a process sees one slice, with its part of the cores and the memory",
         cure="choose one: CUDA_VISIBLE_DEVICES=MIG-... (nvidia-smi -L lists them)",
     )
 
 
 def _judge_link(name: str, gpu: Gpu) -> Iterator[Check]:
-    # Not the generation: a link at rest slows down, and speeds up with the first copy.
+    # The generation is not judged: an idle link slows down, and speeds up with the first copy.
     width, most = gpu.pcie_width, gpu.pcie_width_max
     if width is not None and most is not None and width < most:
         yield _check(
             name=f"{name} link",
             level="warning",
             found=f"PCIe x{width} of x{most}",
-            costs=f"batches reach the GPU at {width / most:.0%} of what it could take",
-            cure="seat the card anew or use a slot with all lanes; in a virtual machine this may be all there is",
+            costs=f"batches reach the GPU at {width / most:.0%} of the possible speed",
+            cure="reseat the card or use a slot with all lanes; a virtual machine may not offer more",
         )
 
 
@@ -163,15 +163,15 @@ def _judge_state(name: str, gpu: Gpu) -> Iterator[Check]:
             name=f"{name} memory",
             level="warning",
             found=f"{count_text(gpu.num_uncorrected, 'error')} that ECC could not correct since the driver was loaded",
-            costs="programs were ended by them, and it may happen again",
-            cure=f"reset it when it is idle (nvidia-smi -i {gpu.index} -r); if they come back, have it exchanged",
+            costs="they ended programs, and may do so again",
+            cure=f"reset the GPU when it is idle (nvidia-smi -i {gpu.index} -r); if they come back, have it replaced",
         )
     if gpu.is_persistent is False:
         yield _check(
             name=name,
             level="note",
             found="persistence mode is off",
-            costs="where nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
+            costs="if nothing else keeps the GPU awake, each program first waits 1 to 3 s for it",
             cure="as administrator: nvidia-smi -pm 1, or the service nvidia-persistenced",
             source=_PERSISTENCE,
         )

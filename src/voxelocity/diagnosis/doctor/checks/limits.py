@@ -11,14 +11,14 @@ from voxelocity.diagnosis.doctor.seen import Limits
 
 _check = partial(Check, section="limits")
 
-# The usual soft limit of 1,024 is what people with large loaders run into.
+# Users with large loaders hit the usual soft limit of 1,024.
 _FEW_FILES = 4096
 _FEW_PROCESSES = 2048
 _GIB = 2**30
 
 
 def judge_limits(limits: Limits) -> Iterator[Check]:
-    """Open files, processes, and locked memory where an adapter needs it."""
+    """Open files, processes, and locked memory if an adapter needs it."""
     yield _judge_files(limits)
     yield _judge_processes(limits)
     yield _judge_locked(limits)
@@ -26,14 +26,14 @@ def judge_limits(limits: Limits) -> Iterator[Check]:
 
 def _judge_locked(limits: Limits) -> Check:
     found = "no limit" if limits.locked_bytes is None else bytes_text(limits.locked_bytes)
-    # Memory that CUDA pins for its copies does not count; what an adapter is to reach does.
+    # Memory that CUDA pins for its copies does not count; memory that an adapter accesses does.
     if not limits.has_rdma or limits.locked_bytes is None or limits.locked_bytes >= _GIB:
         return _check(name="locked memory", level="ok", found=found)
     return _check(
         name="locked memory",
         level="warning",
         found=f"{found}, with an InfiniBand or RoCE adapter in the machine",
-        costs="NCCL cannot register its buffers with the adapter: training on several nodes fails, or goes by TCP",
+        costs="NCCL cannot register its buffers with the adapter: training on several nodes fails, or uses TCP",
         cure="ulimit -l unlimited (in a container: docker run --ulimit memlock=-1)",
     )
 
@@ -50,8 +50,8 @@ def _judge_files(limits: Limits) -> Check:
         name="open files",
         level="warning",
         found=found,
-        costs="torch's loaders hold a file for each tensor that is under way, and a run ends with 'Too many open "
-        "files' when many are",
+        costs="torch's loaders hold a file for each tensor in transit, and with many of them a run ends with 'Too many "
+        "open files'",
         cure=f"ulimit -n {_FEW_FILES if hard is None else min(hard, 65_536)}"
         if can_raise
         else "the hard limit is as low: docker run --ulimit nofile=65536, or /etc/security/limits.conf",

@@ -24,8 +24,8 @@ def judge_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
     """Main memory, swap, /dev/shm, overcommit.
 
     Args:
-        memory: as it was seen.
-        num_workers: that a loader would run here.
+        memory: what the probe saw.
+        num_workers: workers that a loader would run here.
     """
     yield _judge_size(memory)
     yield _judge_swap(memory)
@@ -36,16 +36,16 @@ def judge_memory(memory: Memory, *, num_workers: int) -> Iterator[Check]:
             level="warning",
             found=f"{bytes_text(memory.left_bytes)} of prepared cases in {', '.join(memory.left_folders)}, which no "
             "process uses",
-            costs="a run that was killed left them, and they take main memory until your next run",
+            costs="a killed run left them, and they take main memory until your next run",
             cure="voxelocity cache clear --memory",
         )
     if memory.overcommit == 2:
         yield _check(
             name="overcommit",
             level="warning",
-            found="vm.overcommit_memory is 2: what is reserved counts as taken",
+            found="vm.overcommit_memory is 2: reserved memory counts as used",
             costs="CUDA reserves far more addresses than it uses, and each loader worker repeats what its parent has "
-            "reserved; both are refused with memory still free",
+            "reserved; both requests fail while memory is still free",
             cure="as administrator: sysctl vm.overcommit_memory=0",
         )
 
@@ -61,16 +61,16 @@ def _judge_size(memory: Memory) -> Check:
         name="memory",
         level="warning",
         found=found,
-        costs="few prepared cases fit: the others are read from the disk again for each patch",
+        costs="few prepared cases fit: the others are read from disk again for each patch",
         cure="allow the container more: docker run --memory=32g; SLURM: #SBATCH --mem=32G"
         if is_limited
-        else "end what takes it (top -o %MEM), or train where there is more",
+        else "end programs that use it (top -o %MEM), or train on a machine with more",
     )
 
 
 def _judge_swap(memory: Memory) -> Check:
     if not memory.swap_bytes:
-        return _check(name="swap", level="ok", found="none; a program that takes too much memory is ended")
+        return _check(name="swap", level="ok", found="none; a program that takes too much memory is killed")
     found = f"{bytes_text(memory.swap_used_bytes)} of {bytes_text(memory.swap_bytes)} used"
     if memory.swap_used_bytes <= 0.1 * memory.total_bytes:
         return _check(name="swap", level="ok", found=found)
@@ -78,8 +78,8 @@ def _judge_swap(memory: Memory) -> Check:
         name="swap",
         level="warning",
         found=found,
-        costs="memory that is touched again comes back from the disk, far more slowly than memory answers",
-        cure="end what takes the memory (top -o %MEM)",
+        costs="swapped memory comes back from disk, far more slowly than from RAM",
+        cure="end programs that use much memory (top -o %MEM)",
     )
 
 
@@ -90,7 +90,7 @@ def _judge_shm(memory: Memory, num_workers: int) -> Check:
             name="/dev/shm",
             level="warning",
             found="none, or it is not in memory",
-            costs="loaders with workers fail or are slow, and each training process keeps a cache of its own",
+            costs="loaders with workers fail or are slow, and each training process keeps its own cache",
             cure=_SHM_ADVICE,
         )
     found = f"{bytes_text(memory.shm_free_bytes)} of {bytes_text(memory.shm_bytes)} free"
@@ -101,8 +101,8 @@ def _judge_shm(memory: Memory, num_workers: int) -> Check:
             found=found,
             costs=f"a torch loader with {count_text(num_workers, 'worker')} keeps about {bytes_text(needed)} of "
             "batches there (two patches of 128 x 128 x 128 each) and ends with a bus error when it is full; prepared "
-            "cases find no place there either",
-            cure=_SHM_ADVICE if memory.shm_bytes < needed else "see what lies there: du -sh /dev/shm/*",
+            "cases have no room there either",
+            cure=_SHM_ADVICE if memory.shm_bytes < needed else "see what is there: du -sh /dev/shm/*",
         )
-    # By default Linux gives it half of the memory; a control group counts what lies there as used.
+    # By default Linux gives it half of the memory; a control group counts its contents as used.
     return _check(name="/dev/shm", level="ok", found=found)

@@ -1,4 +1,4 @@
-"""Packages: what must be there, what could be, and which versions do not get along."""
+"""Packages: which are required, which are optional, and which versions conflict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from voxelocity.diagnosis.doctor.seen import Conflict, Packages, Torch, Wanted
 
 _check = partial(Check, section="packages")
 
-# What each extra gives, in words. An extra that is not named here is shown with its packages alone.
+# What each extra gives, in words. An extra that is not listed here is shown with its packages alone.
 GIVES = {
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
@@ -45,14 +45,14 @@ def judge_packages(packages: Packages, torch: Torch) -> Iterator[Check]:
         yield _check(
             name="triton",
             level="warning",
-            found="not installed, beside a CUDA build of torch",
+            found="not installed, although torch is a CUDA build",
             costs="no augmentation on the GPU, and torch.compile does not work",
             cure="it comes with torch: pip install --force-reinstall torch",
         )
 
 
 def _judge_required(packages: Packages, torch: Torch) -> Iterator[Check]:
-    # torch has a line of its own where it cannot be imported at all.
+    # torch has its own line if it cannot be imported at all.
     required = [wanted for wanted in packages.wanted if not wanted.extra]
     missing = [wanted for wanted in required if wanted.name not in packages.versions]
     if torch.error or torch.version:
@@ -67,25 +67,25 @@ def _judge_required(packages: Packages, torch: Torch) -> Iterator[Check]:
             name="required",
             level="problem",
             found=f"not installed: {', '.join(wanted.name for wanted in missing)}",
-            costs="Voxelocity cannot train without",
+            costs="Voxelocity cannot train without them",
             cure=f"pip install {_quoted(missing)}",
             stops_training=True,
         )
     if unfit:
         found = ", ".join(
-            f"{wanted.name} {packages.versions[wanted.name]} (asked: {wanted.versions})" for wanted in unfit
+            f"{wanted.name} {packages.versions[wanted.name]} (required: {wanted.versions})" for wanted in unfit
         )
         yield _check(
             name="required",
             level="warning",
             found=found,
-            costs="Voxelocity is not tested with these; it may fail, or compute something else",
+            costs="Voxelocity is not tested with these; it may fail, or give different results",
             cure=f"pip install {_quoted(unfit)}",
         )
     if not missing and not unfit:
         versions = ", ".join(f"{name} {packages.versions[name]}" for name in _MAIN if name in packages.versions)
         yield _check(
-            name="required", level="ok", found=f"all {len(required)} there: Python {packages.python}, {versions}"
+            name="required", level="ok", found=f"all {len(required)} installed: Python {packages.python}, {versions}"
         )
 
 
@@ -94,9 +94,9 @@ def _judge_conflict(conflict: Conflict, packages: Packages) -> Check:
     return _check(
         name=conflict.name,
         level="warning" if is_ours else "note",
-        found=f"{conflict.name} {conflict.version} asks for {conflict.wants}, and {conflict.found} is installed",
-        costs="its makers do not promise that it works so; some refuse to be imported",
-        cure=f"pip install '{conflict.wants}', or a {conflict.name} that takes what is there",
+        found=f"{conflict.name} {conflict.version} requires {conflict.wants}, and {conflict.found} is installed",
+        costs="its authors do not promise that it works this way; some packages refuse to be imported",
+        cure=f"pip install '{conflict.wants}', or a version of {conflict.name} that fits what is installed",
     )
 
 
@@ -143,7 +143,7 @@ def _matches(version: str, wanted: str) -> bool:
     try:
         return SpecifierSet(wanted).contains(Version(version), prereleases=True)
     except InvalidVersion:
-        # A version that nobody can read is none that anything is known of.
+        # Nothing is known about a version that cannot be parsed.
         return not wanted
 
 

@@ -1,4 +1,4 @@
-"""The cores: how many are ours, and what they compute quickly."""
+"""The cores: how many are available here, and what they compute quickly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PATCHES_PER_CORE = 62
 
 
 def judge_processor(processor: Processor, *, num_gpus: int) -> Iterator[Check]:
-    """Cores, instruction sets, NUMA, and who else is at work."""
+    """Cores, instruction sets, NUMA, and the load of other programs."""
     yield _judge_budget(processor, num_gpus)
     yield _judge_bfloat16(processor, num_gpus)
     if processor.num_nodes is not None:
@@ -25,17 +25,17 @@ def judge_processor(processor: Processor, *, num_gpus: int) -> Iterator[Check]:
         yield _check(
             name="load",
             level="note",
-            found=f"{processor.load:.1f} programs want to run, on {count_text(processor.num_cores, 'core')}",
-            costs="whatever is timed now, by the doctor too, looks slower than it is",
-            cure="see which: top",
+            found=f"{processor.load:.1f} programs are ready to run, on {count_text(processor.num_cores, 'core')}",
+            costs="anything timed now, even by the doctor, looks slower than it is",
+            cure="list them: top",
         )
 
 
 def _judge_budget(processor: Processor, num_gpus: int) -> Check:
-    found = f"{processor.name or 'a processor without a name'}; {count_text(processor.num_budget, 'core')} to use"
+    found = f"{processor.name or 'a processor of unknown name'}; {count_text(processor.num_budget, 'core')} available"
     limit = _limit_text(processor)
     if processor.num_budget < processor.num_cores:
-        found += f" of {processor.num_cores}, by {limit}"
+        found += f" of {processor.num_cores}, limited by {limit}"
     patches = _PATCHES_PER_CORE * processor.num_budget
     if processor.num_budget >= 4 or (num_gpus == 0 and processor.num_budget >= 2):
         return _check(name="cores", level="ok", found=found)
@@ -43,8 +43,8 @@ def _judge_budget(processor: Processor, num_gpus: int) -> Check:
         name="cores",
         level="warning",
         found=found,
-        costs=f"batches are made on them: about {patches} augmented patches of 96 x 96 x 96 a second, less than a "
-        "quick GPU takes"
+        costs=f"they make the batches: about {patches} augmented patches of 96 x 96 x 96 a second, less than a "
+        "fast GPU takes"
         if num_gpus
         else "batches and the network share one core",
         cure=_more_cores(processor),
@@ -53,13 +53,13 @@ def _judge_budget(processor: Processor, num_gpus: int) -> Check:
 
 def _judge_nodes(num_nodes: int) -> Check:
     if num_nodes == 1:
-        return _check(name="NUMA", level="ok", found="our cores lie in one node")
+        return _check(name="NUMA", level="ok", found="the available cores are in one node")
     return _check(
         name="NUMA",
         level="note",
-        found=f"our cores lie in {num_nodes} nodes, each with memory of its own",
-        costs="memory of another node is read more slowly, and so is a GPU at another node",
-        cure="a process for each GPU, bound to its node: numactl --cpunodebind=0 --membind=0 voxelocity train ... "
+        found=f"the available cores are in {num_nodes} nodes, each with its own memory",
+        costs="access to the memory or a GPU of another node is slower",
+        cure="run one process per GPU, bound to its node: numactl --cpunodebind=0 --membind=0 voxelocity train ... "
         "(nvidia-smi topo -m shows which)",
     )
 
@@ -72,10 +72,10 @@ def _limit_text(processor: Processor) -> str:
 
 def _more_cores(processor: Processor) -> str:
     if processor.num_budget == processor.num_cores:
-        return "a machine with more cores; where there is a GPU, let it augment: --set data.augment.engine=triton"
+        return "use a machine with more cores; if there is a GPU, let it augment: --set data.augment.engine=triton"
     return {
         "SLURM's grant": "ask for more: #SBATCH --cpus-per-task=8",
-        "affinity": "see who binds the process: taskset -cp $$",
+        "affinity": "see what the process is bound to: taskset -cp $$",
     }.get(_limit_text(processor), "give the container more: docker run --cpus=8")
 
 

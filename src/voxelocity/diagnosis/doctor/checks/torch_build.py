@@ -12,7 +12,7 @@ from voxelocity.diagnosis.doctor.seen import Driver, Gpu, Processor, Torch
 
 _check = partial(Check, section="torch")
 
-# The least driver for each major version of CUDA.
+# The oldest driver for each major version of CUDA.
 _COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
 _MIN_DRIVER = {11: 450, 12: 525, 13: 580}
 # Which builds have kernels for which GPUs: those for CUDA 12.6 from Maxwell to Hopper, those for 13.0 and (up to torch
@@ -21,7 +21,7 @@ _MATRIX = "https://github.com/pytorch/pytorch/issues/190355"
 _TURING, _BLACKWELL = (7, 5), (10, 0)
 _SLOW_IMPORT_S = 15.0
 _INDEX = "https://download.pytorch.org/whl"
-_CURE_OF_NONE = "pip install torch; for another CUDA than it brings see https://pytorch.org/get-started/locally"
+_CURE_OF_NONE = "pip install torch; for another CUDA than the default see https://pytorch.org/get-started/locally"
 
 
 def judge_torch(torch: Torch, driver: Driver, processor: Processor, environ: Mapping[str, str]) -> Iterator[Check]:
@@ -40,7 +40,7 @@ def judge_torch(torch: Torch, driver: Driver, processor: Processor, environ: Map
     yield from _judge_import(torch)
     yield from _judge_threads(torch, processor)
     if torch.hip:
-        yield _check(name="GPUs", level="note", found="built for AMD GPUs, at which the doctor does not look")
+        yield _check(name="GPUs", level="note", found="built for AMD GPUs, which the doctor does not check")
     elif driver.gpus:
         yield from _judge_access(torch, driver, environ)
 
@@ -48,8 +48,8 @@ def judge_torch(torch: Torch, driver: Driver, processor: Processor, environ: Map
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
     """Whether kernels compiled for these run on a GPU of this capability.
 
-    Those of "sm_86" run on 8.6 and later minor versions, those of "sm_90a" on 9.0 alone; "compute_90" is compiled by
-    the driver for 9.0 and everything after. An empty list is taken as unknown, and yes.
+    Kernels for "sm_86" run on 8.6 and later minor versions, those for "sm_90a" on 9.0 alone; the driver compiles
+    "compute_90" for 9.0 and everything later. An empty list means unknown, and gives True.
     """
     return not architectures or any(_covers(capability, name) for name in architectures)
 
@@ -86,7 +86,7 @@ def _judge_import(torch: Torch) -> Iterator[Check]:
         name="import torch",
         level="warning",
         found=found,
-        costs="each process waits for that, and so does each worker of a loader that is started by 'spawn'",
+        costs="each process waits this long, and so does each loader worker that is started by 'spawn'",
         cure="install the environment on a local disk, not in a home folder on the network",
     )
 
@@ -129,8 +129,8 @@ def _judge_access(torch: Torch, driver: Driver, environ: Mapping[str, str]) -> I
             name="CUDA",
             level="note",
             found=f"torch was built for CUDA {torch.cuda}, the driver knows up to {driver.cuda[0]}.{driver.cuda[1]}",
-            costs="it runs, but kernels that the driver itself must compile, for GPUs newer than torch, do not",
-            cure="a newer driver, when there is a chance",
+            costs="torch runs, but kernels that the driver itself must compile, for GPUs newer than torch, do not",
+            cure="install a newer driver when you can",
             source=_COMPATIBILITY,
         )
     for gpu in driver.gpus:
@@ -145,8 +145,8 @@ def _judge_cudnn(torch: Torch) -> Iterator[Check]:
         name="cuDNN",
         level="problem" if torch.cudnn else "warning",
         found=torch.cudnn or "none",
-        costs="convolutions fail" if torch.cudnn else "convolutions take a slower way, with several times the memory",
-        cure="take folders with another cuDNN out of LD_LIBRARY_PATH, then: pip install --force-reinstall torch",
+        costs="convolutions fail" if torch.cudnn else "convolutions are slower and take several times the memory",
+        cure="remove folders with another cuDNN from LD_LIBRARY_PATH, then: pip install --force-reinstall torch",
         source="https://github.com/pytorch/pytorch/issues/80637" if torch.cudnn else "",
         stops_training=bool(torch.cudnn) and torch.sees_cuda,
     )
@@ -165,16 +165,17 @@ def _judge_blindness(torch: Torch, driver: Driver, environ: Mapping[str, str]) -
     version = _major(driver.version)
     if needed is not None and 0 < version < needed:
         return blind(
-            found=f"torch was built for CUDA {torch.cuda}, which needs driver {needed} or newer; here is "
+            found=f"torch was built for CUDA {torch.cuda}, which needs driver {needed} or newer; found "
             f"{driver.version}",
-            cure=f"a newer driver, or: pip install --force-reinstall torch --index-url {_INDEX}/{_build_for(driver)}",
+            cure="install a newer driver, or: pip install --force-reinstall torch --index-url "
+            f"{_INDEX}/{_build_for(driver)}",
             source=_COMPATIBILITY,
         )
     words = f": {torch.warnings[-1]}" if torch.warnings else ""
     return blind(
         found=f"torch sees no GPU, though the driver shows {len(driver.gpus)}{words}",
-        cure="see whether /dev/nvidia* may be opened, and what nvidia-smi says; after an update of the driver restart "
-        "the machine",
+        cure="check whether you may open /dev/nvidia*, and what nvidia-smi says; after a driver update restart the "
+        "machine",
     )
 
 
@@ -193,7 +194,7 @@ def _judge_architecture(torch: Torch, driver: Driver, gpu: Gpu, capability: tupl
 
 
 def _build_for(driver: Driver, capability: tuple[int, int] | None = None) -> str:
-    """The build of torch that fits: by the oldest GPU that is to be used, and by the driver."""
+    """The build of torch that fits the oldest GPU to be used, and the driver."""
     oldest = capability or min((gpu.capability for gpu in driver.gpus if gpu.capability), default=_TURING)
     knows_13 = driver.cuda is not None and driver.cuda[0] >= 13
     if oldest >= _TURING and knows_13:

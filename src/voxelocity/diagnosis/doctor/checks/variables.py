@@ -1,4 +1,4 @@
-"""Variables of the environment that are set and hurt here."""
+"""Environment variables that are set and slow training down here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECTION = "variables"
 
 
 def judge_variables(environ: Mapping[str, str], around: Around) -> Iterator[Check]:
-    """A line for each that hurts; one that says so where none does."""
+    """A line for each variable that hurts; a single line that says so if none does."""
     hurting = [
         variable
         for variable in VARIABLES

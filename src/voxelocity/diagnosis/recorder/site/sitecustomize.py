@@ -1,5 +1,5 @@
-"""Run by every Python that starts with this folder first on its path: runs the person's own `sitecustomize`, then the
-recorder if VOXELOCITY_RECORD asks for it. Whatever fails here is written into the recording; the program goes on."""
+"""Every Python with this folder first on its path runs this: it runs the user's own `sitecustomize`, then the recorder
+if VOXELOCITY_RECORD asks for it. Failures here are written into the recording; the program continues."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ def _run_own() -> None:
 
 
 def _load_recorder() -> Any:
-    """Imports the recorder from its files, under a name of its own: Voxelocity need not be installed here."""
+    """Imports the recorder from its files, under its own name: Voxelocity need not be installed here."""
     import importlib.util
 
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -50,7 +50,7 @@ def _note(text: str) -> None:
         with open(os.path.join(folder, "errors.txt"), "a") as file:
             file.write(text + "\n")
     except Exception:
-        # There is no place to tell it; the program must not be held up.
+        # There is nowhere to report it; the program must not be held up.
         return
 
 
@@ -67,7 +67,7 @@ def _record() -> None:
 
 
 try:
-    # Where the person's own fails, Python tells of it as it would have.
+    # If the user's own fails, Python reports it as it would have.
     _run_own()
 finally:
     if os.environ.get("VOXELOCITY_RECORD"):

@@ -1,4 +1,4 @@
-"""Sketched items made straight into the memory of their batch, by several threads: equal to making, then collating."""
+"""Makes sketched items directly in their batch's memory, in several threads. Equal to making and then collating."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PendingBatch:
         self._is_pinned = False
 
     def pin_memory(self) -> PendingBatch:
-        """Has the batch page-locked once it is made. torch's loader calls this where `pin_memory` is set."""
+        """Requests page-locking of the finished batch. torch's loader calls this if `pin_memory` is set."""
         self._is_pinned = True
         return self
 
@@ -37,14 +37,14 @@ class PendingBatch:
         """The batch, once it is made.
 
         Raises:
-            Exception: what went wrong in making it.
+            Exception: whatever making it raised.
         """
         for future in self._work:
             future.result()
         return pin_memory(self._collated) if self._is_pinned else self._collated  # type: ignore[no-untyped-call]
 
     def cancel(self) -> None:
-        """Gives up what is not begun yet and waits for the rest."""
+        """Cancels what has not begun yet and waits for the rest."""
         for future in self._work:
             if not future.cancel():
                 future.exception()
@@ -53,15 +53,15 @@ class PendingBatch:
 def start_batch(
     items: Sequence[Any], pool: ThreadPoolExecutor, count: Callable[[float], None] = lambda seconds: None
 ) -> PendingBatch:
-    """What `monai.data.list_data_collate` makes of these items once they are made, begun in the pool's threads.
+    """The batch that `monai.data.list_data_collate` makes of the finished items, begun in the pool's threads.
 
     Args:
         items: as `Walker.sketch` returns them: dictionaries, bare sketches, or lists of either.
-        pool: where patches are made, one sample a task.
-        count: told the seconds that a sample took, by the thread that made it.
+        pool: where patches are made, one sample per task.
+        count: called with the seconds that a sample took, in the thread that made it.
 
     Raises:
-        RuntimeError: they cannot be collated, in MONAI's words.
+        RuntimeError: they cannot be collated; the message is MONAI's.
     """
     samples = [sample for item in items for sample in item] if isinstance(items[0], list) else list(items)
     keyed = [sample if isinstance(sample, dict) else {_BARE: sample} for sample in samples]
@@ -105,7 +105,7 @@ def _memory(sketches: Sequence[Sketch]) -> torch.Tensor:
 
 
 def _stand_in(sketch: Sketch) -> torch.Tensor:
-    """A tensor without voxels that has the metadata of the one to be made, so that MONAI collates it."""
+    """A tensor without voxels with the metadata of the one to be made, so that MONAI collates it."""
     return sketch.dressed(torch.empty((0,) * len(sketch.shape), dtype=sketch.dtype, device=sketch.source.device))
 
 

@@ -20,16 +20,16 @@ from voxelocity.interop.monai.lower.walk import Stage, Walker
 
 
 class Chain:
-    """A `Compose` in two parts, each made as fast as it can be with the same result.
+    """A `Compose` in two parts, each as fast as possible with the same result.
 
     The deterministic part is safe to use from several threads; the random part is not: its transforms draw from
-    generators of their own in the order in which they are called.
+    their own generators in the order in which they are called.
 
     Args:
-        compose: the chain. Its transforms are used and not copied: whoever seeds them, seeds this.
-        lower: whether the engine's own run in place of MONAI's transforms; the off switch.
-        exact_noise: draw noise voxel by voxel from MONAI's generator, as MONAI does. Without, noise is the engine's
-            own: equal in distribution, many times faster.
+        compose: the chain. Its transforms are used, not copied: seeding them seeds this chain.
+        lower: whether the engine's transforms replace MONAI's; False is the off switch.
+        exact_noise: draw noise voxel by voxel from MONAI's generator, as MONAI does. Otherwise the engine makes the
+            noise: equal in distribution, many times faster.
 
     Raises:
         ChainError: the chain cannot be split.
@@ -39,8 +39,8 @@ class Chain:
         random: the random part.
     """
 
-    # Without a __dict__, so that MONAI's `set_rnd`, which looks for transforms in whatever a data set holds, seeds the
-    # chain's transforms once: as the data set's `transform`.
+    # No __dict__: MONAI's `set_rnd` looks for transforms in everything that a data set holds, and must seed the chain's
+    # transforms only once, as the data set's `transform`.
     __slots__ = ("_compose", "_exact_noise", "_lower", "_num_made", "_seconds_making", "_why_off", "fixed", "random")
 
     def __init__(self, compose: Compose, *, lower: bool = True, exact_noise: bool = False) -> None:
@@ -57,7 +57,7 @@ class Chain:
 
     @property
     def is_lowered(self) -> bool:
-        """Whether the engine's own may run in place of MONAI's transforms: not with a MONAI that was not compared."""
+        """Whether the engine's transforms may replace MONAI's: not with a MONAI version that was not compared."""
         return not self._why_off
 
     def like(self, compose: Compose) -> Chain:
@@ -65,7 +65,7 @@ class Chain:
         return Chain(compose, lower=self._lower, exact_noise=self._exact_noise)
 
     def sketch(self, prepared: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
-        """What the random part makes of a prepared item, drawn and not made yet. See `Walker.sketch`."""
+        """What the random part makes of a prepared item, drawn but not yet made. See `Walker.sketch`."""
         return self.random.sketch(prepared, private=private)
 
     def make(self, sketched: Any) -> Any:
@@ -76,12 +76,12 @@ class Chain:
         return made
 
     def count_made(self, seconds: float, num_samples: int = 1) -> None:
-        """Tells that the sketches of samples were made, and how long it took."""
+        """Records that the sketches of samples were made, and how long it took."""
         self._num_made += num_samples
         self._seconds_making += seconds
 
     def plan(self) -> ChainPlan:
-        """What happens with each transform, and what each has cost so far."""
+        """What happens to each transform, and what each has cost so far."""
         rows = [_row(stage, "cached", stage.faster is not None) for stage in self.fixed.stages]
         rows += [_row(stage, "drawn anew", stage.lowering is not None) for stage in self.random.stages]
         if not self.is_lowered:
@@ -100,16 +100,14 @@ class Chain:
         returned = [stage.name for stage in self.random.stages if stage.num_by_monai]
         if returned:
             names = ", ".join(dict.fromkeys(returned))
-            notes.append(
-                f"Run as they are for some data, which lay on a GPU or had other than two or three axes: {names}."
-            )
+            notes.append(f"Run unchanged on some data, which was on a GPU or did not have two or three axes: {names}.")
         slow = [stage for stage in self.random.stages if stage.lowering is None]
         if slow:
             names = ", ".join(dict.fromkeys(stage.name for stage in slow))
             cost = sum(stage.seconds for stage in slow)
             total = self._seconds_making + sum(stage.seconds for stage in self.random.stages)
             share = f", {cost / total:.0%} of the random part's time so far" if total > 0 else ""
-            notes.append(f"Run as they are, sample by sample: {names}{share}.")
+            notes.append(f"Run unchanged, sample by sample: {names}{share}.")
         return notes
 
 

@@ -1,4 +1,4 @@
-"""`compile`: a chain of MONAI transforms in, a faster one out that is called in the same way."""
+"""`compile`: turns a chain of MONAI transforms into a faster one that you call the same way."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from voxelocity.interop.monai.chain.plan import ChainPlan
 from voxelocity.interop.monai.chain.split import ChainError, as_compose
 from voxelocity.interop.monai.content import FolderFacts, digest
 from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
-from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NoItems
+from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NullStore
 from voxelocity.observe import available_memory_bytes
 
 _FORMAT = 1
-"""Raised when the meaning of what is kept changes: older entries are then never looked at."""
+"""Incremented when the meaning of kept entries changes; older entries are then ignored."""
 _MEMORY_SHARE = 0.5
-"""Of the memory that is free when a chain is compiled: what its cache may take if nobody says how much."""
+"""Default share of the memory free at compile time that the cache may take."""
 
 
 def compile(
@@ -35,31 +35,30 @@ def compile(
     lower: bool = True,
     exact_noise: bool = False,
 ) -> CompiledChain:
-    """The chain, split at its first random transform: what comes before is made once for each item and then cached.
+    """The chain, split at its first random transform: the part before it runs once per item and is then cached.
 
-    The result is used where the chain was: it is a `Compose`, it is called with an item, and it draws from the
-    generators of the same transforms, so the same seeds give the same augmentations. Random transforms that are known
-    draw as MONAI's do and are then made together, in few passes over the voxels; others run as they are. Print it, or
-    its `plan()`, to see which.
+    The result replaces the chain: it is a `Compose`, you call it with an item, and it draws from the generators of the
+    same transforms, so the same seeds give the same augmentations. Known random transforms draw as MONAI's do and are
+    then made together, in few passes over the voxels; others run unchanged. Print it, or its `plan()`, to see which.
 
     Args:
-        chain: a `monai.transforms.Compose`, a list of transforms or a single one; of one that is compiled, what it was
-            made of.
+        chain: a `monai.transforms.Compose`, a list of transforms or a single one; for a compiled chain, the chain that
+            it was made from is used.
         cache: "memory" keeps prepared items in this process, "off" keeps none, anything else is a folder that keeps
-            them for later runs and other processes. Each worker process of a loader has a memory of its own, so with
-            workers a folder is the better place. What is kept is found by the files of an item (path, size, times,
-            inode) or its values, and by the whole content of the deterministic transforms: class, arguments, versions
-            and the code of functions.
-        cache_max_bytes: of the items in memory; by default half of what is free now.
-        lower: False runs every transform as MONAI's: the off switch, and what `check` compares with.
-        exact_noise: draw noise voxel by voxel from MONAI's generators, which takes longer than all the rest. Without,
-            noise is equal in distribution only.
+            them for later runs and other processes. Each worker process of a loader has its own memory, so with
+            workers a folder is the better place. Kept items are found by their files (path, size, times, inode) or
+            values, and by the whole content of the deterministic transforms: class, arguments, versions and the code
+            of functions.
+        cache_max_bytes: limit for the items in memory; by default half of the memory that is free now.
+        lower: False runs MONAI's own transforms: the off switch, and what `check` compares with.
+        exact_noise: draw noise voxel by voxel from MONAI's generators, which takes longer than everything else.
+            Otherwise noise is equal in distribution only.
 
     Returns:
         The compiled chain.
 
     Raises:
-        ChainError: the chain is lazy or unpacks its items, or is no chain.
+        ChainError: the chain is lazy or unpacks its items, or is not a chain.
         OutputError: `cache` is a folder that cannot be used.
     """
     compose = as_compose(chain.compose if isinstance(chain, CompiledChain) else chain)
@@ -72,17 +71,17 @@ def compile(
 class CompiledChain(Compose):  # type: ignore[misc]
     """What `compile` returns.
 
-    It draws from its transforms' own generators, in the order of the calls: not for several threads at once.
+    It draws from its transforms' own generators, in the order of the calls: do not use it from several threads at once.
 
-    Copies, those that worker processes are given included, start with an empty memory.
+    Copies, including those sent to worker processes, start with an empty memory.
 
     Attributes:
         chain: its two parts.
-        compose: what it was made of; the same transforms.
+        compose: the chain that it was made from; the same transforms.
     """
 
     def __init__(self, compose: Compose, chain: Chain, store: ItemStore, content: Fingerprint) -> None:
-        # Not `Compose.__init__`, which seeds every transform anew.
+        # Not `Compose.__init__`, which reseeds every transform.
         self.__dict__ |= vars(compose)
         self.compose = compose
         self.chain = chain
@@ -107,7 +106,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
             lazy: anything but None or False is refused.
 
         Raises:
-            ChainError: it is to run lazily.
+            ChainError: `lazy` is set.
             RuntimeError: a transform failed; it is named, and its own error is the cause.
         """
         if lazy:
@@ -120,26 +119,26 @@ class CompiledChain(Compose):  # type: ignore[misc]
         return part.make(part.sketch(part.fixed(input_)))
 
     def prepared(self, item: Any) -> Any:
-        """The item after the deterministic part, from the cache or made now. It is the cache's own: only to be read."""
-        if not self.chain.fixed.stages or isinstance(self._store, NoItems):
+        """The item after the deterministic part, from the cache or made now. It belongs to the cache: only read it."""
+        if not self.chain.fixed.stages or isinstance(self._store, NullStore):
             return self.chain.fixed(copy.deepcopy(item)) if self.chain.fixed.stages else item
         return self._store.get_or_make(self._key(item), lambda: self.chain.fixed(copy.deepcopy(item)))
 
     def _key(self, item: Any) -> str:
-        """The name of the item's entry: all that decides on what is prepared."""
+        """The name of the item's entry, made of everything that determines the prepared item."""
         options = [_FORMAT, __version__, self.chain.is_lowered, int(self.map_items), get_track_meta()]
         return digest(self._content.digest, item_identity(item, self._folders), repr(options)).hex()
 
     def sketch(self, item: Any) -> Any:
-        """What the chain makes of an item, with its voxels drawn and not made yet, as batches are made of it."""
+        """What the chain makes of an item, drawn but with its voxels not yet made; batches are made from it."""
         return self.chain.sketch(self.prepared(item))
 
     def make(self, sketched: Any) -> Any:
-        """What `sketch` returned, made."""
+        """What `sketch` returned, with its voxels made."""
         return self.chain.make(sketched)
 
     def plan(self) -> ChainPlan:
-        """What happens with each transform, why, and what each has cost so far."""
+        """What happens to each transform, why, and what each has cost so far."""
         plan = self.chain.plan()
         return ChainPlan(rows=plan.rows, notes=[*plan.notes, *_doubts(self._content)])
 
@@ -151,7 +150,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
             num = len(self.transforms)
             stop = num if end is None else end
             if not 0 <= start <= stop <= num:
-                raise ValueError(f"'start' {start} and 'end' {end} are no part of a chain of {num} transforms")
+                raise ValueError(f"'start' {start} and 'end' {end} do not name a part of a chain of {num} transforms")
             part = as_compose(list(self.transforms[start:stop]))
             part.map_items = self.map_items
             self._parts[(start, end)] = self.chain.like(part)
@@ -160,14 +159,14 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
 def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
     if cache == "off":
-        return NoItems()
+        return NullStore()
     if cache != "memory" and not content.doubts:
         return FolderItems(Path(cache), warn=_warn)
     if cache != "memory":
         _warn(
-            f"voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in {cache}, as "
-            f"another run could not tell whether they are still right: {'; '.join(content.doubts)}. Put functions and "
-            "plain values into the chain"
+            f"voxelocity.monai.compile: prepared items are kept in memory, for this run alone, and not in {cache}, "
+            f"because another run could not tell whether they are still valid: {'; '.join(content.doubts)}. Put "
+            "functions and plain values into the chain"
         )
     return MemoryItems(max_bytes=max_bytes, warn=_warn)
 

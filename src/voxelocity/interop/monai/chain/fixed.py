@@ -1,4 +1,4 @@
-"""The deterministic part of a chain: by the engine's own transforms where they give the same."""
+"""The deterministic part of a chain, run by the engine's transforms where they give the same result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FixedStage:
     Attributes:
         transform: as it stands in the chain.
         faster: what runs in its place, or None.
-        reason: why nothing does, in words; "" where something does.
+        reason: why nothing does, in words; "" if something does.
         num_calls: how often it was applied to an item.
         seconds: spent in it.
     """
@@ -47,7 +47,7 @@ class FixedPart:
     Args:
         transforms: in their order, none of them random.
         map_items: how deep lists of items are walked, as MONAI's `Compose` has it.
-        replace: whether the engine's own run where they give the same.
+        replace: whether the engine's transforms run where they give the same result.
 
     Attributes:
         stages: one for each transform.

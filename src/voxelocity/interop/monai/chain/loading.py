@@ -1,4 +1,4 @@
-"""Batches of a data set whose items are sketched: drawn in order by one thread, made by several, ahead of their use."""
+"""Batches of a data set whose items are sketched: one thread draws them in order, several make them ahead of use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from voxelocity.interop.monai.chain.batch import PendingBatch, start_batch
 
 
 class SketchedDataset(Protocol):
-    """A data set that can give an item drawn and not made yet."""
+    """A data set that can give an item drawn but not yet made."""
 
     def sketch(self, index: int) -> Any:
         """What `self[index]` is once `finish` has made it; draws what `self[index]` draws."""
         ...
 
     def count_made(self, seconds: float) -> None:
-        """Told how long it took to make a sample of it, by the thread that made it."""
+        """Records how long one of its samples took to make; called by the thread that made it."""
         ...
 
     def __len__(self) -> int: ...
@@ -31,9 +31,9 @@ class Batches:
     """One epoch of batches. Iterated to its end, closed or dropped, it leaves no thread behind.
 
     Args:
-        begun: batches that are begun when they are asked for.
+        begun: batches, each begun when it is requested.
         pool: where they are made; shut down at the end.
-        num_ahead: batches begun beyond the one that is given.
+        num_ahead: batches begun beyond the one being returned.
     """
 
     def __init__(self, begun: Iterator[PendingBatch], pool: ThreadPoolExecutor, *, num_ahead: int) -> None:
@@ -52,8 +52,8 @@ class Batches:
         """The next batch.
 
         Raises:
-            Exception: what went wrong with an item, where its batch would have come. The batch after it may be asked
-                for, as with torch's loader.
+            Exception: whatever an item raised, in place of its batch. You can still request the next batch, as with
+                torch's loader.
         """
         while not self._is_over and self._error is None and len(self._waiting) <= self._num_ahead:
             try:
@@ -71,10 +71,10 @@ class Batches:
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the epoch: gives up what is not made yet and waits for the threads."""
+        """Ends the epoch: cancels what is not made yet and waits for the threads."""
         self._is_over = True
         if os.getpid() != self._pid:
-            # Forked while they were made: the threads are the other process's.
+            # Forked while batches were being made: the threads belong to the other process.
             return
         while self._waiting:
             self._waiting.popleft().cancel()
@@ -91,14 +91,14 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
     `num_workers=0`.
 
     Args:
-        loader: its batches of indices, generator and `pin_memory` hold. It has a `batch_sampler`.
+        loader: its index batches, generator and `pin_memory` apply. It has a `batch_sampler`.
         dataset: the loader's, able to sketch.
-        num_threads: that make patches.
-        num_ahead: batches begun beyond the one that is given; 0 draws nothing before it is asked for.
+        num_threads: threads that make patches.
+        num_ahead: batches begun beyond the one being returned; 0 draws nothing before it is requested.
     """
     pool = ThreadPoolExecutor(num_threads, thread_name_prefix="voxelocity-patches")
-    # A loader of torch's own over the same sampler, so that it draws from torch's generators what the loader draws, and
-    # when: a first number now, and the order with the first batch.
+    # torch's own loader over the same sampler draws the same numbers from torch's generators, at the same times: a
+    # first number now, and the order with the first batch.
     inner: DataLoader[Any] = DataLoader(
         _Sketches(dataset),
         batch_sampler=loader.batch_sampler,

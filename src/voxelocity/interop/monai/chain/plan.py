@@ -1,4 +1,4 @@
-"""What a compiled chain does with each transform, as a table that a person reads."""
+"""What a compiled chain does with each transform, as a readable table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class PlanRow:
     Attributes:
         stage: name of the transform.
         part: what happens to its result: "cached", or "drawn anew" each time.
-        how: "engine" where it is this package's, "MONAI" where it runs as it is.
-        reason: why it runs as it is; "" where it does not.
+        how: "engine" if this package runs it, "MONAI" if it runs unchanged.
+        reason: why it runs unchanged; "" if it does not.
         ms: mean time of a call so far, None before the first.
     """
 
@@ -31,14 +31,14 @@ class ChainPlan:
 
     Attributes:
         rows: in the order of the chain.
-        notes: what else a person should know, each a sentence.
+        notes: what else the user should know, one sentence each.
     """
 
     rows: Sequence[PlanRow]
     notes: Sequence[str]
 
     def __str__(self) -> str:
-        header = ("stage", "result", "runs by", "ms a call", "why it runs as it is")
+        header = ("stage", "result", "runs by", "ms a call", "why it runs unchanged")
         lines = [header, *(_cells(row) for row in self.rows)]
         widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
         rule = tuple("-" * width for width in widths)

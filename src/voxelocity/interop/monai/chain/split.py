@@ -1,4 +1,4 @@
-"""Where a chain is split: what is the same every time, and what is drawn anew."""
+"""Splits a chain into what is the same every time and what is drawn each time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_random(transform: Any) -> bool:
 
 
 def as_compose(chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any]) -> Compose:
-    """The chain as a `Compose`. One that is none yet becomes one; transforms keep their random states.
+    """The chain as a `Compose`, wrapped if it is not one; transforms keep their random states.
 
     Raises:
         ChainError: it is neither a chain nor a transform.
@@ -50,7 +50,7 @@ def as_compose(chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any
     for transform in transforms:
         if not callable(transform):
             raise ChainError(
-                f"voxelocity.monai.compile: {transform!r} is a {type(transform).__name__} and no transform; give a "
+                f"voxelocity.monai.compile: {transform!r} is a {type(transform).__name__}, not a transform; give a "
                 "monai.transforms.Compose, or a list of transforms"
             )
     compose = Compose(())
@@ -62,18 +62,18 @@ def split(compose: Compose) -> Split:
     """The chain split at its first random transform.
 
     Raises:
-        ChainError: it resamples lazily or unpacks its items, so that its transforms do not run one after the other, or
-            it logs what they are given.
+        ChainError: it resamples lazily or unpacks its items, so its transforms do not run one after the other, or it
+            logs their inputs.
     """
     if compose.log_stats is not False:
         raise ChainError(
-            f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: what a "
-            "transform that fails was given cannot be logged, as it is not made yet. Set log_stats=False, or use "
+            f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: the "
+            "input of a failed transform cannot be logged, because it is not made yet. Set log_stats=False, or use "
             "MONAI's own"
         )
     for flag, value, why in (
         ("lazy", compose.lazy, "its transforms are then applied together, later, and no part of them can be cached"),
-        ("unpack_items", compose.unpack_items, "what goes from one transform to the next is then no item"),
+        ("unpack_items", compose.unpack_items, "what one transform passes to the next is then not an item"),
     ):
         if value or value is None:
             raise ChainError(
@@ -86,7 +86,7 @@ def split(compose: Compose) -> Split:
 
 
 def _flat(compose: Compose) -> Iterator[Any]:
-    # Not `Compose.flatten`, which seeds every transform anew.
+    # Not `Compose.flatten`, which reseeds every transform.
     for transform in compose.transforms:
         if (
             plain_class(transform) is Compose

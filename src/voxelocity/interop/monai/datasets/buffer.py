@@ -19,14 +19,14 @@ _END: Final = object()
 class ThreadBuffer:
     """MONAI's `ThreadBuffer`: the items of `src`, taken by a thread ahead of their use. Each `for` loop is a pass.
 
-    An error of the source is raised where its item would have come, with its traceback. A loop that is left ends its
-    thread. Two passes at once take their items in turn, one at a time, so that a source whose transforms draw random
-    numbers is never in use by two threads; where `src` is an iterator they share its items.
+    An error of the source is raised where its item would have come, with its traceback. Leaving a loop ends its thread.
+    Two simultaneous passes take their items one at a time, so two threads never use a source whose transforms draw
+    random numbers; if `src` is an iterator, the passes share its items.
 
     Args:
         src: any iterable.
-        buffer_size: items taken ahead beside the one in work; 0 or less for no bound.
-        timeout: seconds, not negative. Changes nothing: no one here waits by asking again and again.
+        buffer_size: items taken ahead, besides the one in progress; 0 or less for no bound.
+        timeout: seconds, not negative. Has no effect: nothing here polls.
 
     Attributes:
         src: as given.
@@ -52,7 +52,7 @@ class ThreadBuffer:
         return bool(self._passes)
 
     def stop(self) -> None:
-        """Ends every pass and its thread; returns when items in work are finished."""
+        """Ends every pass and its thread; returns when items in progress are finished."""
         for one in list(self._passes):
             one.close()
 
@@ -63,7 +63,7 @@ class ThreadBuffer:
 def _one_pass(
     source: Iterable[Any], buffer_size: int, turn: threading.Lock, passes: set[OrderedPrefetch[Any]]
 ) -> Generator[Any, None, None]:
-    """The items of the source, each taken by a thread while it holds `turn`; among `passes` until it ends."""
+    """The items of the source, each taken by a thread while it holds `turn`; listed in `passes` until it ends."""
     items: list[Iterator[Any]] = []
 
     def take(_index: int) -> Any:
@@ -85,7 +85,7 @@ def _one_pass(
 
 
 class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
-    """MONAI's `ThreadDataLoader`, with MONAI's arguments: batches are made by a thread beside the training.
+    """MONAI's `ThreadDataLoader`, with MONAI's arguments: a thread makes batches while the training runs.
 
     An error in a worker, a transform or the collation is raised in the loop, with its traceback, where MONAI ends the
     epoch early. `use_thread_workers` is as safe as the transforms: MONAI's random ones are not safe in several threads.
@@ -104,7 +104,7 @@ class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         if repeats < 1:
-            raise ConfigError(f"monai.ThreadDataLoader: repeats = {repeats} gives no batch at all; use 1 or more")
+            raise ConfigError(f"monai.ThreadDataLoader: repeats = {repeats} gives no batches; use 1 or more")
         if buffer_timeout < 0:
             raise ConfigError(
                 f"monai.ThreadDataLoader: buffer_timeout = {buffer_timeout} is not valid: use 0 or more seconds"

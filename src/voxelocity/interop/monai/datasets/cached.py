@@ -11,34 +11,34 @@ from monai.transforms import convert_to_contiguous
 
 from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.plain import Dataset
-from voxelocity.interop.monai.items.kept import Keeper
+from voxelocity.interop.monai.items.kept import CopyOnWriteStore
 
 
 class CacheDataset(Dataset, peer.CacheDataset):  # type: ignore[misc]
     """MONAI's `CacheDataset`, with MONAI's arguments: the part of the chain before its first random one runs once.
 
-    What is handed out is never the kept object: its arrays are mapped copy-on-write, so that no transform and no
-    training script can change what is kept, with `copy_cache=False` too, and nothing is copied that is not written to.
-    `copy_cache` therefore changes nothing.
+    You never get the kept object itself: its arrays are mapped copy-on-write, so no transform or training script can
+    change the cache, even with `copy_cache=False`, and only what is written to is copied. `copy_cache` therefore has
+    no effect.
 
-    An item is made once more by every `DataLoader` worker where `runtime_cache=True`, as with MONAI: use "processes".
+    With `runtime_cache=True` every `DataLoader` worker makes each item again, as with MONAI: use "processes".
     """
 
-    _keeper: Keeper
+    _keeper: CopyOnWriteStore
 
     def set_data(self, data: Sequence[Any]) -> None:
-        """Takes other items and, but for a runtime cache, runs the fixed part of the chain on those to be kept.
+        """Takes other items and, except with a runtime cache, runs the fixed part of the chain on those to be kept.
 
         Call it between epochs, with `persistent_workers=False` in the loader.
         """
-        self._keeper = Keeper()
+        self._keeper = CopyOnWriteStore()
         peer.CacheDataset.set_data(self, data)
 
     def _load_cache_item(self, idx: int) -> Any:
         item = self._data_chain().fixed(self.data[idx])
         if self.as_contiguous:
             item = convert_to_contiguous(item, memory_format=torch.contiguous_format)
-        # What a shared list of somebody else's holds is sent to its process by pickle.
+        # A shared list of another kind sends its items to its process by pickle.
         is_own = self.runtime_cache in (False, None, True) or self._is_kept_by_threads()
         return self._keeper.keep(item) if is_own else item
 
@@ -46,7 +46,7 @@ class CacheDataset(Dataset, peer.CacheDataset):  # type: ignore[misc]
         return isinstance(self.runtime_cache, str) and "thread" in self.runtime_cache
 
     def sketch(self, index: int) -> Any:
-        """As `Dataset.sketch`, from the cache where the item is there."""
+        """As `Dataset.sketch`, from the cache if the item is there."""
         place = self._place_in_cache(index)
         if place is None:
             return super().sketch(index)

@@ -1,4 +1,4 @@
-"""The chain of a data set, run in its two parts. Every data set of `interop.monai` runs its chain here alone."""
+"""The chain of a data set, run in its two parts. Every data set of `interop.monai` runs its chain only here."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _KNOWN = (Compose, OneOf, RandomOrder, SomeOf)
 
 
 class DataChain:
-    """A chain as it stands in a data set: made fast where that gives the same, else run by MONAI.
+    """A data set's chain: the fast form if it gives the same result, otherwise run by MONAI.
 
-    The part that is the same every time is safe to use from several threads; the rest is not, as random transforms keep
-    what they draw in themselves.
+    The part that is the same every time is safe to use from several threads; the rest is not, because random transforms
+    store what they draw.
 
     Args:
         compose: the chain; a compiled one keeps its own settings.
 
     Attributes:
-        refusal: why MONAI runs it, in words; "" where it does not.
+        refusal: why MONAI runs it, in words; "" if it does not.
     """
 
-    # Without a __dict__, so that MONAI's `set_rnd`, which looks for transforms in whatever a data set holds, seeds the
-    # transforms once: as the data set's `transform`.
+    # No __dict__: MONAI's `set_rnd` looks for transforms in everything that a data set holds, and must seed them only
+    # once, as the data set's `transform`.
     __slots__ = ("_chain", "_compose", "_facts", "_rests", "refusal")
 
     def __init__(self, compose: Compose) -> None:
@@ -45,7 +45,7 @@ class DataChain:
 
     @property
     def chain(self) -> Chain | None:
-        """The fast form, or None where MONAI runs the chain."""
+        """The fast form, or None if MONAI runs the chain."""
         return self._chain
 
     def is_of(self, compose: Compose) -> bool:
@@ -60,11 +60,11 @@ class DataChain:
         return item if stop == 0 else self._compose(item, end=stop, threading=True)
 
     def sketch(self, kept: Any, *, start: int | None = None, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
-        """A kept item after the rest of the chain, drawn; its voxels are still to be made where that can wait.
+        """A kept item after the rest of the chain, drawn; making its voxels waits where possible.
 
         Args:
-            kept: what `fixed` gave. It is only read.
-            start: the first transform of the rest where `fixed` was told an `end`.
+            kept: what `fixed` returned. It is only read.
+            start: the first transform of the rest if `fixed` was given an `end`.
             private: a copy of a part of it that may be changed.
         """
         if self._chain is None:
@@ -75,16 +75,16 @@ class DataChain:
         return rest.sketch(rest.fixed(private(kept)))
 
     def make(self, sketched: Any) -> Any:
-        """What `sketch` gave, made."""
+        """What `sketch` returned, with its voxels made."""
         return finish(sketched) if self._chain is None else self._chain.make(sketched)
 
     def count_made(self, seconds: float) -> None:
-        """Told how long it took to make a sample elsewhere."""
+        """Records how long a sample took to make elsewhere."""
         if self._chain is not None:
             self._chain.count_made(seconds)
 
     def whole(self, item: Any) -> Any:
-        """An item of the data after the whole chain, as `sketch` gives it; a compiled chain has its own cache.
+        """An item of the data after the whole chain, as `sketch` returns it; a compiled chain has its own cache.
 
         As with MONAI, a transform that changes its input changes the item; a compiled chain does not.
         """
@@ -93,15 +93,15 @@ class DataChain:
         return self.sketch(self.fixed(item), private=as_it_is)
 
     def plan(self) -> ChainPlan:
-        """What happens with each transform, why, and what each has cost so far."""
+        """What happens to each transform, why, and what each has cost so far."""
         if isinstance(self._compose, CompiledChain):
             return self._compose.plan()
         if self._chain is None:
-            return ChainPlan(rows=[], notes=[f"MONAI runs the chain as it is: {self.refusal}"])
+            return ChainPlan(rows=[], notes=[f"MONAI runs the chain: {self.refusal}"])
         return self._chain.plan()
 
     def fixed_content(self, *, end: int | None = None) -> list[Any]:
-        """What decides on the result of `fixed`: the transforms and the options with which they are run."""
+        """What determines the result of `fixed`: the transforms and the options that they run with."""
         if end is None and self._chain is not None:
             transforms = [stage.transform for stage in self._chain.fixed.stages]
         else:
@@ -127,10 +127,10 @@ def as_it_is(item: Any) -> Any:
 
 
 def first_random(compose: Compose) -> int | None:
-    """The place of the first transform whose result must not be kept, or None where there is none.
+    """The place of the first transform whose result must not be kept, or None if there is none.
 
-    That is the first random one, or the first that is no MONAI transform, as MONAI has it; and 0 for a chain that as a
-    whole draws what it does (`OneOf`, `SomeOf`, `RandomOrder`), of which MONAI keeps one draw.
+    As in MONAI, that is the first random transform, or the first that is not a MONAI transform. It is 0 for a chain
+    that draws which transforms run (`OneOf`, `SomeOf`, `RandomOrder`), of which MONAI keeps one draw.
     """
     if isinstance(compose, (OneOf, SomeOf, RandomOrder)):
         return 0
@@ -142,7 +142,7 @@ def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
     if isinstance(compose, CompiledChain):
         return compose.chain, ""
     if plain_class(compose) not in _KNOWN:
-        return None, f"{type(compose).__name__} is a container of a person's own"
+        return None, f"{type(compose).__name__} is a custom container"
     if compose.log_stats is not False:
         return None, "log_stats is set: MONAI's own run logs what its transforms are given"
     try:

@@ -27,17 +27,17 @@ _PREFIX = "voxelocity-"
 class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
     """MONAI's `LMDBDataset`, with MONAI's arguments: all items are prepared at once, into one file.
 
-    Names of entries are those of `PersistentDataset`. Writers of several processes take their turn, a full map grows,
-    and any number of data sets of one process share an open file. A full disk is told once, and what has no room is
-    prepared whenever it is needed. As with MONAI, numbers come back as tensors.
+    Entries are named as in `PersistentDataset`. Writers of several processes take turns, a full map grows, and any
+    number of data sets of one process share an open file. A full disk is reported once, and items that do not fit are
+    prepared whenever they are needed. As with MONAI, numbers come back as tensors.
 
     Args:
-        lmdb_kwargs: options of `lmdb.open`. `map_size` is where the map begins (1 GiB if not given). `readonly` and
-            `subdir` are set here; `lock=False` is refused.
+        lmdb_kwargs: options of `lmdb.open`. `map_size` is the initial size of the map (1 GiB if not given). `readonly`
+            and `subdir` are set here; `lock=False` is refused.
 
     Raises:
         ConfigError: `cache_dir` is not given, or an option is refused.
-        CacheError: the package lmdb is missing, the file is none of LMDB's, or it cannot be written.
+        CacheError: the package lmdb is missing, the file is not an LMDB file, or it cannot be written.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
         lmdb_kwargs: dict[str, Any] | None = None,
     ) -> None:
         if not cache_dir:
-            raise ConfigError("monai.LMDBDataset: cache_dir must be given: a folder on a disk of this machine")
+            raise ConfigError("monai.LMDBDataset: cache_dir must be given: a folder on a local disk")
         self.lmdb_kwargs = _checked_options(lmdb_kwargs or {})
         self.db_file = Path(cache_dir) / f"{db_name}.lmdb"
         self.progress = progress
@@ -87,7 +87,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
         return found
 
     def close(self) -> None:
-        """Lets go of the file; it is opened again when it is needed."""
+        """Closes the file; it opens again when it is needed."""
         self._handle.file = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,8 +102,8 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
                 file = self._handle.file = open_lmdb_file(path, **self.lmdb_kwargs)
             except OSError as error:
                 raise CacheError(
-                    f"monai.LMDBDataset: {path} cannot be opened ({error.strerror}); give a cache_dir that may be "
-                    "written to, with free space, on a disk of this machine"
+                    f"monai.LMDBDataset: {path} cannot be opened ({error.strerror}); give a writable "
+                    "cache_dir with free space, on a local disk"
                 ) from error
         return file
 
@@ -117,7 +117,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
                 self._stored(item)
 
     def _cachecheck(self, item_transformed: Any) -> Any:
-        """The item after the fixed part of the chain, from the file; prepared now where it is not there."""
+        """The item after the fixed part of the chain, from the file; prepared now if it is not there."""
         value = self._stored(item_transformed)
         try:
             return torch.load(io.BytesIO(value), map_location="cpu", weights_only=True)
@@ -127,7 +127,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
             ) from error
 
     def _stored(self, item: Any) -> bytes:
-        """The bytes of the item's entry, which is made where it is missing, by one thread of all processes."""
+        """The bytes of the item's entry, which one thread of all processes makes if it is missing."""
         assert self.cache_dir is not None
         file, key = self._opened(), f"{_PREFIX}{self._key(item)}"
         found = _read(file, key)
@@ -150,7 +150,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
             if not self._is_full:
                 self._is_full = True
                 warnings.warn(
-                    f"LMDBDataset: {error}. Items that have no room are prepared again in every epoch", stacklevel=2
+                    f"LMDBDataset: {error}. Items that do not fit are prepared again in every epoch", stacklevel=2
                 )
 
     def _forget_at_end(self) -> None:
@@ -160,7 +160,7 @@ class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
 
 
 class _Handle:
-    """An open file, out of the sight of MONAI, which looks for random states in all attributes of a data set."""
+    """An open file, hidden from MONAI, which looks for random states in all attributes of a data set."""
 
     __slots__ = ("file",)
 
@@ -191,6 +191,6 @@ def _drop_entries(file: LmdbFile, ending: str) -> None:
 
 
 def _forget(path: Path, options: dict[str, Any], salt: str, pid: int) -> None:
-    """Removes the entries of a data set that is gone; in the process that made it, and not in those forked from it."""
+    """Removes the entries of a data set that is gone, in the process that made it and not in those forked from it."""
     if os.getpid() == pid and path.exists():
         _drop_entries(open_lmdb_file(path, **options), salt)

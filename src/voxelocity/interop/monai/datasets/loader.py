@@ -1,4 +1,4 @@
-"""MONAI's loader over data sets that can sketch: their patches are made into the memory of the batch, by threads."""
+"""MONAI's loader over data sets that can sketch: threads make their patches directly in the batch's memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from voxelocity.observe import cpu_budget
 class DataLoader(peer.DataLoader):  # type: ignore[misc]
     """MONAI's `DataLoader`, with MONAI's arguments and batches.
 
-    Where the data set is one of this package's, `num_workers` is 0 and the collation MONAI's own, threads make the
-    patches of a batch side by side, straight into its memory.
+    If the data set is one of this package's, `num_workers` is 0 and the collation is MONAI's own, threads make the
+    patches of a batch in parallel, directly in its memory.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -28,11 +28,11 @@ class DataLoader(peer.DataLoader):  # type: ignore[misc]
 
 
 def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Batches | None:
-    """One epoch of the loader, its patches made by threads; None where it has to make its batches by itself.
+    """One epoch of the loader, its patches made by threads; None if it has to make its batches itself.
 
     Args:
         loader: any.
-        num_ahead: batches begun beyond the one that is given.
+        num_ahead: batches begun beyond the one being returned.
     """
     is_plain = loader.num_workers == 0 and loader.batch_sampler is not None and loader.collate_fn is list_data_collate
     dataset = _sketched(loader.dataset) if is_plain else None
@@ -42,11 +42,11 @@ def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Batches | Non
 
 
 def _sketched(dataset: Any) -> SketchedDataset | None:
-    """The data set, or what gives the items of a subset; None where items are made in a way of a person's own."""
+    """The data set, or what gives the items of a subset; None if the user's own code makes the items."""
     if type(dataset) is Subset:
         whole = _sketched(dataset.dataset)
         return None if whole is None else _Part(whole, dataset.indices)
-    # A class that somebody derived may have changed how an item is made.
+    # A derived class may have changed how an item is made.
     is_own = isinstance(dataset, Dataset) and type(dataset).__module__.startswith("voxelocity.")
     return dataset if is_own else None
 

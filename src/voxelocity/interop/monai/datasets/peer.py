@@ -1,4 +1,4 @@
-"""MONAI's own classes, bound once: where ours are put in the place of MONAI's names, these stay what ours build on."""
+"""MONAI's own classes, bound once: ours still build on them after ours have replaced MONAI's names."""
 
 from __future__ import annotations
 

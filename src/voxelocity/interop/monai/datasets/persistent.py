@@ -27,28 +27,28 @@ from voxelocity.interop.monai.fingerprint import fingerprint, source_facts
 from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
 
 _FORMAT = 1
-"""Raised when the meaning of a file changes; older files are then never looked at."""
+"""Incremented when the meaning of a file changes; older files are then ignored."""
 _Transforms = Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
 class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
-    """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once an item and folder.
+    """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once per item and folder.
 
-    The name of a file is made of everything that decides on its content: `hash_func` of the item, path, size, times and
+    The name of a file is made of everything that determines its content: `hash_func` of the item, path, size, times and
     inode of every file that the item names, the fingerprint of the fixed part of the chain, `hash_transform` of it, and
-    the options. A change of any of these gives another file; nothing stale is loaded. The chain is looked at when the
-    data set is made, at `set_data`, and when `transform` is replaced; a folder that an item names, when a file comes
-    there or goes.
+    the options. A change of any of these gives another file; nothing stale is loaded. The chain is read when the data
+    set is made, at `set_data`, and when `transform` is replaced; a folder that an item names is read again when a file
+    is added or removed.
 
-    A chain that cannot be fingerprinted (told once, with the reason) is kept for this data set alone: its files are
-    removed when it goes.
+    If a chain cannot be fingerprinted (reported once, with the reason), its items are kept for this data set only: its
+    files are removed when the data set goes.
 
-    Several threads and processes may use one folder: a file appears whole, and an item is made by one of them. A
-    damaged file is told and made again; a full disk is told once, and the items are then prepared whenever they are
+    Several threads and processes may use one folder: a file appears whole, and one of them makes each item. A damaged
+    file is reported and made again; a full disk is reported once, and the items are then prepared whenever they are
     needed.
 
-    Items come as MONAI loads them, from the first time on: tensors for arrays, `MetaTensor` with `track_meta=True`.
-    Their memory is mapped copy-on-write: a change stays with its maker.
+    Items come as MONAI loads them, even the first time: tensors for arrays, `MetaTensor` with `track_meta=True`. Their
+    memory is mapped copy-on-write: a change affects only the copy that was changed.
 
     Raises:
         ConfigError: `cache_dir` is a file.
@@ -70,7 +70,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
     ) -> None:
         if cache_dir is not None and Path(cache_dir).exists() and not Path(cache_dir).is_dir():
             raise ConfigError(f"monai.PersistentDataset: cache_dir {cache_dir} is a file; give a folder")
-        # The folder is made by `ItemFiles`, which says what is wrong where it cannot be.
+        # `ItemFiles` makes the folder, and says what is wrong if it cannot.
         peer.PersistentDataset.__init__(
             self,
             data=data,
@@ -92,7 +92,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
 
     @property
     def transform(self) -> Compose:
-        """The chain. Another one that is put in its place is read anew."""
+        """The chain. A replacement is read when it is set."""
         return self.__dict__["transform"]
 
     @transform.setter
@@ -120,9 +120,9 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         return self._data_chain().fixed_content()
 
     def _read_chain(self) -> None:
-        """Sets what the names of files say of the chain."""
+        """Sets the part of file names that identifies the chain."""
         own = type(self)._pre_transform
-        # A subclass may have made the preparation its own.
+        # A subclass may have overridden the preparation.
         changed = [] if own.__module__.startswith("voxelocity.") else [own]
         found = fingerprint([*self._fixed_content(), *changed])
         self._salt = ""
@@ -136,8 +136,9 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         if not self._is_doubt_told:
             self._is_doubt_told = True
             warnings.warn(
-                f"{type(self).__name__}: prepared items are kept for this run alone, as another run could not tell "
-                f"whether they are still right: {'; '.join(doubts)}. Put functions and plain values into the chain",
+                f"{type(self).__name__}: prepared items are kept for this run alone, because another run could not "
+                f"tell whether they are still valid: {'; '.join(doubts)}. Put functions and plain values into "
+                "the chain",
                 stacklevel=2,
             )
 
@@ -146,7 +147,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
             weakref.finalize(self, _forget, self._files, self._salt, os.getpid())
 
     def _key(self, item: Any) -> str:
-        """The name of the item's entry, of characters that a file name may have."""
+        """The name of the item's entry, in characters that a file name may have."""
         if self._chain_digest == "":
             self._read_chain()
         parts = [
@@ -160,7 +161,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         return f"{digest(json.dumps(parts)).hex()}{self._salt}"
 
     def sketch(self, index: int) -> Any:
-        """As `Dataset.sketch`, from the item's file where there is one."""
+        """As `Dataset.sketch`, from the item's file if there is one."""
         return self._sketch_of(self._cachecheck(self.data[index]))
 
     def _transform(self, index: int) -> Any:
@@ -176,11 +177,11 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         return self.make(self._sketch_of(item_transformed))
 
     def _sketch_of(self, prepared: Any) -> Any:
-        # It was read for this call alone.
+        # It was read for this call only.
         return self._data_chain().sketch(prepared, private=as_it_is)
 
     def _cachecheck(self, item_transformed: Any) -> Any:
-        """The item after the fixed part of the chain, from its file where there is one."""
+        """The item after the fixed part of the chain, from its file if there is one."""
         if self._files is None:
             return self._pre_transform(deepcopy(item_transformed))
         key = self._key(item_transformed)
@@ -250,6 +251,6 @@ class CacheNTransDataset(PersistentDataset, peer.CacheNTransDataset):  # type: i
 
 
 def _forget(files: ItemFiles, salt: str, pid: int) -> None:
-    """Removes the entries of a data set that is gone; in the process that made it, and not in those forked from it."""
+    """Removes the entries of a data set that is gone, in the process that made it and not in those forked from it."""
     if os.getpid() == pid:
         files.clear(lambda key: key.endswith(salt))

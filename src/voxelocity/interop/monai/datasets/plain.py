@@ -14,36 +14,36 @@ class Dataset(peer.Dataset):  # type: ignore[misc]
 
     Args:
         data: the items.
-        transform: a callable, a list of callables, a `Compose`, or None for the items as they are.
+        transform: a callable, a list of callables, a `Compose`, or None for unchanged items.
 
     Raises:
         ValueError: `transform` cannot be made into a `Compose`.
     """
 
-    # Not in `__dict__`, which MONAI goes through while thread workers, which share the data set, make items.
+    # Not in `__dict__`: MONAI iterates over it while thread workers, which share the data set, make items.
     __slots__ = ("_held_chain",)
 
     def plan(self) -> ChainPlan:
-        """What happens with each transform of the chain, why, and what each has cost so far. Print it."""
+        """What happens to each transform of the chain, why, and what each has cost so far. Print it."""
         return self._data_chain().plan()
 
     def sketch(self, index: int) -> Any:
-        """What `self[index]` is, drawn and not made yet. It draws what `self[index]` draws; `make` makes it."""
+        """What `self[index]` is, drawn but not yet made. It draws what `self[index]` draws; `make` makes it."""
         return self._data_chain().whole(self.data[index])
 
     def make(self, sketched: Any) -> Any:
-        """What `sketch` gave, made."""
+        """What `sketch` returned, with its voxels made."""
         return self._data_chain().make(sketched)
 
     def count_made(self, seconds: float) -> None:
-        """Told how long it took to make a sample, for `plan`."""
+        """Records how long a sample took to make, for `plan`."""
         self._data_chain().count_made(seconds)
 
     def _transform(self, index: int) -> Any:
         return self.make(self.sketch(index))
 
     def _data_chain(self) -> DataChain:
-        """The chain as it stands now: people put another one in its place, or other transforms into it."""
+        """The current chain: users replace it, or put other transforms into it."""
         held: DataChain | None = getattr(self, "_held_chain", None)
         if held is None or not held.is_of(self.transform):
             held = self._held_chain = DataChain(self.transform)

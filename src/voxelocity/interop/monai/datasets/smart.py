@@ -1,4 +1,4 @@
-"""A cache of a part of the items that moves over all of them, epoch by epoch."""
+"""A cache of some of the items that moves over all of them, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.cached import CacheDataset
 
 _SHOWN = 200
-"""Characters of an item that are shown in an error."""
+"""How many characters of an item an error shows."""
 
 
 class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[misc]
@@ -25,10 +25,10 @@ class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[m
 
     Of five items, with `cache_num=4` and `replace_rate=0.25`, the epochs hold 1234, 2345, 3451, ... Call `start()`
     once, `update_cache()` between epochs, `shutdown()` at the end. While an epoch trains, threads prepare the items
-    that the next one needs; they end when these are ready, and nobody waits by asking again and again.
+    that the next one needs; they end when these are ready, and nothing polls.
 
-    An item that cannot be prepared is an error of `update_cache()`, which names it; called once more, it tries again.
-    After `shutdown()`, `start()` goes on where the cache stands.
+    If an item cannot be prepared, `update_cache()` raises an error that names it; the next call tries again. After
+    `shutdown()`, `start()` continues from the current cache.
 
     Raises:
         ConfigError: `replace_rate` is not above 0, or `runtime_cache` is not False.
@@ -91,7 +91,7 @@ class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[m
             warnings.warn("SmartCacheDataset: set_data before shutdown; it is shut down now", stacklevel=2)
             self.shutdown()
         if self.shuffle:
-            # Numpy shuffles in place, and the caller's list must stay as it is.
+            # Numpy shuffles in place, and the caller's list must not change.
             data = copy.copy(data)
             self.randomize(data)
         super().set_data(data)
@@ -105,17 +105,17 @@ class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[m
         return self._is_started
 
     def start(self) -> None:
-        """Begins to prepare the items that the next epoch needs, in threads."""
+        """Starts threads that prepare the items that the next epoch needs."""
         with self._update_lock:
             if not self._is_started:
                 self._is_started = True
                 self._begin_round()
 
     def update_cache(self) -> None:
-        """Puts the prepared items in the place of the oldest; waits for those that are not ready. Starts if need be.
+        """Replaces the oldest items by the prepared ones; waits for those that are not ready. Starts if necessary.
 
         Raises:
-            ItemError: an item could not be prepared. The cache is as before, and the next call tries again.
+            ItemError: an item could not be prepared. The cache is unchanged, and the next call tries again.
         """
         with self._update_lock:
             self.start()
@@ -126,7 +126,7 @@ class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[m
             self._begin_round()
 
     def shutdown(self) -> None:
-        """Ends the preparation of replacements; returns when items in work are finished."""
+        """Ends the preparation of replacements; returns when items in progress are finished."""
         with self._update_lock:
             self._is_started = False
             self._end_work()
@@ -138,14 +138,14 @@ class SmartCacheDataset(CacheDataset, peer.SmartCacheDataset):  # type: ignore[m
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("monai.SmartCacheDataset: manage_replacement is not there to be called; call start()")
+        raise ConfigError("monai.SmartCacheDataset: manage_replacement has no use here; call start()")
 
     def __len__(self) -> int:
         return int(self.cache_num)
 
     @property
     def _replacements(self) -> list[Any]:
-        """The items that the next epoch adds, waited for."""
+        """The items that the next epoch adds; waits for them."""
         with self._update_lock:
             if self._work is None and len(self._ready) < self._replace_num:
                 self._begin_round()

@@ -1,4 +1,4 @@
-"""MONAI's deterministic transforms with the engine's loops behind them: the same results, sooner."""
+"""MONAI's deterministic transforms with the engine's loops behind them: the same results, faster."""
 
 from voxelocity.interop.monai.deterministic.choose import faster, why_not
 

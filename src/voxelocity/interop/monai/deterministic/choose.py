@@ -1,4 +1,4 @@
-"""Which of MONAI's transforms has a faster equal here, told by its exact class and its arguments."""
+"""Which of MONAI's transforms have a faster equivalent here, by their exact class and arguments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _Way:
     """How one class is made faster.
 
     Attributes:
-        why_not: the reason in words for a transform that is left to MONAI; nothing for one that is not.
-        make: the faster one.
+        why_not: why a transform is left to MONAI, in words; "" if it is not.
+        make: makes the faster one.
     """
 
     why_not: Callable[[Any], str]
@@ -26,9 +26,9 @@ class _Way:
 
 
 def faster(transform: object) -> Callable[..., Any] | None:
-    """A callable that returns what this MONAI transform returns, sooner; None where there is none.
+    """A callable that returns what this MONAI transform returns, faster; None if there is none.
 
-    It takes and gives the same items: the same keys, types, metadata and applied operations, so that MONAI inverts its
+    It takes and returns the same items: the same keys, types, metadata and applied operations, so MONAI can invert its
     results. Labels, boxes and indices are equal; intensities to the tolerances in docs/monai.md. It holds the arguments
     that the transform has now; neither the transform nor the item is changed. Thread-safe.
 
@@ -39,7 +39,7 @@ def faster(transform: object) -> Callable[..., Any] | None:
 
 
 def why_not(transform: object) -> str:
-    """Why `faster` has nothing for this transform, in words; empty where it has."""
+    """Why `faster` has nothing for this transform, in words; empty if it has."""
     if not has_numba():
         return "Numba is not installed, so no loop can be compiled"
     way = _ways().get(plain_class(transform))
@@ -48,8 +48,8 @@ def why_not(transform: object) -> str:
     name = type(transform).__name__
     for known in _ways():
         if isinstance(transform, known):
-            return f"{name} is a class of its own, derived from {known.__name__}: what it changes is not known"
-    return f"{name} has no faster equal here"
+            return f"{name} is a subclass of {known.__name__}: what it changes is not known"
+    return f"{name} has no faster equivalent here"
 
 
 @functools.cache

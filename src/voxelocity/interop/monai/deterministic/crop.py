@@ -22,7 +22,7 @@ Box = tuple[Any, Any]
 
 
 def why_not_crop(transform: CropForeground) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     if transform.lazy:
         return "it is evaluated lazily (lazy=True)"
     if threshold_of(transform.select_fn) is None:
@@ -31,7 +31,7 @@ def why_not_crop(transform: CropForeground) -> str:
 
 
 def why_not_cropd(transform: CropForegroundd) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return "it is evaluated lazily (lazy=True)" if transform.lazy else why_not_crop(transform.cropper)
 
 
@@ -61,7 +61,7 @@ def _box_finder(transform: CropForeground) -> Callable[[Any], Box]:
 
 
 def _box(image_cxyz: Any, transform: CropForeground, threshold: float) -> Box | None:
-    """Start and stop (3,) in voxels with margin and divisibility; None where MONAI has an error to raise."""
+    """Start and stop (3,) in voxels with margin and divisibility; None if MONAI has an error to raise."""
     shape = image_cxyz.shape[1:]
     margin = np.array(ensure_tuple_rep(transform.margin, _SPATIAL_AXES))
     indices = transform.channel_indices
@@ -77,7 +77,7 @@ def _box(image_cxyz: Any, transform: CropForeground, threshold: float) -> Box | 
         start, stop = first - margin, last + margin + 1
         if transform.allow_smaller:
             start, stop = np.maximum(start, 0), np.minimum(stop, shape)
-    # As MONAI does: in 16 bits, with what divisibility adds shared out to both sides.
+    # As MONAI does: in 16 bits, with what divisibility adds split between both sides.
     start, stop = start.astype(np.int16), stop.astype(np.int16)
     size = np.asarray(compute_divisible_spatial_size((stop - start).tolist(), k=transform.k_divisible))
     start = start - np.floor_divide(size - (stop - start), 2)

@@ -21,14 +21,14 @@ _NEITHER, _FOREGROUND, _BACKGROUND = np.uint8(0), np.uint8(1), np.uint8(2)
 
 
 def why_not_indices(transform: FgBgToIndices) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     if type(transform.image_threshold) not in (int, float):
-        return f"image_threshold={transform.image_threshold!r} is no plain number"
+        return f"image_threshold={transform.image_threshold!r} is not a plain number"
     return ""
 
 
 def why_not_indicesd(transform: FgBgToIndicesd) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return why_not_indices(transform.converter)
 
 

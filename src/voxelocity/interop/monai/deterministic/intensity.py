@@ -19,18 +19,18 @@ _DTYPES = frozenset({torch.float32})
 
 
 def why_not_range(transform: ScaleIntensityRange) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     for name in ("a_min", "a_max", "b_min", "b_max"):
         value = getattr(transform, name)
         if not (_is_number(value) or (value is None and name.startswith("b"))):
-            return f"{name}={value!r} is no plain number"
+            return f"{name}={value!r} is not a plain number"
     if transform.a_max - transform.a_min == 0:
         return f"a_min and a_max are both {transform.a_min}"
     return ""
 
 
 def why_not_ranged(transform: ScaleIntensityRanged) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return why_not_range(transform.scaler)
 
 
@@ -40,19 +40,19 @@ def fast_ranged(transform: ScaleIntensityRanged) -> ScaleIntensityRanged:
 
 
 def why_not_normalize(transform: NormalizeIntensity) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     for name in ("subtrahend", "divisor"):
         value = getattr(transform, name)
         values = value if transform.channel_wise and isinstance(value, (list, tuple)) else [value]
         if value is not None and not all(_is_number(number) for number in values):
-            return f"{name} is neither a plain number nor, channel by channel, a list of them"
+            return f"{name} is neither a plain number nor a list of one per channel"
         if transform.channel_wise and _is_number(value):
             return f"{name}={value!r} is one number although channel_wise=True"
     return ""
 
 
 def why_not_normalized(transform: NormalizeIntensityd) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return why_not_normalize(transform.normalizer)
 
 
@@ -62,7 +62,7 @@ def fast_normalized(transform: NormalizeIntensityd) -> NormalizeIntensityd:
 
 
 class FastScaleRange:
-    """A `ScaleIntensityRange` of one pass, the same to the last bit. Volumes (c, x, y, z) float32. Thread-safe."""
+    """`ScaleIntensityRange` in one pass, the same to the last bit. Volumes (c, x, y, z) float32. Thread-safe."""
 
     def __init__(self, transform: ScaleIntensityRange) -> None:
         self._transform = transform
@@ -89,7 +89,7 @@ class FastScaleRange:
 
 
 class FastNormalize:
-    """A `NormalizeIntensity` of two passes, with mean and deviation summed in float64. Thread-safe.
+    """`NormalizeIntensity` in two passes, with mean and deviation summed in float64. Thread-safe.
 
     Volumes (c, x, y, z) float32; the argument keeps its values, which MONAI overwrites.
     """
@@ -120,19 +120,19 @@ class FastNormalize:
 
 def _normalize(values: Array, out: Array, mean: float | None, deviation: float | None, is_nonzero_only: bool) -> None:
     if mean is None or deviation is None:
-        # Taken off first, so that the squares of a large mean do not swallow the deviation.
+        # Subtracted first, so that the squares of a large mean do not swallow the deviation.
         shift = float(values[np.argmax(values != 0)]) if is_nonzero_only else float(values[0])
         num, total, squares = moments(values, shift, is_nonzero_only)
         around = total / num if num else 0.0
         mean = shift + around if mean is None else mean
         deviation = math.sqrt(max(0.0, squares / num - around**2)) if deviation is None and num else deviation
-    # A zero deviation, and none because all voxels are zero, leave the scale.
+    # A deviation of zero, or none because all voxels are zero, leaves the scale unchanged.
     scale = np.float32(deviation or 0.0) or np.float32(1.0)
     normalize(values, out, np.float32(mean), scale, is_nonzero_only)
 
 
 def _source_and_target(image: Array) -> tuple[Array, Array]:
-    """Two arrays in C order, the second to be written; they are one where the image had to be copied anyway."""
+    """Two arrays in C order, the second to be written; they are the same if the image had to be copied anyway."""
     source = in_c_order(image, image.dtype)
     return (source, np.empty_like(source)) if source is image else (source, source)
 

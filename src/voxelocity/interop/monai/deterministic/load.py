@@ -27,7 +27,7 @@ _WIDE_INTEGERS = ("int64", "uint64")
 
 
 def why_not_load(loader: LoadImage) -> str:
-    """Why this loader is left to MONAI, or nothing."""
+    """Why this loader is left to MONAI; "" if it is not."""
     readers = [reader for reader in loader.readers if type(reader) is NibabelReader]
     if not readers:
         return "none of its readers is MONAI's NibabelReader"
@@ -39,14 +39,14 @@ def why_not_load(loader: LoadImage) -> str:
 
 
 def why_not_loadd(transform: LoadImaged) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return why_not_load(transform._loader)
 
 
 class FastLoadImage:
     """A `LoadImage` whose NIfTI voxels come from this package; called as MONAI's. Thread-safe.
 
-    Files of any other kind, and NIfTI files that are damaged, are read by MONAI, so that its errors stay.
+    Files of any other kind, and NIfTI files that are damaged, are read by MONAI, so its errors stay the same.
     """
 
     def __init__(self, loader: LoadImage) -> None:
@@ -54,7 +54,7 @@ class FastLoadImage:
 
     @property
     def image_only(self) -> bool:
-        """Whether only the image is returned, without its metadata beside it."""
+        """Whether only the image is returned, without separate metadata."""
         return bool(self._loader.image_only)
 
     def __call__(self, filename: Any, reader: Any = None) -> Any:
@@ -91,7 +91,7 @@ def _fast_reader(reader: NibabelReader, dtype: Any) -> NibabelReader:
 
 
 def _array(img: Any, path: Path, wanted: np.dtype[Any] | None) -> Array:
-    """What the reader takes from one file: in C order and the wanted type where the loader would make it so anyway."""
+    """What the reader takes from one file: in C order and the wanted type if the loader would convert it anyway."""
     proxy = img.dataobj
     if (
         type(img) not in (nib.Nifti1Image, nib.Nifti2Image)

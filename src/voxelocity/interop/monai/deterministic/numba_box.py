@@ -1,4 +1,4 @@
-"""The box of what is larger than a number, compiled: voxels that cannot widen it are not read."""
+"""The bounding box of voxels above a threshold, compiled; voxels that cannot widen it are not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.core.jit import exact_kernel
 
 @exact_kernel
 def positive_box(image_cxyz: Any, channels: Any, threshold: Any) -> Any:
-    """First and last index (3,), (3,) of the voxels above `threshold` in these channels; last is -1 where none is."""
+    """First and last index (3,), (3,) of the voxels above `threshold` in these channels; last is -1 if none is."""
     first = np.array(image_cxyz.shape[1:], np.int64)
     last = np.full(3, -1, np.int64)
     num_x, num_y, num_z = image_cxyz.shape[1:]

@@ -25,7 +25,7 @@ def mark_above(values: Any, threshold: Any, kinds: Any, kind: Any) -> None:
 
 @exact_kernel
 def fill_places(kinds: Any, kind: Any, places: Any) -> None:
-    """Fills `places` with the indices of `kind`, of which there must be as many."""
+    """Fills `places` with the indices of `kind`; there must be exactly as many of them."""
     num_found = 0
     for i in range(kinds.size):
         if kinds[i] == kind:

@@ -23,7 +23,7 @@ def scale_range(
 ) -> None:
     """Fills `out` with (source - start) / width, times `new_width` plus `new_start` where `is_moved`, and clips it.
 
-    All numbers float32; `low` and `high` are infinite where there is no limit. `out` may be `source`.
+    All numbers are float32; `low` and `high` are infinite where there is no limit. `out` may be `source`.
     """
     if is_moved:
         for i in range(source.size):
@@ -39,7 +39,7 @@ def scale_range(
 
 @kernel
 def moments(values: Any, shift: Any, is_nonzero_only: Any) -> Any:
-    """Number of values, and their sum and sum of squares in float64 after `shift` was taken off."""
+    """Number of values, and their sum and sum of squares in float64 after subtracting `shift`."""
     num, total, squares = 0, 0.0, 0.0
     for i in range(values.size):
         value = np.float64(values[i])

@@ -13,7 +13,7 @@ from voxelocity.core.jit import kernel
 def reverse_axes(source: Any, target: Any, is_a: bool, is_b: bool, is_c: bool, is_d: bool) -> None:
     """Fills `target` with `source`, of the same four axes and type, each axis reversed where its flag is set."""
     num_a, num_b, num_c = source.shape[:3]
-    # An index without a sign is not asked whether it counts from the end: 33 ms instead of 110 for 34 million values.
+    # An unsigned index skips the check for counting from the end: 33 ms instead of 110 for 34 million values.
     num_d, one = np.uint64(source.shape[3]), np.uint64(1)
     for a in range(num_a):
         for b in range(num_b):

@@ -1,4 +1,4 @@
-"""`Orientation`: axes reversed by one copy into memory of huge pages. MONAI's copy goes into small ones."""
+"""`Orientation`: axes reversed by one copy into huge pages. MONAI's copy goes into small ones."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SPATIAL_AXES = 3
 
 
 def why_not_orientation(transform: Orientation) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return "it is evaluated lazily (lazy=True)" if transform.lazy else ""
 
 
 def why_not_orientationd(transform: Orientationd) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     return "it is evaluated lazily (lazy=True)" if transform.lazy else why_not_orientation(transform.ornt_transform)
 
 
@@ -39,7 +39,7 @@ def fast_orientationd(transform: Orientationd) -> Orientationd:
 class FastOrientation:
     """An `Orientation` whose volumes (c, x, y, z) are reversed by one copy. Thread-safe.
 
-    Exchanging axes is a view, as MONAI leaves it. What needs no reversing, or is no whole volume, is MONAI's own.
+    Exchanging axes is a view, as in MONAI. What needs no reversing, or is not a whole volume, is left to MONAI.
     """
 
     def __init__(self, transform: Orientation) -> None:
@@ -72,7 +72,7 @@ class FastOrientation:
 
 
 def _turn(transform: Orientation, image: Any) -> Any:
-    """The orientations of nibabel (3, 2) from the volume's axes to the wanted ones; None where MONAI is to judge."""
+    """The orientations of nibabel (3, 2) from the volume's axes to the wanted ones; None to leave it to MONAI."""
     source = nib.io_orientation(to_affine_nd(_SPATIAL_AXES, image.affine.numpy()))
     if np.isnan(source).any():
         return None
@@ -87,7 +87,7 @@ def _turn(transform: Orientation, image: Any) -> Any:
 
 
 def _reversed(image_cxyz: Array, flips: list[bool]) -> Array:
-    """A copy with these axes reversed; the order in memory is kept where it is one of the axes."""
+    """A copy with these axes reversed; the order in memory is kept if it is an order of the axes."""
     in_memory = sorted(range(image_cxyz.ndim), key=lambda axis: -abs(image_cxyz.strides[axis]))
     source = np.ascontiguousarray(image_cxyz.transpose(in_memory))
     out = np.empty_like(source)

@@ -22,9 +22,9 @@ Padding = Literal["zeros", "border", "reflection"]
 
 _SPATIAL_AXES = 3
 _MAX_SLANT_VOXEL = 1e-7
-"""How far other axes may move a sample before the axes count as turned; rounding of a rotated affine moves it 1e-13."""
+"""How far other axes may move a sample before the axes count as rotated; rounding of a rotated affine: 1e-13."""
 _MARGIN_VOXEL = 1e-9
-"""Added to that when it is asked whether a sample could fall to the other neighbor."""
+"""Added to that when deciding whether a sample could fall to the other neighbor."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class AxisPlaces:
 
     Attributes:
         places_voxel: (n,) in voxels of the old axis, after padding was applied; outside of it where zeros are read.
-        num_before: voxels of the old axis.
+        num_before: number of voxels of the old axis.
         slant_voxel: how far the other axes move a sample, at most.
     """
 
@@ -43,14 +43,14 @@ class AxisPlaces:
 
     @property
     def is_nearest_certain(self) -> bool:
-        """Whether no sample is so near the middle of two voxels that the slant could decide."""
+        """Whether no sample is so close to the middle of two voxels that the slant could decide."""
         if self.slant_voxel == 0.0:
             return True
         from_middle = np.abs(self.places_voxel - np.floor(self.places_voxel) - 0.5)
         return bool((from_middle > self.slant_voxel + _MARGIN_VOXEL).all())
 
     def nearest(self) -> Indices:
-        """Indices of the voxels that are read, -1 where zero is; the even one of two at one distance, as in torch."""
+        """Indices of the voxels to read, -1 for zero; of two at the same distance the even one, as in torch."""
         index: Indices = np.rint(self.places_voxel).astype(np.int64)
         index[(index < 0) | (index >= self.num_before)] = -1
         return index
@@ -76,19 +76,19 @@ def axis_places(
     padding: Padding,
     align_corners: bool,
 ) -> tuple[AxisPlaces, ...] | None:
-    """The samples of the three axes, or None where an axis is not taken from one old axis alone.
+    """The samples of the three axes, or None if an axis does not come from a single old axis.
 
     Args:
         xform: (4, 4) from new to old indices.
         old_shape: of three axes.
         new_shape: of three axes.
-        dtype: in which torch is asked to compute.
+        dtype: that torch computes in.
         padding: torch's rule for samples outside.
         align_corners: torch's flag.
     """
     theta = to_norm_affine(xform[None].to(dtype), list(old_shape), list(new_shape), align_corners, False)
     matrix = theta[0, :_SPATIAL_AXES, :_SPATIAL_AXES].numpy().astype(np.float64)
-    # By setting it to zero: to take the diagonal off the sum again would lose what is beside it.
+    # Sets the diagonal to zero: subtracting it from the sum would lose the small entries next to it.
     aside = np.abs(matrix)
     np.fill_diagonal(aside, 0.0)
     slants = aside.sum(axis=1) * np.array(old_shape) / 2
@@ -110,7 +110,7 @@ def _normalized_places(theta: torch.Tensor, axis: int, num: int, align_corners: 
     """Samples along an axis of a grid (z, y, x), from -1 to 1 over the old axis."""
     component = _SPATIAL_AXES - 1 - axis
     if num == 1:
-        # In the middle, of which torch would warn.
+        # In the middle; torch would warn.
         middle: Array = theta[0, component, _SPATIAL_AXES:].numpy()
         return middle
     size = [1, 1, *(num if other == axis else 2 for other in range(_SPATIAL_AXES))]

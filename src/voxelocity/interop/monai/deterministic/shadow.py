@@ -1,4 +1,4 @@
-"""Copies of MONAI's transforms in which the slow part is another's, and the tensors that such a part may take.
+"""Copies of MONAI's transforms with the slow part replaced, and the tensors that such a part may take.
 
 A shadow runs MONAI's own code for keys, arguments, metadata and errors; only what was named is replaced.
 """
@@ -20,7 +20,7 @@ _SPATIAL_AXES = 3
 
 
 def shadow(transform: _Transform, **replaced: Any) -> _Transform:
-    """A shallow copy with these attributes. The transform itself is left as it is, and the copy as it is now."""
+    """A shallow copy with these attributes. The transform does not change, and the copy keeps its current state."""
     twin = copy.copy(transform)
     for name, value in replaced.items():
         setattr(twin, name, value)
@@ -28,7 +28,7 @@ def shadow(transform: _Transform, **replaced: Any) -> _Transform:
 
 
 def is_whole_volume(image: object, dtypes: frozenset[torch.dtype]) -> bool:
-    """Whether this is a MetaTensor (c, x, y, z) in main memory with nothing pending, and metadata are kept."""
+    """Whether this is a MetaTensor (c, x, y, z) in main memory with nothing pending, and metadata are tracked."""
     return (
         isinstance(image, MetaTensor)
         and get_track_meta()

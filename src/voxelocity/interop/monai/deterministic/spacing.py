@@ -28,7 +28,7 @@ _SPATIAL_AXES = 3
 
 
 def why_not_spacing(transform: Spacing) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     resample = transform.sp_resample
     return (
         "it is evaluated lazily (lazy=True)"
@@ -38,7 +38,7 @@ def why_not_spacing(transform: Spacing) -> str:
 
 
 def why_not_spacingd(transform: Spacingd) -> str:
-    """Why this transform is left to MONAI, or nothing."""
+    """Why this transform is left to MONAI; "" if it is not."""
     if transform.lazy or transform.spacing_transform.lazy:
         return "it is evaluated lazily (lazy=True)"
     return _why_not_sampled(transform.mode, transform.padding_mode)
@@ -57,8 +57,8 @@ def fast_spacingd(transform: Spacingd) -> Spacingd:
 class FastResample:
     """A `SpatialResample` that takes volumes (c, x, y, z) of axis-aligned grids axis by axis. Thread-safe.
 
-    Samples lie where torch has them, to the last bit; linear ones are summed in float64 and rounded once. All else is
-    MONAI's own: turned axes, splines, other numbers of axes, tensors without metadata.
+    Samples lie where torch takes them, to the last bit; linear ones are summed in float64 and rounded once. Everything
+    else is MONAI's own: rotated axes, splines, other numbers of axes, tensors without metadata.
     """
 
     def __init__(self, resample: SpatialResample) -> None:
@@ -66,7 +66,7 @@ class FastResample:
 
     @property
     def align_corners(self) -> bool:
-        """What counts where a call does not say."""
+        """The default of a call that does not set it."""
         return bool(self._resample.align_corners)
 
     def __call__(
@@ -127,7 +127,7 @@ def _why_not_sampled(modes: Any, paddings: Any) -> str:
             return f"mode={_plain(mode)!r} is neither 'bilinear' nor 'nearest'"
     for padding in paddings:
         if _plain(padding) not in _PADDINGS:
-            return f"padding_mode={_plain(padding)!r} is none of {', '.join(map(repr, _PADDINGS))}"
+            return f"padding_mode={_plain(padding)!r} is not one of {', '.join(map(repr, _PADDINGS))}"
     return ""
 
 
@@ -146,7 +146,7 @@ def _has_size(spatial_size: Any) -> bool:
 def _plan(
     img: Any, dst_affine: Any, spatial_size: Any, mode: Any, padding_mode: Any, align_corners: bool, compute: Any
 ) -> tuple[torch.Tensor, tuple[AxisPlaces, ...]] | None:
-    """From new to old indices, and the samples; None where nothing changes or the axes are turned."""
+    """The matrix from new to old indices, and the samples; None if nothing changes or the axes are rotated."""
     old, new = img.affine.to(torch.float64).numpy(), np.asarray(dst_affine, dtype=np.float64)
     if new.shape != old.shape:
         return None
@@ -155,7 +155,7 @@ def _plan(
         xform = np.linalg.solve(old, new)
     except np.linalg.LinAlgError:
         return None
-    # MONAI passes such an image on.
+    # MONAI returns such an image unchanged.
     if size == shape and (np.allclose(old, new, atol=AFFINE_TOL) or np.allclose(xform, np.eye(4), atol=AFFINE_TOL)):
         return None
     tensor = torch.as_tensor(xform)

@@ -1,4 +1,4 @@
-"""Telling a function that compares with a number from any other, by what it is compiled to."""
+"""Recognizes a function that compares with a number, by its bytecode."""
 
 from __future__ import annotations
 

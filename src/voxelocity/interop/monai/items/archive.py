@@ -16,12 +16,11 @@ _READ_BYTES = 2**20
 def first_damaged(path: Path) -> str:
     """The name of the first record whose checksum is not the one that was written, or "".
 
-    Reads the whole file, as fast as memory gives it. Records without a checksum, which torch can be told to leave out,
-    are passed over.
+    Reads the whole file, at the speed of memory. Skips records without a checksum, which torch can be set to leave out.
 
     Raises:
         FileNotFoundError: there is no such file.
-        zipfile.BadZipFile: it is cut, or no archive.
+        zipfile.BadZipFile: it is truncated, or not an archive.
     """
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         for record in archive.infolist():

@@ -1,7 +1,7 @@
 """Prepared items as files of a folder, one each, in torch's own format. Knows no transforms.
 
-A file appears whole or not at all, is loaded mapped, so that a read touches only what it needs, and holds plain data
-that `torch.load` takes with `weights_only=True`.
+A file appears whole or not at all. It is mapped when it is loaded, so a read touches only what it needs, and holds
+plain data that `torch.load` takes with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from voxelocity.data.cache import PassingLocks
 from voxelocity.interop.monai.items.archive import first_damaged
 
 ABSENT: Final = object()
-"""What `load` gives where there is no entry."""
+"""What `load` returns if there is no entry."""
 _NAME = re.compile(r"voxelocity-(?P<key>[0-9a-f]+(-once-[0-9a-f]+)?)\.(pt|ok)")
 _TEMP = re.compile(r"\.voxelocity-.+\.tmp")
 _MAX_TEMP_AGE_S = 86400.0
-# Whatever a damaged file makes the reader of archives or of pickles raise; errors of the disk are none of these.
+# Whatever a damaged file makes the reader of archives or of pickles raise; disk errors are not among these.
 _DAMAGE = (
     RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile,
     EOFError, ValueError, LookupError, AttributeError, ImportError, TypeError,
@@ -43,17 +43,17 @@ class ItemFiles:
     """Items by key. Safe to use from several threads and processes at once.
 
     Args:
-        folder: made where it is missing.
-        weights_only: whether files that hold other than plain data are refused.
-        pickle_module: for what is no tensor, by its name in `monai.data.utils.SUPPORTED_PICKLE_MOD`.
-        pickle_protocol: for what is no tensor.
-        owner: whose folder it is, and `argument`, where it was given: as messages name it.
+        folder: created if it is missing.
+        weights_only: whether files that hold anything but plain data are refused.
+        pickle_module: for what is not a tensor, by its name in `monai.data.utils.SUPPORTED_PICKLE_MOD`.
+        pickle_protocol: for what is not a tensor.
+        owner: whose folder it is, as messages name it, and `argument`, where it was given.
 
     Raises:
-        OutputError: the folder cannot be made, or is none.
+        OutputError: the folder cannot be created, or is not a folder.
     """
 
-    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs; it skips what has none.
     __slots__ = (
         "_folder",
         "_is_told",
@@ -86,7 +86,7 @@ class ItemFiles:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"{owner}: {argument} {folder} cannot be used ({error.strerror}); give a folder that may be written to"
+                f"{owner}: {argument} {folder} cannot be used ({error.strerror}); give a writable folder"
             ) from error
         self._locks = PassingLocks(folder)
         self._remove_abandoned()
@@ -96,11 +96,11 @@ class ItemFiles:
         return self._locks.hold(f"voxelocity-{key}")
 
     def path(self, key: str) -> Path:
-        """Where the entry stands, or would."""
+        """Where the entry is, or would be."""
         return self._folder / f"voxelocity-{key}.pt"
 
     def load(self, key: str) -> Any:
-        """The item, its tensors mapped from the file copy-on-write, or `ABSENT`. A damaged file is told and dropped.
+        """The item, its tensors mapped from the file copy-on-write, or `ABSENT`. Warns of a damaged file and drops it.
 
         Raises:
             OSError: the file is there and cannot be opened.
@@ -123,9 +123,9 @@ class ItemFiles:
     def _verify(self, path: Path) -> None:
         """Raises ValueError for a file whose bytes are not those that were written.
 
-        torch compares checksums of what it reads, and not of what it maps. The file is read once: that it was whole
-        stands in a small file next to it, by inode, size and times, for the processes that come later, which may be the
-        workers of each epoch.
+        torch checks the checksums of what it reads, but not of what it maps. The file is read once: a small file next
+        to it records, by inode, size and times, that it was whole, for later processes, which may be the workers of
+        each epoch.
         """
         status = path.stat()
         seen = f"whole: {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
@@ -136,13 +136,13 @@ class ItemFiles:
             damaged = first_damaged(path)
             if damaged:
                 raise ValueError(f"the checksum of {damaged} in it is wrong")
-            # A folder that cannot be written to costs the reading once in each process.
+            # If the folder is not writable, each process reads the file once.
             with contextlib.suppress(OSError):
                 mark.write_text(seen)
         self._verified[path.name] = seen
 
     def save(self, key: str, item: Any) -> None:
-        """Writes the item, or tells once that it could not: then it is prepared again when it is needed."""
+        """Writes the item, or warns once that it could not; the item is then prepared again when it is needed."""
         try:
             with self._new_file(key) as file:
                 self._dump(item, file)
@@ -150,13 +150,13 @@ class ItemFiles:
             if not self._is_told:
                 self._is_told = True
                 warnings.warn(
-                    f"{self._owner}: items cannot be written to {self._folder} ({error.strerror or error}); those "
-                    "that are not there are prepared again in every epoch",
+                    f"{self._owner}: items cannot be written to {self._folder} ({error.strerror or error}); the "
+                    "missing ones are prepared again in every epoch",
                     stacklevel=2,
                 )
 
     def clear(self, is_meant: Callable[[str], bool] = lambda _key: True) -> None:
-        """Removes entries, and nothing else that lies in the folder. Mapped items stay valid."""
+        """Removes entries, and nothing else in the folder. Mapped items stay valid."""
         for path in self._folder.iterdir():
             found = _NAME.fullmatch(path.name)
             if found and is_meant(found["key"]):
@@ -183,13 +183,13 @@ class ItemFiles:
             module = look_up_option(self._pickle_module, SUPPORTED_PICKLE_MOD)
             torch.save(item, watched, pickle_module=module, pickle_protocol=self._pickle_protocol)
         except RuntimeError:
-            # Torch's writer tells of a full disk in words of its own.
+            # Torch's writer reports a full disk in its own words.
             if watched.error is not None:
                 raise watched.error from None
             raise
 
     def _remove_abandoned(self) -> None:
-        """Removes what writers that died a day ago left behind."""
+        """Removes what writers that died more than a day ago left behind."""
         for path in self._folder.iterdir():
             if _TEMP.fullmatch(path.name):
                 with contextlib.suppress(OSError):
@@ -216,7 +216,7 @@ class _Watched:
 
 
 def _text_of(path: Path) -> str:
-    """What stands in the file; "" where it cannot be read."""
+    """The text of the file; "" if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""Items kept in memory that are handed out again and again and never change: arrays are given copy-on-write.
+"""Items kept in memory, handed out again and again and never changed: arrays are given copy-on-write.
 
-An array that is kept lies in memory without a file (`memfd`). Handing it out maps it privately: nothing is copied until
-somebody writes, and then only the pages written to, which the writer alone sees.
+A kept array lies in memory without a file (`memfd`). Handing it out maps it privately: nothing is copied until a
+recipient writes, and then only the pages written to, which only that recipient sees.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from monai.data import MetaTensor
 _MIN_BYTES = 64 * 1024
 """Smaller arrays are copied: mapping one costs as much as copying this many bytes."""
 _SLAB_BYTES = 256 * 2**20
-"""Arrays share a slab up to this size, as every slab takes a file descriptor."""
+"""Arrays share a slab up to this size, because every slab takes a file descriptor."""
 _PAGE = mmap.PAGESIZE
 
 
-class Keeper:
-    """Keeps items and hands out copies of them that cost what is touched. Safe to use from several threads.
+class CopyOnWriteStore:
+    """Keeps items and hands out copies that cost only what is touched. Safe to use from several threads.
 
-    Processes that are forked share the kept arrays; one that is spawned gets its items by pickle and copies them whole,
-    as does a system without `memfd`.
+    Forked processes share the kept arrays; a spawned one gets its items by pickle and copies them whole, as does a
+    system without `memfd`.
     """
 
-    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs: what has none is passed over.
+    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs; it skips what has none.
     __slots__ = ("_current", "_lock", "_slabs")
 
     def __init__(self) -> None:
@@ -40,19 +40,19 @@ class Keeper:
         self._current: weakref.ref[_Slab] | None = None
 
     def keep(self, item: Any) -> Any:
-        """The item with its large arrays in memory of the keeper, which lives as long as they do."""
+        """The item with its large arrays in the keeper's memory, which lives as long as they do."""
         arrays = [array for array in _arrays_in(item) if array.nbytes >= _MIN_BYTES]
         if not arrays or not hasattr(os, "memfd_create"):
             return item
         try:
             memo = self._placed(arrays)
         except OSError:
-            # No descriptor or no address left: the item stays as it is, and is copied whole when it is handed out.
+            # No descriptor or no address left: the item does not move, and is copied whole when it is handed out.
             return item
         return copy.deepcopy(item, memo)
 
     def private(self, item: Any) -> Any:
-        """A copy of a kept item that its taker may change."""
+        """A copy of a kept item that the caller may change."""
         memo: dict[int, Any] = {}
         for array in _arrays_in(item):
             found = self._place_of(array)
@@ -65,7 +65,7 @@ class Keeper:
         return {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        Keeper.__init__(self)
+        CopyOnWriteStore.__init__(self)
 
     def _placed(self, arrays: list[Any]) -> dict[int, Any]:
         needed = sum(_rounded(array.nbytes) for array in arrays)
@@ -118,7 +118,7 @@ class _Slab:
         return self.num_bytes - self._used
 
     def take(self, num_bytes: int) -> int:
-        """The offset of so many free bytes."""
+        """The offset of this many free bytes."""
         offset = self._used
         self._used += num_bytes
         return offset

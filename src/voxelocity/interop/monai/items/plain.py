@@ -1,7 +1,7 @@
 """Prepared items as data that `torch.load` takes with `weights_only=True`, and back: no pickle of objects in a cache.
 
-A list, tuple, set, array, MetaTensor or word of MONAI's is written as a tuple that begins with what it is. Tensors stay
-tensors, so that they are mapped from their file; arrays become tensors where torch has their type.
+A list, tuple, set, array, MetaTensor or MONAI enum is written as a tuple that begins with its kind. Tensors stay
+tensors, so they are mapped from their file; arrays become tensors if torch has their type.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _AS_THEY_ARE = (type(None), bool, int, float, complex, str, bytes, torch.dtype, 
 _SEQUENCES = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "torch.Size": torch.Size}
 _PATHS = {"path": PosixPath, "pure path": PurePosixPath}
 _WITH_TENSOR = "biufc"
-"""Kinds of numpy's types of which torch has most."""
+"""Kinds of numpy types, most of which torch has."""
 
 
 class NotPlainError(Exception):
-    """A value in an item is no plain data."""
+    """A value in an item is not plain data."""
 
 
 def to_plain(value: Any, where: str = "item") -> Any:
     """The value as plain data; tensors that are views of a larger memory are copied.
 
     Raises:
-        NotPlainError: it, or something in it, is an object; told with its place.
+        NotPlainError: it, or something in it, is an object; the message names its place.
     """
     kind = type(value)
     if kind in _AS_THEY_ARE:
@@ -54,7 +54,7 @@ def to_plain(value: Any, where: str = "item") -> Any:
     for name, path in _PATHS.items():
         if kind is path:
             return (name, str(value))
-    raise NotPlainError(f"{where} is a {kind.__module__}.{kind.__qualname__}, and files hold plain data alone")
+    raise NotPlainError(f"{where} is a {kind.__module__}.{kind.__qualname__}, and files hold only plain data")
 
 
 def from_plain(plain: Any) -> Any:
@@ -91,11 +91,11 @@ def _of_array(array: Any) -> Any:
         is_dense = array.flags.c_contiguous or array.flags.f_contiguous
         try:
             return ("array", torch.from_numpy(array if is_dense and array.flags.writeable else array.copy()))
-        except TypeError:  # a type that torch has not, such as numpy.longdouble
+        except TypeError:  # a type that torch lacks, such as numpy.longdouble
             pass
     return ("bytes of an array", array.dtype.str, array.shape, array.tobytes())
 
 
 def _of_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> Any:
-    # An array of empty texts has no bytes.
+    # An array of empty strings has no bytes.
     return np.ndarray(shape, np.dtype(dtype), bytearray(data)) if data else np.zeros(shape, np.dtype(dtype))

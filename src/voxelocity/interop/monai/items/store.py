@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.serialization import DEFAULT_PROTOCOL
 
+from voxelocity.core.warn_once import WarnOnce
 from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
 from voxelocity.interop.monai.items.plain import NotPlainError, from_plain, to_plain
 
@@ -19,7 +20,7 @@ from voxelocity.interop.monai.items.plain import NotPlainError, from_plain, to_p
 class ItemStore(Protocol):
     """Where prepared items are kept. An item that is handed out is only read.
 
-    Implementations are safe to use from several threads, and whoever asks for an item that another makes waits for it.
+    Implementations are safe to use from several threads; a thread waits for an item that another thread is making.
     """
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
@@ -27,7 +28,7 @@ class ItemStore(Protocol):
         ...
 
 
-class NoItems:
+class NullStore:
     """Keeps nothing."""
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
@@ -39,22 +40,21 @@ class MemoryItems:
     """Keeps items in the memory of this process.
 
     Args:
-        max_bytes: of all tensors and arrays together. Items beyond that are made each time, which a person is told
+        max_bytes: limit for all tensors and arrays together. Items beyond it are made each time; a warning says so
             once.
-        warn: told in words.
+        warn: called with the warning.
     """
 
     def __init__(self, *, max_bytes: int, warn: Callable[[str], None]) -> None:
         self._max_bytes = max_bytes
-        self._warn = warn
+        self._warn = WarnOnce(warn)
         self._items: dict[str, Any] = {}
         self._num_bytes = 0
-        self._is_told = False
         self._begin_process()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy keeps items of its own: what is kept here may be large, and can be made again.
-        return _new_memory, (self._max_bytes, self._warn)
+        # A copy starts empty: what is kept here may be large, and can be made again.
+        return _new_memory, (self._max_bytes, self._warn.warn)
 
     def _begin_process(self) -> None:
         # A lock that a thread holds while its process is forked is never released in the new one.
@@ -84,19 +84,15 @@ class MemoryItems:
     def _keep(self, key: str, item: Any) -> None:
         num_bytes = bytes_of(item)
         if self._num_bytes + num_bytes > self._max_bytes:
-            self._tell()
+            self._warn(
+                "full",
+                f"voxelocity.monai: {len(self._items)} prepared items fill the {self._max_bytes / 1e9:.1f} GB that the "
+                "cache may take in memory; the others are prepared again each time they are used. Raise "
+                "cache_max_bytes, or set cache to a folder",
+            )
             return
         self._items[key] = item
         self._num_bytes += num_bytes
-
-    def _tell(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._warn(
-                f"voxelocity.monai: {len(self._items)} prepared items fill the {self._max_bytes / 1e9:.1f} GB that the "
-                "cache may take in memory; the others are prepared anew each time they are used. Give more by "
-                "cache_max_bytes, or a folder by cache"
-            )
 
 
 def _new_memory(max_bytes: int, warn: Callable[[str], None]) -> MemoryItems:
@@ -104,14 +100,14 @@ def _new_memory(max_bytes: int, warn: Callable[[str], None]) -> MemoryItems:
 
 
 class FolderItems:
-    """Keeps items in files that later runs and other processes find. An item of other than plain data is not kept.
+    """Keeps items in files that later runs and other processes find. Keeps only items of plain data.
 
     Args:
-        folder: made where it is missing.
-        warn: told in words, once, of an item that cannot be kept.
+        folder: created if it is missing.
+        warn: called once, with a warning, when an item cannot be kept.
 
     Raises:
-        OutputError: the folder cannot be made, or is none.
+        OutputError: the folder cannot be created, or is not a folder.
     """
 
     def __init__(self, folder: Path, *, warn: Callable[[str], None]) -> None:
@@ -124,8 +120,7 @@ class FolderItems:
             argument="cache",
         )
         self._folder = folder
-        self._warn = warn
-        self._is_told = False
+        self._warn = WarnOnce(warn)
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
         """As `ItemStore.get_or_make`. Tensors are mapped from the file: a patch reads what it needs."""
@@ -141,20 +136,16 @@ class FolderItems:
             try:
                 self._files.save(key, to_plain(item))
             except NotPlainError as error:
-                self._tell(error)
+                self._warn(
+                    "not plain",
+                    f"voxelocity.monai: prepared items are not kept in {self._folder}, but prepared again each time "
+                    f"they are used: {error}. Make such values after the first random transform, or use cache='memory'",
+                )
         return item
-
-    def _tell(self, error: NotPlainError) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self._warn(
-                f"voxelocity.monai: prepared items are not kept in {self._folder}, but prepared anew each time they "
-                f"are used: {error}. Make such values after the first random transform, or use cache='memory'"
-            )
 
 
 def bytes_of(item: Any) -> int:
-    """Of all tensors and arrays in an item."""
+    """Bytes of all tensors and arrays in an item."""
     if isinstance(item, torch.Tensor | np.ndarray):
         return int(item.nbytes)
     values = item.values() if isinstance(item, dict) else item if isinstance(item, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""MONAI's containers of transforms: which of theirs run this time, drawn as the containers draw it."""
+"""MONAI's containers of transforms: which of their transforms run this time, drawn as the containers draw it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from voxelocity.interop.monai.ranges import plain_class
 
 
 def is_container(transform: Any) -> bool:
-    """Whether `drawn` knows it: one of MONAI's own four, without arguments that only MONAI's run can follow."""
+    """Whether `drawn` knows it: one of MONAI's own four, without arguments that only MONAI's own run supports."""
     return plain_class(transform) in (Compose, OneOf, RandomOrder, SomeOf) and why_not(transform) == ""
 
 
 def why_not(container: Compose) -> str:
-    """Why its transforms cannot be run one by one, in words; "" where they can."""
+    """Why its transforms cannot be run one by one, in words; "" if they can."""
     if container.lazy or (
         container.lazy is None and any(getattr(inner, "lazy", False) for inner in container.transforms)
     ):

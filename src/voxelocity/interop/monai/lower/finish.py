@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from monai.utils.misc import get_seed
 
-# As a module, whose files a chain's fingerprint reads: the thread behind the function has no content to be read.
+# Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
 from voxelocity.core import waiting
 from voxelocity.data.augment.steps import Piece, run
 from voxelocity.interop.monai.lower.sketch import Sketch
 
 
 def run_soon(pieces: Sequence[Piece]) -> None:
-    """`run`, by plain torch until the loops are compiled; after MONAI's `set_determinism` they are waited for."""
+    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them."""
     if get_seed() is None:
         waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
     else:
@@ -27,7 +27,7 @@ def finish(data: Any, run: Callable[[Sequence[Piece]], None] = run) -> Any:
 
     Args:
         data: only read.
-        run: makes the pieces of one sample; `run_soon` where compiled loops are not to be waited for.
+        run: makes the pieces of one sample; `run_soon` does not wait for compiled loops.
     """
     if isinstance(data, Sketch):
         return _made([data], run)[0]

@@ -1,4 +1,4 @@
-"""What lowerings of the dictionary and of the array form share: which data they can take, and MONAI's own way else."""
+"""What lowerings of the dictionary and array forms share: which data they can take; MONAI handles the rest."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def continued(value: Any) -> Sketch:
 def is_sketchable(value: Any) -> bool:
     """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes, on a CPU.
 
-    Not so what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine. Nor what lies on
-    another device: whether the engine is faster there than MONAI has not been measured.
+    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, or what
+    lies on another device: whether the engine is faster there than MONAI has not been measured.
     """
     if isinstance(value, Sketch):
         return True
@@ -84,10 +84,10 @@ def by_key(change: Callable[[Any, Any], Any], of: Callable[[Any], Any]) -> Apply
 
 
 def why_not_lazy(transform: Any) -> str:
-    """Of a transform with MONAI's lazy resampling, which collects operations and makes them later."""
+    """Why a transform with MONAI's lazy resampling, which collects operations and makes them later, is not lowered."""
     return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if transform.lazy else ""
 
 
 def spatial(apply: Apply, why_not: Callable[[Any], str] = why_not_lazy) -> Lowering:
-    """The lowering of a spatial transform, by MONAI's own way for data that no sketch can hold."""
+    """The lowering of a spatial transform, with MONAI's own way for data that no sketch can hold."""
     return Lowering(apply=or_monais(apply), why_not=why_not)

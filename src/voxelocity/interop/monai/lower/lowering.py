@@ -1,4 +1,4 @@
-"""What it is to lower a transform: its draw stays MONAI's, its work becomes steps."""
+"""What lowering a transform means: its draw stays MONAI's, its work becomes steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Lowering:
             `data` is a dictionary (forms whose name ends in "d"; not changed, a new one is returned, or a list of them)
             or a tensor, array or `Sketch`. Random numbers are drawn by the transform itself or from its `R`, as many
             and in the same order as MONAI draws them, so that what follows draws the same.
-        why_not: why this very instance cannot be lowered, in words that a person reads in the plan; "" where it can.
+        why_not: why this instance cannot be lowered, in words that the plan shows; "" if it can.
     """
 
     apply: Callable[[Any, Any], Any]
@@ -24,4 +24,4 @@ class Lowering:
 
 
 Lowerings = Mapping[type, Lowering]
-"""By exact class: a class that a person derived may have changed anything."""
+"""By exact class: a derived class may have changed anything."""

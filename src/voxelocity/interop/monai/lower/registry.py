@@ -34,7 +34,7 @@ def lowerings(*, exact_noise: bool = False) -> Lowerings:
     """All of them.
 
     Args:
-        exact_noise: draw noise voxel by voxel from MONAI's generator, as MONAI does, and not by the engine's own,
+        exact_noise: draw noise voxel by voxel from MONAI's generator, as MONAI does, and not with the engine's own,
             which is many times faster and equal in distribution only.
     """
     known = {kind: lowering for module in _MODULES for kind, lowering in module.LOWERINGS.items()}

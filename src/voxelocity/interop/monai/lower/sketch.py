@@ -1,4 +1,4 @@
-"""A tensor of an item whose changes are drawn and not made yet: what lowered transforms pass to each other."""
+"""A tensor of an item whose changes are drawn but not yet made: what lowered transforms pass to each other."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp
 
 _REFUSAL = (
-    "made by voxelocity.monai, which keeps nothing to invert it by; for inverses use voxelocity.monai.compile(chain, "
-    "lower=False), in a data set too"
+    "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
+    "lower=False), also in a data set"
 )
 
 
 class Sketch:
-    """The voxels of an image and the steps that will be made of them.
+    """The voxels of an image and the steps that will be applied to them.
 
     A lowered transform draws its random numbers as MONAI's does, from the same generator and in the same order, and
     adds steps; nothing is computed before `piece`. The source is only read, so it may be a cache's own memory.
 
     Attributes:
         source: (c, *spatial) plain tensor of two or three spatial axes, on any device, only read.
-        steps: what will be made of it, in this order; on three spatial axes, a plane being (c, x, y, 1).
+        steps: what will be applied to it, in this order; on three spatial axes, a plane being (c, x, y, 1).
         dtype: of the result.
-        kept: the value itself, where the result is to be a copy of it, of its own type; None once there is a step.
+        kept: the value itself, if the result is to be a copy of it, of its own type; None once there is a step.
         is_tracked: whether the result is a MetaTensor, as MONAI's `get_track_meta` was when the sketch was made.
-        meta: of that MetaTensor but for its affine; this sketch's own dictionary.
-        applied_operations: of the source. Of the changes that are drawn the last one stands there, as one that MONAI
-            cannot invert.
+        meta: of that MetaTensor, except its affine; this sketch's own dictionary.
+        applied_operations: of the source. Of the drawn changes it holds only the last, as one that MONAI cannot
+            invert.
     """
 
     def __init__(self, value: torch.Tensor) -> None:
@@ -57,7 +57,7 @@ class Sketch:
         """The sketch itself, or a new one of a tensor, an array, or what a sketch keeps.
 
         Raises:
-            TypeError: it is none of them.
+            TypeError: it is none of these.
         """
         if isinstance(value, Sketch):
             return value if value.kept is None else cls.of(value.kept)
@@ -69,7 +69,7 @@ class Sketch:
 
     @classmethod
     def keeping(cls, value: torch.Tensor | npt.NDArray[Any]) -> Sketch:
-        """A sketch that comes to a copy of the value, made when it is needed."""
+        """A sketch that becomes a copy of the value when it is needed."""
         sketch = cls.of(value)
         sketch.kept = value
         return sketch
@@ -96,21 +96,21 @@ class Sketch:
 
     @property
     def filled_dtype(self) -> torch.dtype:
-        """What the steps can fill: `dtype`, or where they cannot, what is cast to it afterwards."""
+        """The type that the steps can fill: `dtype`, or otherwise one that is cast to it afterwards."""
         return torch.float32 if self.dtype == torch.float32 else self.held_dtype
 
     @property
     def held_dtype(self) -> torch.dtype:
-        """In what the voxels are after the steps so far, before any cast to `dtype`."""
+        """The type of the voxels after the steps so far, before any cast to `dtype`."""
         is_moved_only = all(isinstance(step, Crop | Flip | Turn) for step in self.steps)
         return self.source.dtype if is_moved_only else torch.float32
 
     def add(self, step: Step, *, is_told: bool = True) -> None:
-        """A further step.
+        """Adds a step.
 
         Args:
             step: on three spatial axes.
-            is_told: whether MONAI tells the affine and the spacing of the result of it, if it is a spatial one.
+            is_told: whether MONAI updates the affine and the spacing of the result for it, if it is a spatial one.
         """
         self.kept = None
         if isinstance(step, SpatialStep):
@@ -126,19 +126,19 @@ class Sketch:
     def relocate(self, matrix: npt.NDArray[np.float64]) -> None:
         """Moves the result in the world without touching a voxel: `matrix` (4, 4) as a step's `to_source`.
 
-        The spacing among the metadata is told anew even where nothing moves, as MONAI does it.
+        Updates the spacing in the metadata even if nothing moves, as MONAI does.
         """
         self._is_placed_anew = True
         self._to_source = self._to_source @ matrix
 
     def refuse_inverse(self, name: str) -> None:
-        """Tells in the history, whose last entry is in MONAI's error, why this transform cannot be inverted."""
+        """Notes in the history, whose last entry is in MONAI's error, why this transform cannot be inverted."""
         if self.applied_operations and _REFUSAL in self.applied_operations[-1].get(TraceKeys.CLASS_NAME, ""):
             self.applied_operations.pop()
         self.applied_operations.append({TraceKeys.CLASS_NAME: f"{name} ({_REFUSAL})"})
 
     def branch(self) -> Sketch:
-        """Another sketch of the same source with the same steps so far, to be continued on its own."""
+        """Another sketch of the same source with the same steps so far, to be continued separately."""
         twin = object.__new__(Sketch)
         twin.__dict__ |= self.__dict__
         twin.steps, twin.meta = list(self.steps), dict(self.meta)
@@ -173,7 +173,7 @@ class Sketch:
         return copied
 
     def _moved(self, affine: torch.Tensor) -> torch.Tensor:
-        """The way to the source for an affine of this size."""
+        """The matrix to the source for an affine of this size."""
         size = len(affine)
         matrix = np.eye(size)
         axes = min(size - 1, 3)

@@ -1,4 +1,4 @@
-"""A chain walked transform by transform: lowered ones draw and add steps, others run as they are, in their order."""
+"""A chain walked transform by transform: lowered ones draw and add steps, others run unchanged, in their order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Stage:
 
     Attributes:
         transform: as it stands in the chain.
-        lowering: how it is lowered; None where it runs as it is.
-        reason: why it is not lowered, in words; "" where it is.
-        num_calls: how often it was applied: once an item, or a sample of several.
-        num_by_monai: of these, how often it was lowered and yet run as it is, as the data lay on a GPU or were none of
-            two or three axes.
-        seconds: spent in it: in drawing where it is lowered.
+        lowering: how it is lowered; None if it runs unchanged.
+        reason: why it is not lowered, in words; "" if it is.
+        num_calls: how often it was applied: once per item, or per sample of several.
+        num_by_monai: how many of these ran MONAI's transform although it is lowered, because the data lay on a GPU or
+            did not have two or three axes.
+        seconds: spent in it; only the drawing if it is lowered.
     """
 
     transform: Any
@@ -53,16 +53,16 @@ class Stage:
 class Walker:
     """Walks the random part of a chain.
 
-    Not safe to use from several threads: transforms draw from generators of their own, and in the order in which they
-    are called.
+    Not safe to use from several threads: transforms draw from their own generators, in the order in which they are
+    called.
 
     Args:
         transforms: in their order; containers among them are walked into.
-        lowerings: what is known. Transforms of other classes run as they are.
+        lowerings: the known ones. Transforms of other classes run unchanged.
         map_items: how deep lists of items are walked, as MONAI's `Compose` has it.
 
     Attributes:
-        stages: of every transform, those in containers included, in the order in which they stand.
+        stages: of every transform, including those in containers, in the order of the chain.
     """
 
     def __init__(self, transforms: Sequence[Any], *, lowerings: Lowerings, map_items: bool | int = True) -> None:
@@ -80,7 +80,7 @@ class Walker:
     def sketch(self, data: Any, *, private: Callable[[Any], Any] = copy.deepcopy) -> Any:
         """What the chain makes of an item, with sketches in place of the tensors that are still to be made.
 
-        The item is not changed and nothing of it is in the result but what sketches only read: it may be a cache's.
+        The item does not change, and the result shares with it only what sketches read: it may belong to a cache.
 
         Args:
             data: the item.
@@ -110,7 +110,7 @@ class Walker:
             reason = why_not_readable(transform) or lowering.why_not(transform)
             return Stage(transform=transform, lowering=None if reason else lowering, reason=reason)
         if isinstance(transform, Compose):
-            return Stage(transform=transform, lowering=None, reason=why_not(transform) or "a container of its own kind")
+            return Stage(transform=transform, lowering=None, reason=why_not(transform) or "a custom container")
         if type(transform).__module__.startswith("monai."):
             return Stage(transform=transform, lowering=None, reason="not among those that can be lowered")
         return Stage(transform=transform, lowering=None, reason="not one of MONAI's: it may do anything")

@@ -68,5 +68,5 @@ def test_the_own_range_is_that_before_the_first_box(engine: str) -> None:
 def test_an_own_range_that_is_not_finite_is_refused(value: float) -> None:
     patch = torch.tensor([1.0, value]).view(1, 2, 1, 1)
     step = Fill(boxes=_boxes(((0, 0, 0), (1, 1, 1))), low=None, noise=np.array([0.5]))
-    with pytest.raises(OverflowError, match=r"is to be filled from its own range, which is .* give the range"):
+    with pytest.raises(OverflowError, match=r"should be filled from the patch's own range, which is .* give the range"):
         fill(patch, step)

@@ -270,7 +270,7 @@ def test_a_box_that_the_loops_cannot_count_is_refused_in_words(monkeypatch):
     rng = np.random.default_rng(8)
     warp = draw_warp(rng, draw_places(rng, (9, 9, 9)), (9, 9, 9), "linear", "border")
     piece = Piece(source=torch.zeros((1, 9, 9, 9)), steps=[warp], out=torch.ones((1, 9, 9, 9)))
-    message = r'a warp looks at a box of \d+ voxels, and its compiled loops count 100 at the most; .* engine="torch"'
+    message = r'a warp needs a box of \d+ voxels, and its compiled loops allow at most 100; .* engine="torch"'
     with pytest.raises(ValueError, match=message):
         run([piece])
     run([piece], engine="torch")

@@ -139,7 +139,7 @@ def test_lazy_crops_and_boxes_from_the_item_are_not_lowered_and_say_why() -> Non
     lazy = mt.RandSpatialCropd(("image",), (2, 2, 2), lazy=True)
     assert LOWERINGS[type(lazy)].why_not(lazy).startswith("lazy=True: ")
     named = mt.SpatialCropd(("image",), roi_start="first", roi_end="last")
-    assert LOWERINGS[type(named)].why_not(named) == "its box stands in the item"
+    assert LOWERINGS[type(named)].why_not(named) == "its box is in the item"
 
 
 def test_a_missing_key_is_told_as_monai_tells_it_and_may_be_allowed() -> None:

@@ -183,4 +183,4 @@ def test_a_machine_that_sums_in_an_unknown_order_is_told(monkeypatch):
     from voxelocity.interop.monai.lower.spatial import affine
 
     monkeypatch.setattr(affine, "product_is_fused", lambda num_spatial: None)
-    assert "sum in an order that is not known" in LOWERINGS[RandAffine].why_not(RandAffine())
+    assert "sum in an unknown order" in LOWERINGS[RandAffine].why_not(RandAffine())

@@ -123,9 +123,9 @@ def test_voxels_that_are_taken_along_an_axis_are_those_that_torch_takes_of_a_vol
     ("transform", "reason"),
     [
         (RandZoomd(keys="image", mode="bicubic"), "mode 'bicubic' is not one of linear, bilinear, trilinear, nearest"),
-        (RandZoom(mode="nearest", align_corners=True), "align_corners is not for mode 'nearest'"),
-        (RandZoomd(("a", "b"), mode="nearest", align_corners=(None, True)), "align_corners is not for mode 'nearest'"),
-        (RandZoomd(("a", "b"), mode=("area", "nearest"), align_corners=(None, True)), "is not for mode 'nearest'"),
+        (RandZoom(mode="nearest", align_corners=True), "align_corners does not apply to mode 'nearest'"),
+        (RandZoomd(("a", "b"), mode="nearest", align_corners=(None, True)), "does not apply to mode 'nearest'"),
+        (RandZoomd(("a", "b"), mode=("area", "nearest"), align_corners=(None, True)), "apply to mode 'nearest'"),
         (RandZoom(padding_mode="symmetric"), "padding_mode 'symmetric' is not one of constant, edge, replicate, refl"),
         (RandZoom(padding_mode="constant", value=3.0), "arguments of the padding are not lowered: value"),
         (Zoomd("image", 1.2, dtype=np.float64), "only dtype float32 is lowered"),

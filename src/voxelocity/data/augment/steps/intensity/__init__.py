@@ -1,1 +1,1 @@
-"""What happens to the values of a patch, in place: voxel by voxel, by its statistics, or by fields over it."""
+"""Changes to the values of a patch, in place: voxel by voxel, by its statistics, or by fields over it."""

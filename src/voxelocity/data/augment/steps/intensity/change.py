@@ -19,28 +19,28 @@ from voxelocity.data.augment.steps.intensity.step import IntensityStep
 
 
 class Backend(Protocol):
-    """One way of making the steps."""
+    """One implementation of the steps."""
 
     def make_pointwise(self, patch: torch.Tensor, steps: Sequence[Pointwise]) -> None:
-        """Makes them on `patch` (c, x, y, z) float32 in place, one after the other."""
+        """Applies them to `patch` (c, x, y, z) float32 in place, one after the other."""
 
     def make_and_measure(self, patch: torch.Tensor, steps: Sequence[Pointwise], *, nonzero: bool) -> Statistics:
-        """The same, and the statistics of the result; of its voxels that are not 0."""
+        """The same, and returns the statistics of the result, optionally only of voxels that are not 0."""
 
     def make_field(self, patch: torch.Tensor, step: Field) -> None:
-        """Makes this one in place."""
+        """Applies this step in place."""
 
 
 def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engine = "auto") -> None:
-    """Makes the steps on `patch` (c, x, y, z) float32, in place, one after the other.
+    """Applies the steps to `patch` (c, x, y, z) float32, in place, one after the other.
 
-    Steps that look at each voxel alone wait for each other, and for the statistics that come after them, and are made
-    in one pass. What depends on statistics of a patch on a device waits for that device.
+    Consecutive pointwise steps, and the statistics that follow them, are computed in one pass. Steps that depend on
+    statistics of a patch on a device wait for that device.
 
     Args:
         patch: any device; in C order it is changed without a copy.
-        steps: as they are drawn.
-        engine: what makes them.
+        steps: as drawn.
+        engine: what computes them.
     """
     if not steps or patch.numel() == 0:
         return

@@ -1,4 +1,4 @@
-"""The intensity steps of a patch on a CPU by compiled loops that hold no GIL: the fast path of `change_torch`."""
+"""The intensity steps of a patch on a CPU by compiled loops without the GIL: the fast path of `change_torch`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_and_measure(patch: torch.Tensor, steps: Sequence[Pointwise], *, nonzero
 
 
 def make_field(patch: torch.Tensor, step: Field) -> None:
-    """As `change.Backend`. Filters of the spectrum, and fields that are given as numbers, are torch's own loops."""
+    """As `change.Backend`. Filters of the spectrum and fields given as numbers use torch's own loops."""
     if isinstance(step, Noise) and isinstance(step.field, int):
         for number, flat in enumerate(_rows(patch)):
             numba_noise.add_noise(flat, np.float32(step.std), step.field, 0 if step.is_shared else number)
@@ -53,7 +53,7 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
 def _run(
     patch: torch.Tensor, steps: Sequence[Pointwise], takes: int
 ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    """Makes the steps on each channel; what `run_program` tells of each, (c, 5)."""
+    """Applies the steps to each channel; returns the facts of `run_program` for each, (c, 5)."""
     program = program_of(steps, len(patch))
     facts = np.empty((len(patch), 5), np.float64)
     for flat, numbers, found in zip(_rows(patch), program.numbers, facts, strict=True):

@@ -1,4 +1,4 @@
-"""The intensity steps in plain torch, on any device: obviously right, and what runs where Numba does not."""
+"""The intensity steps in plain torch, on any device: the simple reference, and the fallback without Numba."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def normal(field: NormalField, like: torch.Tensor, first_channel: int = 0) -> to
 
 
 def add_rician(patch: torch.Tensor, step: Rician) -> None:
-    """Makes the step in place."""
+    """Applies the step in place."""
     mean, std = _column(step.mean, patch), _column(step.std, patch)
     real, imaginary = (
         mean + std * normal(field, patch, first_channel=number * len(patch)) for number, field in enumerate(step.fields)

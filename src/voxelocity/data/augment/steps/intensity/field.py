@@ -11,15 +11,15 @@ from voxelocity.core.region import Index3
 from voxelocity.data.augment.steps.intensity.pointwise import Floats
 
 NormalField = int | Floats
-"""Standard normal numbers: the seed of those of `augment.noise`, or the numbers themselves, (c, x, y, z)."""
+"""Standard normal numbers: a seed for `augment.noise`, or the numbers themselves, (c, x, y, z)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise:
-    """Plus `std` times the field.
+    """Adds `std` times the field.
 
     Attributes:
-        field: of which each channel takes its own numbers.
+        field: each channel takes its own numbers from it.
         std: of the noise.
         is_shared: whether all channels take the numbers of the first one.
     """
@@ -31,11 +31,11 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rician:
-    """`sqrt((v + n1) ** 2 + n2 ** 2)`, each n being `mean + std * field`: what a magnitude image makes of noise.
+    """`sqrt((v + n1) ** 2 + n2 ** 2)`, each n being `mean + std * field`: noise in a magnitude image.
 
     Attributes:
-        fields: the two; the numbers of a seed are those of channels 0 to c - 1 for the first, and from c on for the
-            second, which must have the same seed.
+        fields: the two; with a seed, the first takes the numbers of channels 0 to c - 1 and the second those from
+            channel c, with the same seed.
         mean: (c,), one for each channel.
         std: (c,).
     """
@@ -47,7 +47,7 @@ class Rician:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Bias:
-    """Times exp of a polynomial over the patch, each axis of which runs from -1 to 1; the same for each channel.
+    """Multiplies by exp of a polynomial over the patch, whose axes run from -1 to 1; the same for each channel.
 
     Attributes:
         coefficients: (i, j, k), of the products of Legendre polynomials of these degrees along x, y and z.
@@ -61,7 +61,7 @@ class Blur:
     """A blur along each axis, with zeros beyond the patch; or `v + alpha * (v - blurred)`.
 
     Attributes:
-        weights: along x, y and z: each of an odd length, read the same from both ends, (1,) of [1.0] for no blur.
+        weights: along x, y and z: each symmetric and of odd length, (1,) of [1.0] for no blur.
         alpha: None for the blur itself.
     """
 
@@ -71,9 +71,9 @@ class Blur:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LowPass:
-    """Without the frequencies beyond `radius` of the middle of the spectrum, of which the real part is kept.
+    """Removes the frequencies beyond `radius` from the middle of the spectrum, then keeps the real part.
 
-    The middle is that of the array of frequencies with 0 shifted to `n // 2`: half a step below 0 for even n.
+    The middle refers to the array of frequencies with 0 shifted to `n // 2`: half a step below 0 for even n.
     """
 
     radius: float
@@ -86,9 +86,9 @@ class Spike:
     Attributes:
         channel: of the patch.
         place: in the channel's spectrum with frequency 0 shifted to `n // 2`.
-        log_magnitude: natural logarithm of the magnitude it gets, its phase is kept; or, if `is_relative`, a multiple
-            of the mean logarithm of the channel's magnitudes.
-        is_relative: see there.
+        log_magnitude: natural logarithm of its new magnitude (its phase is kept); or, if `is_relative`, a multiple of
+            the mean logarithm of the channel's magnitudes.
+        is_relative: see `log_magnitude`.
     """
 
     channel: int
@@ -99,19 +99,19 @@ class Spike:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spikes:
-    """Single frequencies made stronger or weaker, at most one a channel; the real part of the result is kept."""
+    """Single frequencies made stronger or weaker, at most one per channel; the real part of the result is kept."""
 
     spikes: tuple[Spike, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shuffle:
-    """The voxels of a box in another order, in each channel its own.
+    """The voxels of a box in another order, separately for each channel.
 
     Attributes:
         start: first voxel of the box, which lies within the patch.
         shape: of the box.
-        orders: (c, voxels of the box): which one, in C order, comes at each place.
+        orders: (c, voxels of the box): which voxel, in C order, comes at each place.
     """
 
     start: Index3

@@ -1,4 +1,4 @@
-"""Boxes of a patch filled: with one value, or with noise evenly spread over a range."""
+"""Fills boxes of a patch with one value, or with noise spread evenly over a range."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from voxelocity.data.augment.steps.engine import Engine
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fill:
-    """Each box, one after the other, or with `is_outside` all but the boxes, is filled.
+    """Fills each box, one after the other, or with `is_outside` everything except the boxes.
 
     Attributes:
         boxes: (n, 2, 3) int64, start and stop of each on x, y, z, within the array.
-        is_outside: the boxes are kept, and what lies outside them is filled.
-        low: what they are filled with; None for the smallest value of the array before this step.
-        high: of the noise; None for the largest value of the array before this step.
-        noise: each filled voxel is `low + noise * (high - low)` with its own number of these, from 0 to 1, float64:
-            box after box, each in C order over (c, x, y, z), or with `is_outside` one for each voxel of the array, in
-            C order. None for `low` alone.
+        is_outside: keeps the boxes and fills everything outside them.
+        low: the fill value; None for the smallest value of the array before this step.
+        high: upper end of the noise; None for the largest value of the array before this step.
+        noise: numbers from 0 to 1, float64; each filled voxel is `low + noise * (high - low)` with its own number: box
+            after box, each in C order over (c, x, y, z), or with `is_outside` one for each voxel of the array, in C
+            order. None fills with `low`.
     """
 
     boxes: npt.NDArray[np.int64]
@@ -34,10 +34,10 @@ class Fill:
 
 
 def fill(patch: torch.Tensor, step: Fill, engine: Engine = "auto") -> None:
-    """Makes the step on `patch` (c, x, y, z) float32, in place; computed in float64, as numpy's random numbers are.
+    """Applies the step to `patch` (c, x, y, z) float32, in place; computed in float64, like NumPy's random numbers.
 
     Raises:
-        OverflowError: the array's own range is wanted and is not finite.
+        OverflowError: the step needs the array's own range, which is not finite.
     """
     low, high = _range_of(patch, step)
     if engine != "torch" and has_numba() and patch.device.type == "cpu" and patch.is_contiguous():
@@ -61,7 +61,7 @@ def _fill_outside(patch: torch.Tensor, step: Fill, low: float, high: float) -> N
 
 
 def _values(step: Fill, box: torch.Tensor, begin: int, low: float, high: float) -> torch.Tensor:
-    """What the voxels of `box` are filled with, whose noise begins at `begin`."""
+    """The fill values of the voxels of `box`, whose noise begins at index `begin`."""
     if step.noise is None:
         return torch.full_like(box, low)
     noise = torch.from_numpy(step.noise[begin : begin + box.numel()]).view(box.shape)
@@ -78,8 +78,8 @@ def _range_of(patch: torch.Tensor, step: Fill) -> tuple[float, float]:
     least, most = (float(value) for value in patch.aminmax())
     if not np.isfinite(most - least):
         raise OverflowError(
-            f"a box of a patch is to be filled from its own range, which is {least:g} to {most:g}; "
-            "remove what is not finite before, or give the range"
+            f"a box of a patch should be filled from the patch's own range, which is {least:g} to {most:g}; "
+            "remove values that are not finite first, or give the range"
         )
     return least, most
 

@@ -1,4 +1,4 @@
-"""The blur of a channel with zeros beyond it, compiled: one pass that keeps as many blurred planes as it needs."""
+"""The blur of a channel with zeros beyond it, compiled: one pass that keeps only the blurred planes it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.core.jit import inlined, kernel
 
 @inlined
 def _blur_plane(plane: Any, weights_y: Any, weights_z: Any, padded: Any, along_z: Any, target: Any) -> None:
-    """The blur within a plane (ny, nz), to `target`; `padded` has zeros before and after the nz places."""
+    """The blur within a plane (ny, nz), into `target`; `padded` has zeros before and after the nz places."""
     ny, nz = plane.shape
     radius_y, radius_z = weights_y.size // 2, weights_z.size // 2
     for j in range(ny):
@@ -45,7 +45,7 @@ def _blur_plane(plane: Any, weights_y: Any, weights_z: Any, padded: Any, along_z
 
 @kernel
 def blur(channel: Any, weights_x: Any, weights_y: Any, weights_z: Any, alpha: Any, sharpens: Any) -> None:
-    """`steps.field.Blur` on a channel (nx, ny, nz), in place; `alpha` counts where it `sharpens`."""
+    """`steps.field.Blur` on a channel (nx, ny, nz), in place; `alpha` is only used if it `sharpens`."""
     nx, ny, nz = channel.shape
     radius = weights_x.size // 2
     padded = np.zeros(nz + 2 * (weights_z.size // 2), np.float32)

@@ -17,7 +17,7 @@ def boxes(patch: Any, places: Any, noise: Any, low: float, width: float) -> None
         patch: (c, x, y, z) float32.
         places: (n, 2, 3) int64, start and stop.
         noise: float64, a number for each voxel of box after box, or empty.
-        low: what is filled in where there is no noise.
+        low: the fill value without noise.
         width: of the range that the noise is spread over.
     """
     has_noise = len(noise) > 0
@@ -34,7 +34,7 @@ def boxes(patch: Any, places: Any, noise: Any, low: float, width: float) -> None
 
 @kernel
 def outside(patch: Any, places: Any, noise: Any, low: float, width: float) -> None:
-    """Fills in place what lies in none of the boxes.
+    """Fills in place all voxels outside the boxes.
 
     Args:
         patch: as in `boxes`.

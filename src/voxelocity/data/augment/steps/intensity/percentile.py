@@ -10,13 +10,13 @@ import torch
 from voxelocity.data.augment.steps.intensity.statistic import Facts
 
 _MAX_FLOAT32_RANKS = 1_000_000
-"""Up to so many voxels a rank is computed in float32, as `torch.quantile` does; beyond, in float64, as numpy does."""
+"""Up to this many voxels a rank is computed in float32, as in `torch.quantile`; beyond, in float64, as in NumPy."""
 
 
 def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bool) -> Facts:
-    """(c, shares) of each channel of `patch` (c, x, y, z), or of all of them together, once for each channel.
+    """(c, shares) of each channel of `patch` (c, x, y, z), or of all channels together, repeated for each channel.
 
-    Shares are percentiles, 0 to 100; between two voxels' values they are interpolated.
+    Shares are percentiles, 0 to 100, interpolated between two voxels' values.
     """
     rows = (patch.flatten(1) if per_channel else patch.reshape(1, -1)).cpu().numpy()
     found = np.array([_of_row(row, shares) for row in rows], np.float64)

@@ -1,4 +1,4 @@
-"""Changes of intensities that look at each voxel alone: as many as follow each other are one pass over a patch."""
+"""Changes of intensities that use each voxel alone: consecutive ones are one pass over a patch."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Linear:
     Attributes:
         scale: (c,), one for each channel.
         shift: (c,).
-        center: (c,), or None for 0. Subtracted first, so that no digits are lost where it is large.
-        keeps_zero: whether voxels of exactly 0 are left as they are.
+        center: (c,), or None for 0. Subtracted first, so that no digits are lost if it is large.
+        keeps_zero: whether voxels of exactly 0 stay unchanged.
     """
 
     scale: Floats
@@ -29,7 +29,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clip:
-    """No less than `low`, and no more than `high`, which wins; each (c,), infinite where there is no bound."""
+    """Clips to at least `low` and at most `high`, which wins; each (c,), infinite for no bound."""
 
     low: Floats
     high: Floats
@@ -37,7 +37,7 @@ class Clip:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Threshold:
-    """`fill` instead of each voxel that is not above the bound, or not below it."""
+    """Replaces each voxel that is not above the bound, or not below it, by `fill`."""
 
     bound: float
     keeps_above: bool
@@ -56,7 +56,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
-    """The line through `values` (n,), n >= 2, which stand at equal distances from `low` to `high`, flat beyond them."""
+    """The line through `values` (n,), n >= 2, at equal distances from `low` to `high`, constant beyond them."""
 
     low: float
     high: float

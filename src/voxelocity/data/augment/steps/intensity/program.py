@@ -1,4 +1,4 @@
-"""Pointwise steps as numbers for a compiled loop: the code of each, and what it needs, for each channel."""
+"""Pointwise steps as numbers for a compiled loop: the code of each, and its parameters for each channel."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Program:
     """Steps, one after the other.
 
     Attributes:
-        codes: (n,) what each does.
-        starts: (n,) where its numbers begin.
-        numbers: (c, all of them) float32.
+        codes: (n,) of the operations.
+        starts: (n,) where the numbers of each begin.
+        numbers: (c, numbers of all steps) float32.
     """
 
     codes: npt.NDArray[np.int64]
@@ -29,7 +29,7 @@ class Program:
 
 
 def program_of(steps: Sequence[Pointwise], num_channels: int) -> Program:
-    """The program of these steps on a patch of so many channels."""
+    """The program of these steps on a patch with this many channels."""
     codes: list[int] = []
     starts: list[int] = []
     columns: list[float | Floats] = []
@@ -45,7 +45,7 @@ def program_of(steps: Sequence[Pointwise], num_channels: int) -> Program:
 
 
 def _coded(step: Pointwise) -> tuple[int, list[float | Floats]]:
-    """The step's code, and its numbers, each alone or one for each channel."""
+    """The step's code and its numbers, each a single one or one for each channel."""
     if isinstance(step, Linear):
         code = LINEAR_BUT_ZERO if step.keeps_zero else LINEAR
         return code, [0.0 if step.center is None else step.center, step.scale, step.shift]

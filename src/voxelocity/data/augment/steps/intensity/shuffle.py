@@ -8,7 +8,7 @@ from voxelocity.data.augment.steps.intensity.field import Shuffle
 
 
 def shuffle(patch: torch.Tensor, step: Shuffle) -> None:
-    """Makes the step on `patch` (c, x, y, z) in place, on any device."""
+    """Applies the step to `patch` (c, x, y, z) in place, on any device."""
     box = tuple(slice(start, start + length) for start, length in zip(step.start, step.shape, strict=True))
     for channel, order in zip(patch, step.orders, strict=True):
         place = channel[box]

@@ -1,4 +1,4 @@
-"""Changes of a patch's spectrum, in torch: a real patch needs half of it, and a single frequency none."""
+"""Changes of a patch's spectrum, in torch: a real patch needs only half of it, a single frequency none."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from voxelocity.data.augment.steps.intensity.field import LowPass, Spike, Spikes
 
 _AXES = (-3, -2, -1)
 _SMALLEST = 1e-10
-"""Added to a magnitude before its logarithm is taken, for that of 0."""
+"""Added to a magnitude before its logarithm is taken, in case it is 0."""
 
 
 def low_pass(patch: torch.Tensor, step: LowPass) -> None:
-    """Makes the step on `patch` (c, x, y, z) in place.
+    """Applies the step to `patch` (c, x, y, z) in place.
 
-    The real part of what is left is what is left of the symmetric part: with the frequency f of a real patch stands its
-    conjugate at -f, so that f keeps half of its weight where only one of the two lies within the radius.
+    Taking the real part equals filtering symmetrically: a real patch has the conjugate of frequency f at -f, so f keeps
+    half of its weight if only one of the two lies within the radius.
     """
     x, y, z = patch.shape[1:]
     half = torch.fft.rfftn(patch, dim=_AXES)
@@ -28,14 +28,14 @@ def low_pass(patch: torch.Tensor, step: LowPass) -> None:
 
 
 def set_spikes(patch: torch.Tensor, step: Spikes) -> None:
-    """Makes the step on `patch` (c, x, y, z) in place: one frequency is one wave, which is added."""
+    """Applies the step to `patch` (c, x, y, z) in place: one frequency is one wave, which is added."""
     for spike in step.spikes:
         _add_wave(patch[spike.channel], spike)
 
 
 def _symmetric_mask(shape: Index3, radius: float) -> torch.Tensor:
     """(x, y, z // 2 + 1): 1 where a frequency and its negative lie within the radius, 1/2 for one of the two."""
-    # Four times the squared distance is a whole number: no rounding decides what is in.
+    # Four times the squared distance is a whole number, so rounding does not decide what is inside.
     bound = _largest_within(radius)
     masks = []
     for sign in (1, -1):
@@ -81,7 +81,7 @@ def _add_wave(channel: torch.Tensor, spike: Spike) -> None:
 
 
 def _mean_log_magnitude(channel: torch.Tensor) -> float:
-    """Over the spectrum of a channel (x, y, z), of which half is looked at: the other half mirrors it."""
+    """Over the spectrum of a channel (x, y, z), from half of it: the other half mirrors it."""
     logs = (torch.fft.rfftn(channel).abs() + _SMALLEST).log_()
     total = 2 * logs.sum(dtype=torch.float64) - logs[..., 0].sum(dtype=torch.float64)
     if channel.shape[-1] % 2 == 0:

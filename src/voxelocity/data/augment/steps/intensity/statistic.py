@@ -1,4 +1,4 @@
-"""Changes of intensities that depend on what a patch holds: given its statistics, each becomes other steps."""
+"""Changes of intensities that depend on a patch's values: given its statistics, each becomes other steps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Facts = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Statistics:
-    """Of each channel, or of its voxels that are not 0: (c,) float64 each.
+    """Statistics of each channel, or of its voxels that are not 0: (c,) float64 each.
 
     Attributes:
-        num_voxels: how many were looked at.
-        low: smallest; not a number where there is none.
+        num_voxels: how many were measured.
+        low: smallest; NaN if there are none.
         high: largest.
         mean: in float64.
         variance: mean squared distance from the mean.
@@ -33,7 +33,7 @@ class Statistics:
     variance: Facts
 
     def pooled(self) -> Statistics:
-        """Of all channels together, once for each channel."""
+        """Those of all channels together, repeated for each channel."""
         total = self.num_voxels.sum()
         some = self.num_voxels > 0
         if not some.any():
@@ -59,7 +59,7 @@ class Statistics:
 
     @property
     def sample_std(self) -> Facts:
-        """With one less as divisor: not a number for a single voxel."""
+        """With one less as divisor: NaN for a single voxel."""
         with np.errstate(invalid="ignore", divide="ignore"):
             deviation: Facts = np.sqrt(self.variance * self.num_voxels / (self.num_voxels - 1))
         return deviation
@@ -67,14 +67,14 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StdShift:
-    """Plus `factor` standard deviations of the patch, or of each channel; of its voxels that are not 0 alone."""
+    """Adds `factor` standard deviations of the patch, or of each channel; optionally only of voxels that are not 0."""
 
     factor: float
     per_channel: bool
     nonzero: bool
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         shift = np.where(found.num_voxels > 0, self.factor * found.std, 0.0)
         return [_linear(scale=np.ones_like(shift), shift=shift, keeps_zero=self.nonzero)]
@@ -82,13 +82,13 @@ class StdShift:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Standardize:
-    """Minus the mean, over the standard deviation, of the patch or each channel; of voxels that are not 0 alone.
+    """Minus the mean, over the standard deviation, of the patch or each channel; optionally only of nonzero voxels.
 
     Attributes:
         subtract: (c,), instead of the mean.
         divide: (c,), instead of the standard deviation.
         per_channel: whether each channel has its own.
-        nonzero: whether voxels of 0 neither count nor change.
+        nonzero: whether voxels of 0 are neither counted nor changed.
     """
 
     subtract: Floats | None
@@ -97,7 +97,7 @@ class Standardize:
     nonzero: bool
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         center = found.mean if self.subtract is None else self.subtract.astype(np.float64)
         divisor = found.std if self.divide is None else self.divide.astype(np.float64)
@@ -110,9 +110,9 @@ class Standardize:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stretch:
-    """From the range of the patch, or of each channel, to that from `low` to `high`; to 0 and 1 if one is None.
+    """Maps the range of the patch, or of each channel, to `low` to `high`; to 0 and 1 if one is None.
 
-    A range of a single value becomes that value times `low`, if there is one.
+    A range of a single value becomes that value times `low`, if `low` is given.
     """
 
     low: float | None
@@ -121,7 +121,7 @@ class Stretch:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         span = found.high - found.low
         is_flat = span == 0.0
@@ -137,7 +137,7 @@ class Stretch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaleAboutMean:
-    """Times `factor` (c,) about the mean of the patch, or of each channel, or about 0; clipped to the range before."""
+    """Scales by `factor` (c,) about the mean of the patch or each channel, or about 0; may clip to the old range."""
 
     factor: Floats
     keeps_mean: bool
@@ -146,7 +146,7 @@ class ScaleAboutMean:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         center = found.mean if self.keeps_mean else np.zeros_like(found.mean)
         steps: list[Pointwise] = [_linear(center=center, scale=self.factor, shift=center)]
@@ -162,7 +162,7 @@ class Contrast:
     Attributes:
         gamma: exponent.
         is_inverted: whether the negative of the patch is changed.
-        keeps_moments: whether mean and standard deviation are brought back.
+        keeps_moments: whether mean and standard deviation are restored.
     """
 
     gamma: float
@@ -171,7 +171,7 @@ class Contrast:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise | Rematch]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         low, high, mean = found.low[0], found.high[0], found.mean[0]
         flips: list[Pointwise | Rematch] = []
@@ -179,7 +179,7 @@ class Contrast:
             low, high, mean = -high, -low, -mean
             flips = [negative(len(found.low))]
         span = float(np.float32(high) - np.float32(low))
-        # So small a number counts for a patch of a single value alone.
+        # A number this small only matters for a patch of a single value.
         divisor = float(np.float32(span) + np.float32(1e-7))
         power = Power(low=float(low), divisor=divisor, gamma=self.gamma, span=span)
         again = [Rematch(mean=float(mean), std=float(found.sample_std[0]))] if self.keeps_moments else []
@@ -188,14 +188,14 @@ class Contrast:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Rematch:
-    """To this mean and (sample) standard deviation over all channels."""
+    """Shifts and scales to this mean and (sample) standard deviation over all channels."""
 
     mean: float
     std: float
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         scale = self.std / (found.sample_std + 1e-8)
         return [_linear(center=found.mean, scale=scale, shift=np.full_like(scale, self.mean))]
@@ -203,16 +203,16 @@ class Rematch:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HistogramShift:
-    """The range of the patch onto itself by the line through `points` (n,), which are shares of it at equal distances.
+    """Maps the range of the patch onto itself by the line through `points` (n,), shares of it at equal distances.
 
-    A patch of a single value stays as it is.
+    A patch of a single value stays unchanged.
     """
 
     points: Facts
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         low, high = float(found.low[0]), float(found.high[0])
         if low == high:
@@ -229,21 +229,21 @@ class RelativeRician:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Rician]:
-        """What it is on a patch of these statistics."""
+        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         return [replace(self.rician, std=_floats(self.rician.std * found.sample_std))]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PercentileRange:
-    """From the range between two percentiles of the patch, or of each channel, to that from `low` to `high`.
+    """Maps the range between two percentiles of the patch, or of each channel, to `low` to `high`.
 
     Attributes:
         lower: percentile, 0 to 100.
         upper: percentile.
-        low: where the lower percentile goes; with None for one of the two, they go to 0 and 1.
-        high: where the upper one goes.
-        clips: whether to clip to those of the two that are numbers, unless the percentiles are the same.
+        low: new value of the lower percentile; if either is None, they become 0 and 1.
+        high: new value of the upper one.
+        clips: whether to clip to those of the two that are given, unless the percentiles are the same.
         per_channel: whether each channel has its own.
     """
 
@@ -255,7 +255,7 @@ class PercentileRange:
     per_channel: bool
 
     def settle(self, ends: Facts) -> Sequence[Pointwise]:
-        """What it is on a patch with these percentiles: (c, 2)."""
+        """The steps it becomes on a patch with these percentiles: (c, 2)."""
         start, stop = ends.T
         is_flat = start == stop
         width, shift = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
@@ -286,6 +286,6 @@ def _linear(
 
 
 def _floats(values: npt.NDArray[np.floating]) -> Floats:
-    # A subnormal divisor gives a factor beyond float32: infinity, so a voxel exactly at the center becomes NaN.
+    # A subnormal divisor gives a factor beyond float32: infinity, so that a voxel exactly at the center becomes NaN.
     with np.errstate(over="ignore"):
         return np.asarray(values, dtype=np.float32)

@@ -1,7 +1,7 @@
-"""Changes of a patch's intensities, as plain data: any implementation can be fed the same.
+"""Changes of a patch's intensities, as plain data that any implementation can take.
 
-A step maps an array (c, x, y, z) float32 to one of the same shape. Steps of `pointwise` look at each voxel alone; those
-of `statistic` look at the whole patch first, and those of `field` at a voxel's place or its neighbors.
+A step maps an array (c, x, y, z) float32 to one of the same shape. Steps of `pointwise` use each voxel alone; those of
+`statistic` use the whole patch first, and those of `field` a voxel's place or its neighbors.
 """
 
 from __future__ import annotations

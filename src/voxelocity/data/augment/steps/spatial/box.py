@@ -1,4 +1,4 @@
-"""A part of an array and what lies around it, in memory of the thread: what the loops of a warp read."""
+"""A part of an array and its surroundings, in the thread's own memory: the input to the loops of a warp."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from voxelocity.data.augment.steps.spatial.step import Beyond
 _own = threading.local()
 _MOVED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "int32", "int64", "float32", "float64"))
 RING = 3
-"""How many voxels of an axis a box has more than it was asked for."""
+"""Extra voxels of a box along each axis, beyond those requested."""
 _LARGEST_KEPT_BYTES = 2**27
-"""Guards memory: what a warp of a whole large scan needed goes back when it is done."""
+"""Larger scratch, as for a warp of a whole large scan, is freed when it is done."""
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array of this thread, until it asks for one of this name again; what is in it is of no meaning."""
+    """An uninitialized array that this thread keeps until it requests one of this name again."""
     num_bytes = math.prod(shape) * dtype.itemsize
     held: Array | None = getattr(_own, name, None)
     if held is None or held.size < num_bytes:
@@ -37,9 +37,9 @@ def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def boxed(
     name: str, array: Array, moves: Moves, start: Index3, stop: Index3, beyond: Beyond, dtype: np.dtype[Any]
 ) -> Array:
-    """Voxels `start` to `stop` of the moved array, one more before and two after them, (c, ...) in C order, scratch.
+    """Voxels `start` to `stop` of the moved array, plus one before and two after them, (c, ...) in C order, scratch.
 
-    Where the array ends, what is more is 0 for the zeros beyond, else a copy of the outermost voxel.
+    Beyond the end of the array, voxels are 0 if `beyond` is "zeros", else copies of the outermost voxel.
     """
     target = scratch(name, (len(array), *(b - a + RING for a, b in zip(start, stop, strict=True))), dtype)
     inner, window = [], []
@@ -61,7 +61,7 @@ def boxed(
 
 
 def copy(source: Array, target: Array) -> None:
-    """Copies between arrays (c, x, y, z) of any memory order, by rows where they run alike, else by small tiles."""
+    """Copies between arrays (c, x, y, z) of any memory order, by rows if their orders match, else by small tiles."""
     if source.size == 0:
         return
     steps = [abs(step) if side > 1 else 2**62 for step, side in zip(source.strides, source.shape, strict=True)]
@@ -69,6 +69,6 @@ def copy(source: Array, target: Array) -> None:
     if fastest == 3 or not {source.dtype, target.dtype} <= _MOVED_DTYPES:
         np.copyto(target, source, casting="unsafe")
         return
-    # The axis along which the source's memory runs comes third, the target's fastest last.
+    # The source's fastest axis comes third, the target's fastest last.
     axes = (0, *(axis for axis in (1, 2) if axis != fastest), fastest, 3)
     move(source.transpose(axes), target.transpose(axes))

@@ -1,4 +1,4 @@
-"""The leading spatial steps of patches: where their voxels are taken from, in as few passes as possible.
+"""Gathers the voxels of patches after spatial steps, in as few passes as possible.
 
 A pass is exact moves, at most one resampling, and exact moves again. Two resamplings are two passes.
 """
@@ -27,7 +27,7 @@ _NUMBA_DTYPES = frozenset(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gain:
-    """`v * scale + shift`, each (c,) float32, of voxels on their way into the result."""
+    """`v * scale + shift`, each (c,) float32, applied to voxels as they are written to the result."""
 
     scale: npt.NDArray[np.float32]
     shift: npt.NDArray[np.float32]
@@ -39,9 +39,9 @@ class Task:
 
     Attributes:
         source: (c, x, y, z), only read.
-        steps: what is made of it, in this order.
-        gain: what is done to each value after them, or None; `out` is float32 then.
-        out: (c, *shape after the steps), filled; a dtype of its own converts.
+        steps: applied to it in this order.
+        gain: applied to each value after them, or None; with a gain `out` is float32.
+        out: (c, *shape after the steps), filled; another dtype than the source's converts.
     """
 
     source: torch.Tensor
@@ -52,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pass:
-    """Exact moves of an array, at most one resampling of what they show, exact moves of its result."""
+    """Exact moves of an array, at most one resampling of the result, then exact moves again."""
 
     before: Moves
     resampling: Warp | Resize | None
@@ -64,8 +64,8 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
 
     Args:
         tasks: of one sample; those whose warps have the same `Places` object may share the work.
-        engine: "numba" for tensors of a CPU where Numba is there, "torch" for plain torch on any device; "auto" is the
-            former where it can be had.
+        engine: "numba" for CPU tensors if Numba is installed, "torch" for plain torch on any device; "auto" is the
+            former if available.
     """
     compiled = []
     for task in tasks:
@@ -82,7 +82,7 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
 
 
 def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
-    """What is to be done to an array of `shape`; at least one pass."""
+    """The passes over an array of `shape`; at least one."""
     made: list[Pass] = []
     rest = list(steps)
     while rest or not made:

@@ -1,4 +1,4 @@
-"""Several exact moves as one: which axis of an array runs along which of the result's, and what is around."""
+"""Several exact moves as one: which axis of an array becomes which of the result, and what surrounds it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Along:
     """One axis of a result.
 
     Attributes:
-        axis: of the array, that runs along it.
+        axis: the axis of the array that runs along it.
         start: the voxel of the array that comes first.
-        sign: 1, or -1 backwards.
+        sign: 1, or -1 for backward.
         length: how many voxels of the array.
         before: how many voxels of the fill come first.
-        after: how many come last.
+        after: how many voxels of the fill come last.
     """
 
     axis: int
@@ -39,22 +39,22 @@ class Along:
 
     @property
     def taken(self) -> slice:
-        """Of the array, the voxels that the result shows, in its order."""
+        """The array's voxels that the result contains, in its order."""
         stop = self.start + self.sign * self.length
         return slice(self.start, stop if stop >= 0 else None, self.sign) if self.length > 0 else slice(0, 0)
 
     @property
     def shown(self) -> slice:
-        """Of the result, where they are."""
+        """The place of these voxels in the result."""
         return slice(self.before, self.before + self.length)
 
     def flipped(self) -> Along:
-        """The same back to front."""
+        """The same, reversed."""
         start = self.start + self.sign * (self.length - 1)
         return replace(self, start=start, sign=-self.sign, before=self.after, after=self.before)
 
     def cropped(self, start: int, length: int) -> Along:
-        """The window from `start` on, which may reach beyond the result."""
+        """The window that begins at `start`, which may reach beyond the result."""
         first = min(max(self.before, start), start + length)
         stop = max(first, min(self.before + self.length, start + length))
         moved = self.start + self.sign * (first - self.before)
@@ -63,14 +63,14 @@ class Along:
 
 @dataclass(frozen=True)
 class Moves:
-    """Exact moves of an array: along each axis of the result, and the fill around what it shows of the array."""
+    """Exact moves of an array: along each axis of the result, and the fill around the array's voxels."""
 
     along: tuple[Along, Along, Along]
     fill: float = 0.0
 
     @classmethod
     def none(cls, shape: Index3) -> Moves:
-        """An array of `shape` as it is."""
+        """The moves that leave an array of `shape` unchanged."""
         x, y, z = (Along(axis=axis, start=0, sign=1, length=side) for axis, side in enumerate(shape))
         return cls((x, y, z))
 
@@ -82,11 +82,11 @@ class Moves:
 
     @property
     def has_fill(self) -> bool:
-        """Whether the result shows more than voxels of the array."""
+        """Whether the result contains more than voxels of the array."""
         return any(one.before or one.after for one in self.along)
 
     def then(self, step: ExactStep) -> Moves | None:
-        """These moves and one more; None where two different fills would be seen."""
+        """These moves and one more; None if the result would contain two different fills."""
         along = list(self.along)
         if isinstance(step, Crop):
             return self._cropped(step)
@@ -110,18 +110,18 @@ class Moves:
         return None if self.has_fill else replace(cropped, fill=step.fill)
 
     def view(self, array: Array) -> Array:
-        """(c, *) of an array (c, x, y, z), a view: what the result shows of it, without the fill."""
+        """(c, *) of an array (c, x, y, z), a view: its voxels in the result, without the fill."""
         turned = array.transpose(0, *(one.axis + 1 for one in self.along))
         taken: Array = turned[(slice(None), *(one.taken for one in self.along))]
         return taken
 
     def shown(self, result: Array) -> Array:
-        """(c, *) of a result, a view: where the array is seen."""
+        """(c, *) of a result, a view: the part that comes from the array."""
         part: Array = result[(slice(None), *(one.shown for one in self.along))]
         return part
 
     def fill_around(self, result: Array) -> None:
-        """Writes the fill into what lies around."""
+        """Writes the fill around that part."""
         inner = result
         for axis, one in enumerate(self.along, start=1):
             for part in (slice(0, one.before), slice(one.side - one.after, one.side)):
@@ -130,7 +130,7 @@ class Moves:
 
 
 def composed(shape: Index3, steps: Sequence[ExactStep]) -> tuple[Moves, int]:
-    """As many of the steps on an array of `shape` as are one, and how many these are."""
+    """The leading steps on an array of `shape` that combine into one, and their number."""
     moves = Moves.none(shape)
     for number, step in enumerate(steps):
         further = moves.then(step)

@@ -1,4 +1,4 @@
-"""Passes over patches on a CPU, by compiled loops that hold no GIL: the fast path of `gather`."""
+"""Passes over patches on a CPU, by compiled loops without the GIL: the fast path of `gather`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
     "linear": {np.dtype(np.uint8): np.dtype(np.int16), np.dtype(np.int16): np.dtype(np.int16)},
     "nearest": {np.dtype(np.uint8): np.dtype(np.uint8), np.dtype(np.bool_): np.dtype(np.uint8)},
 }
-"""What a box keeps of an array's dtype; of any other it keeps float32, which the result is. Few, as each pair of them
-is compiled."""
+"""Dtypes that a box keeps; any other becomes float32, like the result. Few, as the loops are compiled for each pair."""
 _RESIZED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "float32"))
 _BEYOND = {"zeros": numba_sample.ZEROS, "border": numba_sample.BORDER, "reflection": numba_sample.REFLECTION}
 _MOST_VOXELS = 2**31 - 1
@@ -172,14 +171,13 @@ def _check_size(low: Index3, high: Index3) -> None:
     num = math.prod(stop - start + RING for start, stop in zip(low, high, strict=True))
     if num > _MOST_VOXELS:
         raise ValueError(
-            f"augment.steps: a warp looks at a box of {num} voxels, and its compiled loops count {_MOST_VOXELS} at the "
-            f'most; crop before it is warped, or run with engine="torch"'
+            f"augment.steps: a warp needs a box of {num} voxels, and its compiled loops allow at most {_MOST_VOXELS}; "
+            f'crop before it is warped, or run with engine="torch"'
         )
 
 
 def _order(part: Array) -> list[int]:
-    """The spatial axes in the order in which memory runs; those of one voxel first, as the loops are fast along the
-    last."""
+    """The spatial axes in memory order; those of one voxel first, as the loops are fastest along the last."""
     return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
 
 
@@ -212,7 +210,7 @@ def _scale(last: _Last) -> npt.NDArray[np.float32]:
 
 
 def _flat_target(last: _Last, name: str) -> Array:
-    """`out` itself where the loops can write to it, else scratch of its shape; around what they fill, the fill."""
+    """`out` itself if the loops can write to it, else scratch of its shape; writes the fill around what they fill."""
     out = last.out
     if out.dtype != _FLOAT32 or not out.flags.c_contiguous:
         out = scratch(name, out.shape, _FLOAT32)

@@ -1,4 +1,4 @@
-"""Compiled loops that copy voxels to where memory runs along another axis. Nothing here holds the GIL."""
+"""Compiled loops that copy voxels to another memory order. Nothing here holds the GIL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from voxelocity.core.jit import kernel
 def move(source: Any, target: Any) -> None:
     """Copies (c, x, y, z) where y is the fastest axis of the source and z that of the target.
 
-    Tile by tile: each line of memory that is loaded is used up while it lies in the processor's cache.
+    Tile by tile: each loaded cache line is used completely while it is in the processor's cache.
     """
     tile = 16
     num_channels, nx, ny, nz = target.shape

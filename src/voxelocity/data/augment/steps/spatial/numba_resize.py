@@ -30,7 +30,7 @@ def resize(
         weight_x: (nx, taps) float32.
         index_y: as `index_x`.
         weight_y: as `weight_x`.
-        index_z: (taps, nz) int32, the other way round, so that the loop along z runs along its memory.
+        index_z: (taps, nz) int32, transposed, so that the loop along z runs along its memory.
         weight_z: (taps, nz) float32.
         scale: (c, 2) float32: a voxel's value times the first plus the second.
         out: flat float32.

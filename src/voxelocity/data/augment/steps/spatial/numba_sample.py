@@ -1,10 +1,10 @@
-"""Compiled loops of a warp: from a box of the array, with a ring of voxels of what lies beyond it, to the result.
+"""Compiled loops of a warp: from a box of the array, with a ring of voxels from beyond it, to the result.
 
 Nothing here holds the GIL. The result is filled row by row: the coordinates of its voxels with the roundings that
-`Places` asks for, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and places
-held within it, no voxel needs a test of whether its neighbors lie inside.
+`Places` requires, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and places
+limited to it, no voxel needs a test of whether its neighbors lie inside.
 
-`numba_warp` finds and sums its neighbors by the same two steps; a kernel calls only those of its own module.
+`numba_warp` finds and sums its neighbors by the same two steps; a kernel calls only kernels of its own module.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def sample(
     nearest_out: Any,
     nearest_steps: Any,
 ) -> None:
-    """Fills up to two results of the same places: one between voxels, one of the nearest.
+    """Fills up to two results at the same places: one interpolated, one from the nearest voxels.
 
-    The result's axes are 0, 1 and 2 in the order in which its memory runs.
+    The result's axes are 0, 1 and 2 in its memory order.
 
     Args:
         line_0: (n0,) float32, `Places.lines` of axis 0, and so on.
@@ -63,9 +63,9 @@ def sample(
         align_corners: as `Places.align_corners`.
         is_once: as `sampler_is_fused`.
         beyond: ZEROS, BORDER or REFLECTION.
-        first: (3,) the voxel of the array that the box begins with, its ring not counted.
-        points: (3, n2) scratch, float64 or float32, in which all that follows the sums is done.
-        linear: (c, bx, by, bz) box in C order, its ring included, fewer than 2**31 voxels; c = 0 for none.
+        first: (3,) the voxel of the array at which the box begins, without its ring.
+        points: (3, n2) scratch, float64 or float32, for all computations after the sums.
+        linear: (c, bx, by, bz) box in C order, with its ring, fewer than 2**31 voxels; c = 0 for none.
         linear_scale: (c, 2) float32: a voxel's value times the first plus the second.
         linear_out: flat float32.
         linear_steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels and axes 0, 1, 2.
@@ -110,7 +110,7 @@ def sample(
 
 @exact_kernel
 def _sum_row(factors: Any, at: Any, line: Any, order: Any, is_fused: Any, out: Any) -> None:
-    """Sums of a row whose voxels differ along the last axis alone."""
+    """Sums of a row whose voxels differ only along the last axis."""
     total, is_begun = np.float32(0.0), False
     for n in range(4):
         axis = order[n]
@@ -192,14 +192,14 @@ def _to_voxels(coordinates: Any, scale: Any, axis: Any, side: Any, align_corners
 
 @exact_kernel
 def _hold(row: Any, side: Any, align_corners: Any, is_once: Any, beyond: Any) -> None:
-    """Places beyond the array made those of what is seen there; places beyond its ring made such of the ring."""
+    """Maps places beyond the array to the voxels seen there, and limits places to its ring."""
     kind = row.dtype.type
     low, high = kind(0.0), kind(side - 1)
     if beyond == 2:
         num_beyond = np.int32(0)
         for k in range(row.size):
             num_beyond += np.int32((row[k] < low) | (row[k] > high))
-        # A place within that was rounded once may move when torch reflects it: half a voxel is added and taken off.
+        # A place inside that was rounded once may move when torch reflects it: it adds and subtracts half a voxel.
         if num_beyond > 0 or is_once:
             _reflect(row, side, align_corners)
     if beyond == 0:
@@ -230,11 +230,11 @@ def _reflect(row: Any, side: Any, align_corners: Any) -> None:
 
 @kernel
 def _between(points: Any, first: Any, shape: Any, place: Any, weights: Any) -> None:
-    """Of each voxel of a row, the first of its eight neighbors in the box and the weights of those behind it."""
+    """For each voxel of a row, the first of its eight neighbors in the box and the weights of those behind it."""
     step_x, step_y = np.int32(shape[2] * shape[3]), np.int32(shape[3])
     px, py, pz = points[0], points[1], points[2]
     wx, wy, wz = weights[0], weights[1], weights[2]
-    # A place lies in the array or its ring, which begins at -1, so that the whole part is the floor.
+    # A place lies in the array or its ring, which begins at -1, so the integer part is the floor.
     fx, fy, fz = np.int32(first[0]), np.int32(first[1]), np.int32(first[2])
     kind = points.dtype.type
     one = kind(1.0)
@@ -248,11 +248,11 @@ def _between(points: Any, first: Any, shape: Any, place: Any, weights: Any) -> N
 
 @exact_kernel
 def _round(points: Any, first: Any, shape: Any, place: Any) -> None:
-    """Of each voxel of a row, the nearest one in the box; halfway between two, the even one."""
+    """For each voxel of a row, the nearest one in the box; halfway between two, the even one."""
     step_x, step_y = np.int32(shape[2] * shape[3]), np.int32(shape[3])
     px, py, pz = points[0], points[1], points[2]
     fx, fy, fz = np.int32(first[0] - 1), np.int32(first[1] - 1), np.int32(first[2] - 1)
-    # Numbers of this size have no fraction: adding rounds it away, halves to the even one. Exact for float32 too.
+    # Numbers of this size have no fraction: adding it rounds to the nearest, halves to even. Exact for float32 too.
     big = 6755399441055744.0
     for k in range(place.size):
         x = np.int32((np.float64(px[k]) + big) - big) - fx

@@ -1,4 +1,4 @@
-"""Where a warp finds its voxels, by the very roundings of whoever drew it: a label's nearest voxel depends on them."""
+"""Where a warp finds its voxels, with the same roundings as its source: a label's nearest voxel depends on them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Places:
-    """Coordinates of the result's voxels, sums of float32 products in a set order, made places in the array.
+    """Maps coordinates of the result's voxels to places in the array, by sums of float32 products in a fixed order.
 
-    Voxel (i, j, k) has the coordinates `(lines[0][i], lines[1][j], lines[2][k], 1)`, its shift added to the first
+    Voxel (i, j, k) has the coordinates `(lines[0][i], lines[1][j], lines[2][k], 1)`, with its shift added to the first
     three. Along axis a of the array its place is the sum of `theta[a]` times them, times `scale[a]`, where -1 and 1 are
     the outer faces of the array's outermost voxels, or their centers with `align_corners`.
 
@@ -24,12 +24,12 @@ class Places:
         lines: (x,), (y,), (z,) float32 of the result's axes, each rising, falling or constant.
         theta: (3, 4) float32.
         order: of the three products in the sum; the fourth comes last.
-        is_fused: whether a product is added before it is rounded, as processors do it by one instruction.
-        is_wide: whether all that follows the sum is done in float64 and not in float32.
+        is_fused: whether a product is added before it is rounded, as by a processor's fused instruction.
+        is_wide: whether everything after the sum uses float64 instead of float32.
         scale: (3,) float64, or None for 1.
         align_corners: as of torch's `grid_sample`.
         shifts: (3, x, y, z) float32, or None.
-        num_spatial: 2 where the array is a plane, its last axis of one voxel, which torch samples with other roundings.
+        num_spatial: 2 if the array is a plane, its last axis of one voxel, which torch samples with other roundings.
     """
 
     lines: tuple[Floats, Floats, Floats]
@@ -72,9 +72,9 @@ class Places:
 
 @functools.cache
 def sampler_is_fused(num_spatial: int) -> bool:
-    """Whether torch's `grid_sample` goes from -1..1 to voxels by one rounding on this processor.
+    """Whether torch's `grid_sample` maps -1..1 to voxels with one rounding on this processor.
 
-    With AVX that of two axes does, that of three does not.
+    With AVX, two axes take one rounding, three do not.
     """
     # Rounded twice, this place lies halfway between the first two of three voxels; rounded once, nearer to the second.
     grid = torch.zeros((1,) * (num_spatial + 1) + (num_spatial,), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Which voxels of an array a warp looks at: what is to be read of a large volume for a small patch."""
+"""Which voxels of an array a warp needs: the part of a large volume to read for a small patch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voxelocity.data.augment.steps.spatial.step import Beyond
 
 
 def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
-    """The box of an array of `sides`, start and stop, that holds every voxel of it that is needed; never empty."""
+    """The box of an array of `sides`, as start and stop, that holds every voxel that is needed; never empty."""
     if places.shifts is not None or any(line.size == 0 for line in places.lines):
         return (0, 0, 0), sides
     starts, stops = [], []
@@ -31,9 +31,9 @@ def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3
 
 
 def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]:
-    """Of places from `low` to `high`, the first and last voxel, as start and stop."""
+    """First and last voxel for places from `low` to `high`, as start and stop."""
     if beyond == "reflection" and (low < 0.0 or high > side - 1.0):
-        # About the faces or the centers of the outermost voxels, whichever reaches further.
+        # About the faces or the centers of the outermost voxels, whichever reaches farther.
         low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)
     if not (math.isfinite(low) and math.isfinite(high)):
         return 0, side

@@ -16,20 +16,20 @@ class Table:
 
     Attributes:
         index: (n, taps) int32, which voxels of the array.
-        weight: (n, taps) float32. With one tap of weight 1 everywhere, voxels are taken as they are.
+        weight: (n, taps) float32. With one tap of weight 1 everywhere, voxels are copied.
     """
 
     index: npt.NDArray[np.int32]
     weight: npt.NDArray[np.float32]
 
     def after(self, first: Table) -> Table:
-        """Of both tables, this one applied to the result of `first`."""
+        """The table of both: this one applied to the result of `first`."""
         num = len(self.index)
         weight = first.weight[self.index] * self.weight[:, :, None]
         return Table(index=first.index[self.index].reshape(num, -1), weight=weight.reshape(num, -1))
 
     def rows(self, rows: npt.NDArray[np.intp]) -> Table:
-        """Of these rows of the table; row -1 is a voxel of value 0."""
+        """The table of these rows; row -1 is a voxel of value 0."""
         weight = np.where(rows[:, None] < 0, np.float32(0.0), self.weight[rows])
         return Table(index=self.index[rows], weight=weight)
 
@@ -40,14 +40,14 @@ class Resize:
 
     Attributes:
         tables: of x, y and z.
-        matrix: (4, 4), what `to_source` says.
+        matrix: (4, 4), the result of `to_source`.
     """
 
     tables: tuple[Table, Table, Table]
     matrix: npt.NDArray[np.float64]
 
     def to_source(self, shape: Index3) -> npt.NDArray[np.float64]:
-        """As `Crop.to_source`, as the step's maker has it."""
+        """As `Crop.to_source`, given by the step's maker."""
         return self.matrix
 
     def shape_after(self, shape: Index3) -> Index3:

@@ -1,7 +1,7 @@
-"""Changes of where a patch's voxels are taken from, as plain data: any implementation can be fed the same.
+"""Changes of where a patch's voxels are taken from, as plain data that any implementation can take.
 
 A step maps an array (c, x, y, z) to another; places count voxels from 0, with voxel centers at whole numbers. A plane
-(c, x, y) travels as (c, x, y, 1).
+(c, x, y) is passed as (c, x, y, 1).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from voxelocity.data.augment.steps.spatial.resize import Resize
 Matrix = npt.NDArray[np.float64]
 Interpolation = Literal["linear", "nearest"]
 Beyond = Literal["zeros", "border", "reflection"]
-"""What lies beyond the array, as torch's `grid_sample` has it: zeros, the outermost voxel, or a mirror image about the
+"""What lies beyond the array, as in torch's `grid_sample`: zeros, the outermost voxel, or a mirror image about the
 faces of the outermost voxels (half a voxel beyond their centers), or about their centers with `align_corners`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Crop:
-    """The box that begins at `start` and has `shape`; of what lies beyond the array, each voxel is `fill`."""
+    """The box that begins at `start` and has `shape`; voxels beyond the array are `fill`."""
 
     start: Index3
     shape: Index3
     fill: float = 0.0
 
     def to_source(self, shape: Index3) -> Matrix:
-        """(4, 4): a place in the result of a step on an array of `shape`, to the place it is taken from."""
+        """(4, 4): from a place in the result of a step on an array of `shape` to its place in that array."""
         matrix = np.eye(4)
         matrix[:3, 3] = self.start
         return matrix
@@ -44,7 +44,7 @@ class Crop:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Flip:
-    """The array back to front along the axes that are named."""
+    """The array reversed along the given axes."""
 
     axes: tuple[bool, bool, bool]
 
@@ -96,14 +96,14 @@ class Turn:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Warp:
-    """Each voxel of the result found at its place in the array, between voxels.
+    """Each voxel of the result taken from its place in the array, between voxels.
 
     Attributes:
         places: of the result's voxels.
         shape: of the result.
-        interpolation: trilinear, or of the nearest voxel, places halfway between two rounded to the even one.
+        interpolation: trilinear, or the nearest voxel, with halfway places rounded to the even one.
         beyond: what lies beyond the array.
-        matrix: (4, 4), what `to_source` says: of use to whoever tracks where the result lies.
+        matrix: (4, 4), the result of `to_source`, for code that tracks where the result lies.
     """
 
     places: Places
@@ -113,7 +113,7 @@ class Warp:
     matrix: Matrix
 
     def to_source(self, shape: Index3) -> Matrix:
-        """As `Crop.to_source`, as the step's maker has it."""
+        """As `Crop.to_source`, given by the step's maker."""
         return self.matrix
 
     def shape_after(self, shape: Index3) -> Index3:

@@ -1,5 +1,5 @@
-"""Spatial steps in plain torch, on any device, one after the other: plain to read, and what the compiled passes are
-compared with."""
+"""Spatial steps in plain torch, on any device, one after the other: easy to read, and the reference for the compiled
+passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from voxelocity.data.augment.steps.spatial.step import Crop, Flip, SpatialStep, 
 
 
 def taken(source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
-    """What the steps make of `source` (c, x, y, z); a view of it where that is enough."""
+    """The result of the steps on `source` (c, x, y, z); a view of it if possible."""
     for step in steps:
         source = _one(source, step)
     return source

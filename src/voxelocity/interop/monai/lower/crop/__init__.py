@@ -1,1 +1,1 @@
-"""Crops and pads: boxes given, central, anywhere or about voxels of a kind, and a constant around an image."""
+"""Crops and pads: boxes given, central, anywhere or around voxels of a kind, and a constant around an image."""

@@ -1,4 +1,4 @@
-"""Crops about voxels of a label or a weight map, which are looked for where the item does not bring them."""
+"""Crops around voxels of a label or a weight map; searches for them if the item does not provide them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _draw_classes(cropper: Any, label: Any, image: Any, indices: Any) -> None:
 
 
 def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
-    """On which the centers lie: the label's spatial sides, or the image's."""
+    """The shape that holds the centers: the label's spatial sides, or the image's."""
     for value in (label, image):
         if value is not None:
             return Sketch.of(value).spatial_shape if is_sketchable(value) else None
@@ -107,7 +107,7 @@ def _shape_of(label: Any, image: Any) -> tuple[int, ...] | None:
 
 
 def _can_look(label: Any, image: Any, is_needed: bool) -> bool:
-    """Whether the voxels can be looked at here, as far as that is needed; MONAI tells what is wrong otherwise."""
+    """Whether the needed voxels can be read here; otherwise MONAI says what is wrong."""
     if not is_needed:
         return True
     if label is None or not is_sketchable(label) or not (image is None or is_sketchable(image)):
@@ -127,12 +127,12 @@ def _voxels(value: Any) -> torch.Tensor:
 
 
 def _are_lists(indices: Sequence[Any]) -> bool:
-    """Whether each holds a place at least, and single ones."""
+    """Whether each holds at least one place, and all places are single numbers."""
     return all(len(places) > 0 and getattr(places, "ndim", 1) == 1 for places in indices)
 
 
 def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Of the crop within the array, or None where it does not fit and must."""
+    """The size of the crop within the array, or None if it must fit and does not."""
     size = fall_back_tuple(cropper.spatial_size, shape)
     if not cropper.allow_smaller and any(wanted > side for wanted, side in zip(size, shape, strict=True)):
         return None
@@ -140,7 +140,7 @@ def _size_that_fits(cropper: Any, shape: Sequence[int]) -> tuple[int, ...] | Non
 
 
 def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
-    """The voxel of the flat place, moved as far as the box about it must be to lie within the array."""
+    """The voxel of the flat place, moved as far as the box around it must be to lie within the array."""
     rest = int(place)
     if not 0 <= rest < int(np.prod(shape)):
         voxel = unravel_index(place, shape).tolist()
@@ -151,14 +151,14 @@ def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
             voxel.insert(0, along)
     center = []
     for along, wanted, side in zip(voxel, size, shape, strict=True):
-        # From the first center that MONAI allows to one past the last, counted in 16 bits as it does; never none.
+        # From the first center that MONAI allows to one past the last, counted in 16 bits as it does; never empty.
         first, stop = wanted // 2, int(side + 1 - wanted / 2) % 2**16
         center.append(int(min(max(along, first), stop - (first != stop))))
     return tuple(center)
 
 
 def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
-    """A crop about each center that was drawn, with the number and the center where metadata are tracked."""
+    """A crop around each drawn center, with the number and the center if metadata are tracked."""
     whole = Sketch.of(value)
     roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
     samples = []
@@ -202,7 +202,7 @@ def _classes_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashab
 
 
 def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> None:
-    """Finishes the values whose voxels must be looked at; what is not touched yet can be looked at as it is."""
+    """Finishes the values whose voxels must be read; untouched ones can be read directly."""
     for key in keys:
         value = item.get(key)
         if isinstance(value, Sketch) and not (value.is_untouched and value.dtype == value.source.dtype):
@@ -219,7 +219,7 @@ def _samples_at_centers(transform: Any, item: dict[Hashable, Any]) -> list[dict[
 
 def _weighted(transform: Any, value: Any) -> list[Sketch]:
     if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != Sketch.of(value).spatial_shape:
-        samples: list[Sketch] = transform(finish(value))  # which tells what is wrong
+        samples: list[Sketch] = transform(finish(value))  # which says what is wrong
         return samples
     _draw_weighted(transform, transform.weight_map)
     return _at_centers(transform, value)
@@ -237,7 +237,7 @@ def _weighted_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hasha
 
 
 def _draw_weighted(cropper: Any, weights: Any) -> None:
-    """Draws by MONAI's own function, from a copy where that would change the weights."""
+    """Draws with MONAI's own function, from a copy if that would change the weights."""
     if isinstance(weights, Sketch):
         weights = weights.kept if weights.kept is not None else weights.dressed(weights.source)
     if (weights[0] < 0).any():

@@ -15,9 +15,9 @@ from voxelocity.interop.monai.lower.sketch import Sketch
 
 
 def boxed(sketch: Sketch, start: Sequence[int], shape: Sequence[int], fill: float = 0.0) -> Sketch:
-    """The sketch with the box as a further step, or without one where the box is all there is.
+    """The sketch with the box as a further step, or without one if the box is the whole array.
 
-    The sketch is changed, or finished first where what its steps are made in cannot hold `fill`.
+    Changes the sketch, or finishes it first if the type that its steps are made in cannot hold `fill`.
 
     Args:
         sketch: with two or three spatial axes.
@@ -40,7 +40,7 @@ def boxed(sketch: Sketch, start: Sequence[int], shape: Sequence[int], fill: floa
 
 
 def fill_of(value: float, dtype: torch.dtype) -> float | None:
-    """The value as an array of the dtype would hold it, or None where that is refused."""
+    """The value as an array of the dtype would hold it, or None if that is refused."""
     try:
         return float(torch.full((), value, dtype=dtype).item())
     except (RuntimeError, TypeError):
@@ -65,5 +65,5 @@ def _is_same(one: float | None, other: float) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _crop(x: int, y: int, z: int, nx: int, ny: int, nz: int, fill: float) -> Crop:
-    """Equal boxes are one object, by which `run` knows that an image and its label are taken from the same place."""
+    """Equal boxes are one object, so `run` knows that an image and its label are taken from the same place."""
     return Crop(start=(x, y, z), shape=(nx, ny, nz), fill=fill)

@@ -37,7 +37,7 @@ def cropped(value: Any, slices: Sequence[slice]) -> Sketch:
 
 
 def samples_of(data: Mapping[Hashable, Any], keys: Sequence[Hashable], num_samples: int) -> list[dict[Hashable, Any]]:
-    """A dictionary for each sample, where what lies outside `keys` is a copy of its own.
+    """A dictionary for each sample, with its own copy of what lies outside `keys`.
 
     Tensors and arrays are copied when they are finished, if nothing has touched them until then.
     """
@@ -70,7 +70,7 @@ def _center_scale(transform: Any, value: Any) -> Sketch:
 
 
 def _as_drawn(cropper: Any, value: Any) -> Sketch:
-    """The box that the cropper has drawn last, as it lies in this value."""
+    """The box that the cropper drew last, as it lies in this value."""
     if cropper.random_center:
         return cropped(value, cropper._slices)
     return cropped(value, CenterSpatialCrop(cropper._size).compute_slices(Sketch.of(value).spatial_shape))
@@ -113,7 +113,7 @@ def _samples_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashab
 
 def _why_not_given(transform: Any) -> str:
     if getattr(transform, "requires_current_data", False):
-        return "its box stands in the item"
+        return "its box is in the item"
     return why_not_lazy(transform)
 
 

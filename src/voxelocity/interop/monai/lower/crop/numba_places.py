@@ -1,6 +1,6 @@
-"""Compiled loops that tell which voxels of a plane a crop may be centered on. Nothing here holds the GIL.
+"""Compiled loops that find which voxels of a plane a crop may be centered on. Nothing here holds the GIL.
 
-Planes of labels and of images are apart, so that each kind of number is compiled for itself and not for each pair.
+Planes of labels and of images are separate, so the loops compile once for each kind of number and not for each pair.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def mark_binary(label: Any, marks: Any) -> None:
 
 @kernel
 def mark_classes(label: Any, num_classes: int, marks: Any) -> None:
-    """Marks each voxel with its class, or with -1 where it is no whole number from 0 to `num_classes`.
+    """Marks each voxel with its class, or with -1 where it is not a whole number from 0 to `num_classes`.
 
     Args:
         label: (y, z) of any layout.
@@ -63,7 +63,7 @@ def leave_out(image: Any, threshold: Any, first: int, last: int, marks: Any) -> 
         for c in range(image.shape[0]):
             for k in range(image.shape[2]):
                 is_above[k] |= image[c, j, k] > threshold
-        # Chosen and not jumped: in an image of noise every second jump would be foreseen wrongly.
+        # A select and not a branch: in an image of noise every second branch would be mispredicted.
         for k in range(image.shape[2]):
             mark = marks[j, k]
             is_left_out = (not is_above[k]) & (mark >= first) & (mark <= last)

@@ -61,7 +61,7 @@ def _padded_d(transform: Any, data: Mapping[Hashable, Any]) -> dict[Hashable, An
 
 
 def _sides(to_pad: Sequence[Sequence[int]], num_axes: int) -> tuple[list[int], list[int]]:
-    """How much is put before and behind each spatial axis, from widths that begin with the channels'."""
+    """How much is put before and after each spatial axis, from widths that begin with the channels'."""
     widths = [(int(before), int(after)) for before, after in to_pad][1 : num_axes + 1]
     widths += [(0, 0)] * (num_axes - len(widths))
     return [before for before, _ in widths], [after for _, after in widths]

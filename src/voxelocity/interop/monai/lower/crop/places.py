@@ -1,6 +1,6 @@
 """The voxels that a crop may be centered on, counted and looked up without making a list of them.
 
-MONAI makes the whole list for each crop (8 bytes a voxel) to take a few of it; the places found here are the same.
+MONAI makes the whole list for each crop (8 bytes per voxel) and takes a few of it; the places found here are the same.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Places:
         find: Callable[[int, int], int],
         taken: npt.NDArray[np.int64] | None = None,
     ) -> None:
-        """Of a label.
+        """The places of a label.
 
         Args:
             counts: (planes,), how many there are in each plane of the first axis.
             find: the place of the voxel (plane, how many before it in the plane).
-            taken: which of them count, as numbers of them; None for all.
+            taken: which of them count, by number; None for all.
         """
         self._ends = np.cumsum(counts)
         self._find = find
@@ -57,7 +57,7 @@ class Places:
         return int(self._find(plane, number - (int(self._ends[plane - 1]) if plane else 0)))
 
     def at_most(self, num: int | None) -> Places:
-        """Evenly taken from these where there are more than `num`; these where it is None or 0."""
+        """An even selection of `num` of these if there are more; all if it is None or 0."""
         if not num or len(self) <= max(num, 1):
             return self
         places = Places(
@@ -77,15 +77,15 @@ def binary_places(
 ) -> tuple[Places, Places]:
     """The places of foreground and of background, as MONAI's `map_binary_to_indices` has them.
 
-    So the background of a uint8 tensor is the whole array where no image narrows it: there MONAI takes the complement
-    of numbers, bit by bit, and none of them becomes 0.
+    The background of a uint8 tensor is therefore the whole array unless an image narrows it: MONAI takes the complement
+    of the numbers, bit by bit, and none of them becomes 0.
 
     Args:
         label: (c, *spatial) of two or three spatial axes; a first channel of several is the background's and left out.
         image: (c, *spatial) of the same sides: background counts where a channel of it is above the threshold.
         threshold: of the image.
-        is_array: MONAI is given an array of these voxels.
-        engine: "torch" for plain torch even where compiled loops can be had.
+        is_array: whether MONAI gets an array of these voxels.
+        engine: "torch" for plain torch even if compiled loops are available.
     """
     label, image = _lifted(label), None if image is None else _lifted(image)
     is_all = label.dtype == torch.uint8 and image is None and not is_array
@@ -109,7 +109,7 @@ def class_places(
         num_classes: where the label has one channel.
         image: (c, *spatial) of the same sides: voxels count where a channel of it is above the threshold.
         threshold: of the image.
-        engine: "torch" for plain torch even where compiled loops can be had.
+        engine: "torch" for plain torch even if compiled loops are available.
     """
     label, image = _lifted(label), None if image is None else _lifted(image)
     if engine == "auto" and len(label) == 1 and num_classes <= _MOST_CLASSES and _is_compiled(label, image):
@@ -143,7 +143,7 @@ class _Planes:
         self._threshold = np.float32(threshold) if is_single else np.float64(threshold)
 
     def places(self, num_marks: int) -> list[Places]:
-        """Of each mark."""
+        """The places of each mark."""
         from voxelocity.interop.monai.lower.crop import numba_places
 
         counts = np.empty((self._label.shape[1], num_marks), np.int64)

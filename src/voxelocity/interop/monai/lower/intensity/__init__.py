@@ -1,1 +1,1 @@
-"""Changes of values where they are: scaling, contrast, filters, spectra, noise, dropout."""
+"""Changes of values without moving voxels: scaling, contrast, filters, spectra, noise, dropout."""

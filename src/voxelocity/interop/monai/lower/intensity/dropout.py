@@ -58,7 +58,7 @@ def _filled(dropper: Any, sketch: Sketch) -> Sketch:
 
 
 def _filled_at_once(dropper: Any, sketch: Sketch) -> Sketch:
-    """By MONAI's own arithmetic, in the type that the voxels have; on a copy, as it writes into its argument."""
+    """By MONAI's own arithmetic, in the type of the voxels; on a copy, because it writes into its argument."""
     made = finish(sketch)
     filled = dropper(made, randomize=False)
     return Sketch.of(filled)

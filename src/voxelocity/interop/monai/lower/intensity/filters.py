@@ -81,7 +81,7 @@ def _per_axis(sigma: Any, sketch: Sketch) -> Sequence[float]:
 
 
 def gaussian_weights(sigma: float, approx: str) -> Floats:
-    """Those of MONAI's `GaussianFilter`, (2 r + 1,): r is 4 sigma, rounded, at least 1; they need not sum to 1."""
+    """Weights of MONAI's `GaussianFilter`, (2 r + 1,): r is 4 sigma, rounded, at least 1; they need not sum to 1."""
     if approx.lower() != "erf":
         return np.asarray(gaussian_1d(torch.tensor(sigma), truncated=_TRUNCATE, approx=approx))
     deviation = np.float32(sigma)
@@ -135,7 +135,7 @@ def _low_pass(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
 
 
 def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
-    """One spike for each channel, or None where the transform is not drawn to do anything.
+    """One spike for each channel, or None if the draw is to do nothing.
 
     Raises:
         RuntimeError: there are ranges of intensities for more or fewer channels.

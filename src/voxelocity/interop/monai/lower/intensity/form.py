@@ -33,9 +33,9 @@ class Change:
         add: `(transform, sketch, drawn)` to the sketch with the steps, given what `draw` returned; the sketch may be
             changed. Where the result would not be float32, it is `as_monai`'s.
         draw: `(transform, sketch)`: draws from the transform's `R`, first of all whether to do anything, and returns
-            what the transform does not keep itself. None for a transform without chance. The sketch is None for
+            what the transform does not keep itself. None for a deterministic transform. The sketch is None for
             those that draw the same for any image.
-        casts: whether the array form converts to its `dtype` even where it is not drawn to do anything.
+        casts: whether the array form converts to its `dtype` even if the draw is to do nothing.
         why_not: as `Lowering.why_not`, of the array transform.
     """
 
@@ -66,8 +66,8 @@ def dictionary_form(change: Change, inner: str, draws: Literal["first", "once", 
     Args:
         change: of the array transform.
         inner: name of the attribute.
-        draws: once for all keys, seeing the first of them or none, or for each key anew. Not read for a transform
-            without chance.
+        draws: once for all keys, seeing the first of them or none, or again for each key. Ignored for a
+            deterministic transform.
     """
 
     def apply(transform: Any, data: Any) -> Any:
@@ -104,7 +104,7 @@ def list_of_keys(transform: Any, data: dict[Any, Any]) -> list[Any]:
 
 
 def as_monai(transform: Any, sketch: Sketch, **given: Any) -> Sketch:
-    """What MONAI's own array transform makes of it, with the numbers that it has drawn already."""
+    """What MONAI's own array transform makes of it, with the numbers that it has already drawn."""
     if hasattr(transform, "_do_transform"):
         given["randomize"] = False
     return Sketch.of(transform(finish(sketch), **given))

@@ -1,6 +1,6 @@
-"""Lowerings of MONAI's noise, in two ways: with MONAI's own numbers, or with those that a seed of them gives.
+"""Lowerings of MONAI's noise, in two ways: with MONAI's own numbers, or with numbers made from a seed of them.
 
-MONAI draws a whole field from the transform's generator, tens of milliseconds a patch that hold the GIL. With
+MONAI draws a whole field from the transform's generator: tens of milliseconds per patch that hold the GIL. With
 `exact=False` the generator gives the deviation as before and then one seed of 63 bits, from which compiled loops make
 the field (`data.augment.noise`): the same distribution up to 6.2 deviations, other numbers, and another state of the
 generator afterwards.
@@ -39,7 +39,7 @@ def noise_lowerings(*, exact: bool) -> Lowerings:
 
     Args:
         exact: whether to draw each number from the transform's generator as MONAI does: the same noise, and about as
-            slow. Otherwise the noise is equal in distribution alone: normal numbers of more than 2**24 values, up to
+            slow. Otherwise the noise is equal in distribution only: normal numbers of more than 2**24 values, up to
             6.23 deviations, beyond which one number in 2**31 would lie.
     """
     gaussian, rician = (_EXACT_GAUSSIAN, _EXACT_RICIAN) if exact else (_GAUSSIAN, _RICIAN)
@@ -146,7 +146,7 @@ def _numbers_of(transform: Any, sketch: Sketch) -> tuple[Floats, list[float]]:
 
 
 def _drawn_std(transform: Any, std: float) -> float:
-    # Where `std` is relative, the measured one comes in as a factor later: numbers are drawn from 0 to 1 and scaled.
+    # If `std` is relative, the measured one becomes a factor later: numbers are drawn from 0 to 1 and scaled.
     return float(transform.R.uniform(0, std)) if transform.sample_std else std
 
 

@@ -1,4 +1,4 @@
-"""Lowerings of MONAI's transforms without chance that bring intensities to a range: those that stand after a crop."""
+"""Lowerings of MONAI's deterministic transforms that bring intensities to a range, for use after a crop."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _standardize(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
         with np.errstate(over="ignore"):
             scale = (1.0 / np.where(divide == 0.0, 1.0, divide.astype(np.float64))).astype(np.float32)
         if not np.isfinite(scale).all():
-            # A number so small that one over it is no float32: only a division gives what MONAI gives.
+            # A number so small that its inverse is not a float32: only a division gives what MONAI gives.
             return as_monai(transform, sketch)
         shift = same(num_channels, 0.0)
         sketch.add(Linear(center=subtract, scale=scale, shift=shift, keeps_zero=transform.nonzero))
@@ -158,4 +158,4 @@ LOWERINGS: Lowerings = {
     array.ThresholdIntensity: array_form(_THRESHOLD),
     dictionary.ThresholdIntensityd: dictionary_form(_THRESHOLD, "filter"),
 }
-"""`ScaleIntensityRangePercentiles` of a patch of a single value does not warn, as MONAI's does."""
+"""For a patch of a single value `ScaleIntensityRangePercentiles` does not warn; MONAI's does."""

@@ -113,7 +113,7 @@ def _shift_histogram(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
 
 
 def _factors(transform: Any, data: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Each key of a (random) shift, and the factor for it that the metadata name, or None."""
+    """Each key of a (random) shift, and the factor that the metadata give for it, or None."""
     for key, name, meta_key, postfix in transform.key_iterator(
         data, transform.factor_key, transform.meta_keys, transform.meta_key_postfix
     ):
@@ -170,4 +170,4 @@ LOWERINGS: Lowerings = {
     array.RandHistogramShift: array_form(_HISTOGRAM),
     dictionary.RandHistogramShiftd: dictionary_form(_HISTOGRAM, "shifter"),
 }
-"""`RandHistogramShift` of a patch of a single value does not warn, as MONAI's does."""
+"""For a patch of a single value `RandHistogramShift` does not warn; MONAI's does."""

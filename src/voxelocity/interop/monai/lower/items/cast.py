@@ -1,6 +1,6 @@
-"""Types and devices of sketches: no work of its own where the steps can be made in the wanted type at once.
+"""Types and devices of sketches: no extra work if the steps can be made in the wanted type right away.
 
-Values that are no sketch go through MONAI's own transform, which has nothing to do for most of them.
+Values that are not sketches go through MONAI's own transform, which has nothing to do for most of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from voxelocity.interop.monai.lower.sketch import Sketch
 
 
 def cast(sketch: Sketch, dtype: torch.dtype) -> Sketch:
-    """The sketch in another type: itself, changed, where that can wait for its end; finished first where not."""
+    """The sketch in another type: itself, changed, if that can wait until its end; otherwise finished first."""
     is_waiting_exact = is_exact(sketch.held_dtype, sketch.dtype)
     if dtype == sketch.dtype:
         return sketch
@@ -82,7 +82,7 @@ def _on_device(transform: Any, value: Any) -> Any:
 
 
 def _is_sketch(value: Any) -> bool:
-    """Whether it is to become a tensor, and not the copy of some value."""
+    """Whether it is to become a tensor, and not a copy of some value."""
     return isinstance(value, Sketch) and value.kept is None
 
 
@@ -93,7 +93,7 @@ def _cast_to(sketch: Sketch, dtype: Any) -> Sketch:
 
 
 def _is_there(sketch: Sketch, device: Any) -> bool:
-    """Whether the device is the sketch's; "cuda" without a number may be another one tomorrow."""
+    """Whether the device is the sketch's; "cuda" without a number may mean another one later."""
     return device is None or torch.device(device) == sketch.source.device
 
 

@@ -1,4 +1,4 @@
-"""Changes of which values an item has: none of them looks at a voxel, so that no sketch is finished for them."""
+"""Changes of which values an item has: none of them reads a voxel, so no sketch is finished for them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Flips, turns and whatever resamples: where each voxel comes from, rounded as MONAI rounds it."""
+"""Flips, turns and resampling: where each voxel comes from, rounded as MONAI rounds it."""

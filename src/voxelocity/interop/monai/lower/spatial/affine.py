@@ -30,7 +30,7 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
 
 
 def rand_affine(transform: Any, value: Any) -> Any:
-    """`RandAffine`: where it does nothing, MONAI still moves the affine by the matrix that was drawn last."""
+    """`RandAffine`: if it does nothing, MONAI still moves the affine by the matrix that was drawn last."""
     transform.randomize()
     sketch = own_sketch(value)
     before = sketch.spatial_shape

@@ -44,7 +44,7 @@ def rand_3d_elastic(transform: Any, value: Any) -> Any:
 
 
 def rand_3d_elasticd(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`Rand3DElasticd`: MONAI draws the whole field even where it does nothing with it."""
+    """`Rand3DElasticd`: MONAI draws the whole field even if it does nothing with it."""
     inner, made = transform.rand_3d_elastic, dict(data)
     first_key = transform.first_key(made)
     if first_key == ():
@@ -109,7 +109,7 @@ def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
 
 
 def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
-    """Of a plane: its grid is made as MONAI makes it, and is the shifts of one whose own coordinates are 0."""
+    """Places of a plane: MONAI's grid, used as the shifts of a grid whose own coordinates are 0."""
     if not is_bent:
         return centered_places(np.eye(3), shape, before)
     grid = transform.rand_affine_grid(grid=transform.deform_grid(spatial_size=shape))

@@ -14,7 +14,7 @@ _NUM = 4096
 
 @functools.cache
 def product_is_fused(num_spatial: int) -> bool | None:
-    """Whether torch's `matrix @ grid` adds each product before it is rounded; None where it sums in another order.
+    """Whether torch's `matrix @ grid` adds each product before it is rounded; None if it sums in another order.
 
     A matrix is (1 + num_spatial, 1 + num_spatial) float32 here, the grid has thousands of columns.
     """
@@ -24,7 +24,7 @@ def product_is_fused(num_spatial: int) -> bool | None:
 
 @functools.cache
 def affine_grid_is_fused(num_spatial: int) -> bool | None:
-    """As `product_is_fused`, of torch's `affine_grid`."""
+    """As `product_is_fused`, for torch's `affine_grid`."""
     matrix, _ = _random(num_spatial)
     matrix = matrix[:num_spatial]
     shape = (64, 64) if num_spatial == 2 else (16, 16, 16)

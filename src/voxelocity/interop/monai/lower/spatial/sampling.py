@@ -1,4 +1,4 @@
-"""What MONAI's resampling transforms share: their modes, the places of their grids, and what they tell the affine."""
+"""What MONAI's resampling transforms share: their modes, the places of their grids, and how they change the affine."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def own_sketch(value: Any) -> Sketch:
 
 
 def as_float(value: Any) -> Sketch:
-    """The tensor as MONAI's transforms return it where they do nothing: float32."""
+    """The tensor as MONAI's transforms return it if they do nothing: float32."""
     sketch = own_sketch(value)
     sketch.dtype = torch.float32
     return sketch
 
 
 def each(value: Any) -> tuple[Any, ...]:
-    """The value of each key, where it is one for all or one for each."""
+    """The value of each key, given one for all or one for each."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
@@ -73,9 +73,9 @@ def is_float32(kind: Any) -> bool:
 
 
 def rounding_why_not(is_fused: Iterable[bool | None]) -> str:
-    """Why nothing can be equalled on this machine, or ""."""
+    """Why results cannot equal MONAI's on this machine, or ""."""
     if None in list(is_fused):
-        return "this machine's matrix products sum in an order that is not known, so that labels would differ"
+        return "this machine's matrix products sum in an unknown order, so labels would differ"
     return ""
 
 
@@ -87,7 +87,7 @@ def first_reason(*reasons: str) -> str:
 def resampled(
     sketch: Sketch, places: Places, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix | None
 ) -> Sketch:
-    """The sketch with a warp added, of which the affine is told by `matrix` (4, 4), or not at all."""
+    """The sketch with a warp added; its affine moves by `matrix` (4, 4), or not at all."""
     step = Warp(
         places=places,
         shape=Sketch._lifted_shape(tuple(shape)),

@@ -17,7 +17,7 @@ PADDINGS = ("constant", "edge", "replicate", "reflect")
 
 @functools.lru_cache(maxsize=1024)
 def interpolation(side: int, size: int, mode: str, align_corners: bool) -> Table:
-    """Of an axis of `side` voxels, `size` by `torch.nn.functional.interpolate`; `mode` is one of `MODES`."""
+    """From an axis of `side` voxels to `size`, as `torch.nn.functional.interpolate`; `mode` is one of `MODES`."""
     if side == size:
         return Table(index=np.arange(side, dtype=np.int32)[:, None], weight=np.ones((side, 1), np.float32))
     if mode in LINEAR:
@@ -33,8 +33,8 @@ def interpolation(side: int, size: int, mode: str, align_corners: bool) -> Table
 def padded_rows(size: int, side: int, mode: str) -> Any:
     """Which of `size` voxels are where an axis is cropped or padded about its middle to `side`; -1 for a 0.
 
-    As MONAI's `ResizeWithPadOrCrop`: the window begins at the middle less half its size, the pad's larger half comes
-    last.
+    As MONAI's `ResizeWithPadOrCrop`: the window begins at the middle minus half its size, and the larger half of the
+    pad comes last.
     """
     if size > side:
         start = max(size // 2 - side // 2, 0)

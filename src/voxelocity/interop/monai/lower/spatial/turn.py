@@ -31,7 +31,7 @@ from voxelocity.interop.monai.lower.sketch import Sketch
 
 
 def _flipped(flipper: Any, value: Any) -> Any:
-    """By a `Flip`; by MONAI itself, which may refuse them, where its axes are not different axes of space."""
+    """Flipped by a `Flip`; by MONAI itself, which may refuse, if its axes are not distinct spatial axes."""
     sketch = continued(value)
     axes = [axis - 1 for axis in map_spatial_axes(sketch.num_spatial + 1, flipper.spatial_axis)]
     if len(set(axes)) < len(axes) or not all(0 <= axis < sketch.num_spatial for axis in axes):
@@ -41,7 +41,7 @@ def _flipped(flipper: Any, value: Any) -> Any:
 
 
 def _turned(rotator: Any, value: Any) -> Any:
-    """By a `Rotate90`; by MONAI itself, which may refuse them, where its axes are not two axes of space."""
+    """Turned by a `Rotate90`; by MONAI itself, which may refuse, if its axes are not two spatial axes."""
     sketch = continued(value)
     first, second = (axis - 1 for axis in map_spatial_axes(sketch.num_spatial + 1, rotator.spatial_axes))
     if first == second or not all(0 <= axis < sketch.num_spatial for axis in (first, second)):
@@ -70,7 +70,7 @@ def _flipped_along_one_d(transform: Any, data: Mapping[Hashable, Any]) -> dict[H
     if first == ():
         return changed
     transform.randomize(None)
-    # The inner transform draws too, an axis whether it is used or not.
+    # The inner transform draws too: an axis, whether it is used or not.
     RandomizableTransform.randomize(transform.flipper, None)
     axis = _draw_axis(transform.flipper, changed[first]) if transform.flipper._do_transform else None
     for key in transform.key_iterator(changed):
@@ -117,7 +117,7 @@ def _randomly_turned_d(transform: Any, data: Mapping[Hashable, Any]) -> dict[Has
     return changed
 
 
-# Equal moves are one object, by which `run` knows that an image and its label are moved together.
+# Equal moves are one object, so `run` knows that an image and its label are moved together.
 @functools.cache
 def _flip(x: bool, y: bool, z: bool) -> FlipStep:
     return FlipStep(axes=(x, y, z))

@@ -76,7 +76,7 @@ def rand_zoomed(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any
 
 
 class _Shaped:
-    """Of a sketch what `RandZoom.randomize` asks of an image."""
+    """What `RandZoom.randomize` reads of an image, from a sketch."""
 
     def __init__(self, sketch: Sketch) -> None:
         self.ndim = 1 + sketch.num_spatial
@@ -96,7 +96,7 @@ def resized(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
 
 
 def low_resolution(transform: Any, value: Any) -> Any:
-    """`RandSimulateLowResolution`: where it does nothing, MONAI returns what it was given."""
+    """`RandSimulateLowResolution`: if it does nothing, MONAI returns what it was given."""
     transform.randomize()
     sketch = own_sketch(value)
     if not transform._do_transform:
@@ -186,7 +186,7 @@ def _modes_why_not(modes: Any, align_corners: Any) -> str:
         if mode not in MODES:
             return f"mode {mode!r} is not one of {', '.join(MODES)}"
         if mode not in LINEAR and is_aligned is not None:
-            return f"align_corners is not for mode {mode!r}, which torch will say"
+            return f"align_corners does not apply to mode {mode!r}: torch raises the error"
     return ""
 
 

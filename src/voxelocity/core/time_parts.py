@@ -1,0 +1,22 @@
+"""The parts of a training step: one table of labels, and the record of a part's share of a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OTHER = "other"
+_LABELS = {"wait": "waiting for data", "copy": "copy to the device"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeShare:
+    """One part of a time: its label, its seconds, and its share of the whole."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+def part_label(part: str) -> str:
+    """The label of a part in reports: "wait" is "waiting for data"; "forward", "backward" and others are their own."""
+    return _LABELS.get(part, part)

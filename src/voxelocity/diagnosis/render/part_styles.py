@@ -1,0 +1,70 @@
+"""How the parts of the watched time look: one letter, one terminal color and one page color for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from voxelocity.core.time_parts import TimeShare, part_label
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartStyle:
+    """A part's look, the same on every screen and page.
+
+    Attributes:
+        letter: one capital that stands for it where there is no color.
+        terminal: background color, as rich names it.
+        style: class of the style sheet, "part-1".
+    """
+
+    letter: str
+    terminal: str
+    style: str
+
+
+# In the order of a bar: no two neighbors look alike to any color vision.
+_LOOKS = {
+    "waiting for data": PartStyle(letter="W", terminal="yellow", style="part-5"),
+    "copy to the device": PartStyle(letter="C", terminal="magenta", style="part-4"),
+    "forward": PartStyle(letter="F", terminal="cyan", style="part-1"),
+    "backward": PartStyle(letter="B", terminal="bright_blue", style="part-3"),
+    "optimizer": PartStyle(letter="O", terminal="green", style="part-2"),
+    "validation": PartStyle(letter="V", terminal="bright_magenta", style="part-8"),
+    "saving": PartStyle(letter="S", terminal="bright_cyan", style="part-7"),
+    "epoch start": PartStyle(letter="E", terminal="bright_yellow", style="part-6"),
+    "other": PartStyle(letter="-", terminal="white", style="part-other"),
+}
+
+
+def style_for(name: str) -> PartStyle:
+    """The look of a part, by its name in a split or its key in a step; an unknown part looks like "other",
+    with its own first letter.
+    """
+    known = _LOOKS.get(part_label(name))
+    return known or PartStyle(letter=name[:1].upper() or "-", terminal="white", style="part-other")
+
+
+def shown(split: Iterable[TimeShare]) -> list[TimeShare]:
+    """The parts that took any time."""
+    return [share for share in split if share.seconds > 0.0]
+
+
+def cells(shares: Sequence[float], width: int) -> list[int]:
+    """How many of `width` cells each share gets: they sum to `width`, and the largest remainders are rounded up.
+
+    A share above zero gets at least one cell if there are as many cells as shares.
+    """
+    whole = sum(shares)
+    if whole <= 0.0:
+        return [0] * len(shares)
+    exact = [share / whole * width for share in shares]
+    least = 1 if len(shares) <= width else 0
+    given = [max(int(value), least if share > 0.0 else 0) for value, share in zip(exact, shares, strict=True)]
+    while sum(given) < width:
+        place = max(range(len(exact)), key=lambda i: exact[i] - given[i])
+        given[place] += 1
+    while sum(given) > width:
+        place = max((i for i in range(len(given)) if given[i] > least), key=lambda i: given[i] - exact[i])
+        given[place] -= 1
+    return given

@@ -1,6 +1,0 @@
-"""What a diagnosis rests on, as sections of tables that a terminal and a page show alike. Judges nothing."""
-
-from voxelocity.diagnosis.shown.evidence.section import Section
-from voxelocity.diagnosis.shown.evidence.sections import evidence_sections
-
-__all__ = ["Section", "evidence_sections"]

@@ -1,0 +1,184 @@
+"""Times steps of the planned network with each way it may compute: number format, memory format, CUDA's switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from voxelocity.core.batch import Batch
+from voxelocity.core.device import numbered
+from voxelocity.core.region import Index3
+from voxelocity.observe import Clock, system_clock
+from voxelocity.planning.interleaved_timing import Times, time_interleaved
+from voxelocity.step import (
+    BackendConfig,
+    LossConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    PrecisionConfig,
+    TrainingStep,
+    backend_as_found,
+    build_loss,
+    build_network,
+    set_backend,
+)
+
+_FORECAST_VOXELS = 32**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVariant:
+    """How a step computes."""
+
+    precision: PrecisionConfig
+    backend: BackendConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTask:
+    """What a step computes.
+
+    Attributes:
+        patch_voxel: shape of a patch, a multiple of the network's divisor.
+        batch_size: patches in a batch.
+    """
+
+    network: NetworkConfig
+    loss: LossConfig
+    optimizer: OptimizerConfig
+    num_channels: int
+    num_classes: int
+    patch_voxel: Index3
+    batch_size: int
+
+
+class StepTimer(Protocol):
+    """Measures how long a step takes each way. Must leave threads, switches and random numbers unchanged."""
+
+    def __call__(self, task: StepTask, ways: Mapping[str, StepVariant], *, limit_s: float) -> Times:
+        """Times of a step by way; the first way is kept unless another is clearly quicker."""
+        ...
+
+
+def describe(task: StepTask, ways: Mapping[str, StepVariant]) -> dict[str, Any]:
+    """Task and ways as plain data."""
+    parts = {name: part if isinstance(part, (int, tuple)) else part.to_plain() for name, part in vars(task).items()}
+    named = {
+        name: {"precision": way.precision.to_plain(), "backend": way.backend.to_plain()} for name, way in ways.items()
+    }
+    return {**parts, "patch_voxel": list(task.patch_voxel), "ways": named}
+
+
+def time_steps(
+    task: StepTask,
+    ways: Mapping[str, StepVariant],
+    device: torch.device,
+    *,
+    limit_s: float,
+    clock: Clock = system_clock,
+) -> Times:
+    """Seconds of a training step on random patches by way, timed alternating. Blocks until the device has finished.
+
+    Leaves torch's random numbers and its switches for CUDA unchanged, frees the device's memory and resets its peak.
+    The networks are built before the limit begins to count.
+
+    Args:
+        task: the step.
+        ways: by name, most important first.
+        device: where it runs.
+        limit_s: seconds for all steps; if three rounds take longer, nothing is timed.
+        clock: returns seconds.
+    """
+    if limit_s <= 0.0:
+        return Times(seconds={}, why_not="the plan keeps no time for it")
+    on_cuda = device.type == "cuda"
+    device = numbered(device)
+    with torch.random.fork_rng(devices=[device.index] if on_cuda else []), backend_as_found(device):
+        done: list[str] = []
+        try:
+            times = _timed(task, ways, device, limit_s, clock, done)
+        except torch.OutOfMemoryError:
+            # Another way may take more than the planned one, as float32 does.
+            ran_out = next(iter(ways)) not in done
+            which = "the planned step" if ran_out else "trying others next to it"
+            times = Times(
+                seconds={}, why_not=f"the device's memory is too small for {which}", ran_out_of_memory=ran_out
+            )
+    if on_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    return times
+
+
+def _timed(
+    task: StepTask, ways: Mapping[str, StepVariant], device: torch.device, limit_s: float, clock: Clock, done: list[str]
+) -> Times:
+    """Times by way; `done` names each step of the whole batch that finished."""
+
+    def call(name: str) -> None:
+        steps[name](whole)
+        done.append(name)
+
+    steps = {name: _Step(task, way, device) for name, way in ways.items()}
+    begin_s = clock()
+    expected_s = _forecast_s(task, next(iter(steps.values())), clock)
+    whole = _batch(task, task.patch_voxel, task.batch_size, device)
+    calls: dict[str, Callable[[], object]] = {name: partial(call, name) for name in steps}
+    return time_interleaved(calls, limit_s=limit_s - (clock() - begin_s), expected_s=expected_s, clock=clock)
+
+
+class _Step:
+    """One way to compute the step: a network with its optimizer, and its switches."""
+
+    def __init__(self, task: StepTask, way: StepVariant, device: torch.device) -> None:
+        network = build_network(
+            task.network, num_channels=task.num_channels, num_classes=task.num_classes, seed=0
+        ).train()
+        self.device, self._way, self._rate = device, way, task.optimizer.learning_rate
+        self._step = TrainingStep(
+            network, build_loss(task.loss), optimizer=task.optimizer, precision=way.precision, device=device
+        )
+
+    def __call__(self, batch: Batch) -> None:
+        set_backend(self._way.backend, self.device)
+        self._step(batch, self._rate)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _forecast_s(task: StepTask, step: _Step, clock: Clock) -> float:
+    """Estimated seconds of a step, from a smaller one: an overestimate, because small steps are less efficient."""
+    patch = _smaller(task.patch_voxel, task.network.divisor)
+    batch = _batch(task, patch, 1, step.device)
+    # The first one compiles code.
+    step(batch)
+    begin_s = clock()
+    step(batch)
+    voxels = torch.Size(patch).numel()
+    return (clock() - begin_s) * task.batch_size * torch.Size(task.patch_voxel).numel() / voxels
+
+
+def _smaller(patch: Index3, divisor: Index3) -> Index3:
+    """The patch halved until it is small; its deepest level stays two voxels wide, which instance norms need."""
+    while torch.Size(patch).numel() > _FORECAST_VOXELS:
+        x, y, z = (max(min(n, 2 * d), n // 2 // d * d) for n, d in zip(patch, divisor, strict=True))
+        if (x, y, z) == patch:
+            break
+        patch = (x, y, z)
+    return patch
+
+
+def _batch(task: StepTask, patch: Index3, size: int, device: torch.device) -> Batch:
+    return random_batch(size, patch, device, num_channels=task.num_channels, num_classes=task.num_classes)
+
+
+def random_batch(size: int, patch: Index3, device: torch.device, *, num_channels: int, num_classes: int) -> Batch:
+    """A batch of noise in the shape of a training batch, always the same."""
+    numbers = torch.Generator().manual_seed(0)
+    image = torch.randn((size, num_channels, *patch), generator=numbers)
+    label = torch.randint(num_classes, (size, *patch), generator=numbers, dtype=torch.uint8)
+    return Batch(image=image.to(device), label=label.to(device), draws=(), regions=(), step=0)

@@ -1,0 +1,287 @@
+import dataclasses
+import itertools
+import re
+import shutil
+import subprocess
+from html import escape
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from voxelocity.core.errors import OutputError
+from voxelocity.diagnosis.facts.recording import RefusedWrite
+from voxelocity.diagnosis.render.page import render_diagnosis_page
+
+EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
+TRACES = {"on a GPU": "recording/trace.json.gz"}
+VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
+
+
+class Page(HTMLParser):
+    """What a reader of the page meets: tags in order, text, and whether every tag is closed."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.source = path.read_text(encoding="utf-8")
+        self.tags, self.open, self.text, self.misnested = [], [], "", []
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.misnested.append(tag)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text += data
+
+    def all(self, *names):
+        return [attrs for tag, attrs in self.tags if tag in names]
+
+    @property
+    def words(self):
+        return " ".join(self.text.replace("\u00a0", " ").split())
+
+
+@pytest.fixture(scope="module")
+def pages(example_diagnosis, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        name: Page(
+            render_diagnosis_page(example_diagnosis(name), folder / f"{number}.html", trace=TRACES.get(name, ""))
+        )
+        for number, name in enumerate(EXAMPLES)
+    }
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_page_is_well_formed_and_asks_for_nothing_from_outside(pages, name):
+    page = pages[name]
+    assert not page.misnested
+    assert not page.open
+    for attrs in (attrs for _, attrs in page.tags):
+        for key in ("src", "href", "xlink:href", "data", "action", "poster", "srcset"):
+            assert (attrs.get(key) or "#").startswith(("#", "data:"))
+        assert not any(key.startswith("on") for key in attrs)
+    assert not re.search(r"url\((?!#)|@import", page.source)
+    assert not page.all("script", "iframe", "object", "embed")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_reader_without_eyes_or_mouse_finds_everything(pages, name):
+    page = pages[name]
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
+    assert all(attrs.get("aria-label") for _, attrs in page.tags if attrs.get("role") in ("img", "region"))
+    assert all(attrs.get("tabindex") == "0" for _, attrs in page.tags if attrs.get("role") == "region")
+    assert all(attrs.get("tabindex") == "0" for attrs in page.all("pre"))
+    assert len(page.all("table")) == len(page.all("caption")) == len(page.all("thead"))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_page_follows_the_order_of_questions(pages):
+    headings = re.findall(r"<h2[^>]*>([^<]+)</h2>", pages["data-bound"].source)
+    assert headings == [
+        "Where the time went",
+        "With and without waiting for data",
+        "What to change",
+        "What was not measured",
+        "Steps",
+        "Between the steps",
+        "Each stage alone",
+        "Loaders and workers",
+        "Transforms",
+        "Lines of your code",
+        "Files",
+        "Calls that wait",
+        "Settings and network",
+        "The machine during the run",
+        "What it ran on",
+        "Do it again",
+    ]
+
+
+def test_files_that_stayed_unwritten_are_on_the_page(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("data-bound")
+    writes = (RefusedWrite(path="/runs/<last>.pt", where="train.py:57"),)
+    facts = dataclasses.replace(diagnosis.facts, refused_writes=writes)
+    page = Page(render_diagnosis_page(dataclasses.replace(diagnosis, facts=facts), tmp_path / "page.html"))
+    assert not page.open
+    assert not page.misnested
+    assert "Not written because the program was being ended" in page.text
+    assert "/runs/<last>.pt, at train.py:57" in page.text
+
+
+def test_what_to_change_first_stands_below_the_verdict_with_what_it_brings(pages):
+    page = pages["data-bound"]
+    above = page.words[: page.words.index(" Steps per second")]
+    assert above.endswith(
+        "one after the other. Change first: "
+        "Batches are made in the training's own thread, one after the other: about 2.5 times faster (measured) "
+        "The same fixed preparation is done again each epoch: about 1.8 times faster (estimated) "
+        "The CPU is faster in bfloat16, and the network computes in float32: about 5 % less time (estimated), "
+        "changes results"
+    )
+    assert "What to change:" in pages["on a GPU"].words
+    assert "Change first:" not in pages["clean"].words
+    targets = {attrs["href"][1:] for attrs in page.all("a")}
+    assert targets == {"main", "finding-1", "finding-2", "finding-3"}
+    assert targets <= {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_cell_of_a_wide_table_carries_its_head_for_narrow_screens(pages, name):
+    page = pages[name]
+    heads = {attrs.get("data-head") for attrs in page.all("td")} - {None}
+    assert all(f">{escape(head)}</th>" in page.source for head in heads)
+    assert bool(heads) == ('class="stacks"' in page.source)
+    assert len(page.all("table")) > page.source.count('class="stacks" role="table"') or name == "nothing seen"
+
+
+def test_steps_beyond_the_top_of_the_chart_are_counted_and_short_ones_are_told_in_ms(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("on a GPU")
+    steps = list(diagnosis.facts.steps)
+    slow = next(place for place, step in enumerate(steps) if step.phase == "watched")
+    steps[slow] = dataclasses.replace(steps[slow], parts={"wait": 9.0}, seconds=9.0)
+    made = dataclasses.replace(diagnosis, facts=dataclasses.replace(diagnosis.facts, steps=steps))
+    words = Page(render_diagnosis_page(made, tmp_path / "page.html")).words
+    assert "Time of each counted step; 1 of 200 reaches beyond the top" in words
+    assert "time (ms)" in words
+
+
+def test_a_word_of_the_command_stays_in_one_line(pages):
+    assert '<span class="word">--nproc-per-node=1</span> gpu.py</h1>' in pages["on a GPU"].source
+
+
+def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
+    words = pages["data-bound"].words
+    for phrase in (
+        "python train.py The network spends 61 % of the training time waiting for data",
+        "Steps per second 1.98 7.92 images/s, validation included",
+        "waiting for data 12 s 60.4 %",
+        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading cannot bring",
+        "Measured: after the counted steps",
+        "Batches are made in the training's own thread, one after the other VX101 about 2.5 times faster "
+        "(measured) safe: same results",
+        "Change at train.py:38; a click takes all of it: loader = DataLoader( dataset,",
+        "The CPU is faster in bfloat16, and the network computes in float32 VX303 about 5 % less time (estimated) "
+        "changes results",
+        "Worth knowing, but not holding it back now (1)",
+        "LoadImaged monai always the same 192 52 ms 50 ms 69.7 %",
+        "The loader, without the step 0.30 s a batch 3.28 batches/s 2",
+        "Opened .nii.gz 192 times",
+        "File system of the data ext4",
+        "voxelocity diagnose -- python train.py --lr 1e-3",
+    ):
+        assert phrase in words, phrase
+
+
+def test_the_change_can_be_taken_as_it_is(pages):
+    code = re.findall(r'<pre class="copy" tabindex="0"><code>(.*?)</code></pre>', pages["data-bound"].source, re.DOTALL)
+    assert code[0] == "loader = DataLoader(\n    dataset, batch_size=4, num_workers=2, persistent_workers=True\n)"
+
+
+def test_rows_with_a_share_have_a_bar_of_that_width(pages):
+    source = pages["data-bound"].source
+    assert source.count('class="share"') == 5 + 3 + 3
+    assert '<rect width="69.7%" height="100%">' in source
+
+
+def test_both_bars_of_the_ceiling_have_one_scale(pages):
+    source = pages["data-bound"].source
+    lanes = source[source.index('<figure class="lanes"') : source.index("</figure>")]
+    widths = [
+        [float(w) for w in re.findall(r'width="([\d.]+)%"', lane)] for lane in lanes.split("Data always there", 1)
+    ]
+    assert sum(widths[0]) == pytest.approx(100.0)
+    assert widths[0][0] == widths[1][0] == pytest.approx(39.0)
+
+
+def test_kernels_and_the_trace_are_there_where_a_profile_is(pages):
+    words = pages["on a GPU"].words
+    assert "Tensor-core kernels 310 1.9 ms 52 ms" in words
+    assert "recording/trace.json.gz, relative to the folder of this page, shows what ran when." in words
+    assert "Open trace file" in words
+    assert "The trace" not in pages["data-bound"].words
+
+
+def test_a_program_that_was_killed_and_one_never_seen_are_told_as_such(pages):
+    assert "The program was killed after 4 counted steps" in pages["killed"].words
+    words = pages["nothing seen"].words
+    assert "the program never imported torch" in words
+    assert "Where the time went" not in words
+    assert "No training was seen, so there is nothing to judge." in words
+    assert "holds this program back" not in words
+    assert "Nothing was found that holds this program back." in pages["clean"].words
+
+
+def test_text_of_the_program_cannot_break_out(example_diagnosis, tmp_path):
+    evil = "\"'><script>alert(1)</script><b>&amp;"
+    diagnosis = example_diagnosis("on a GPU")
+    finding = dataclasses.replace(
+        diagnosis.findings[0], title=evil, cause=evil, change=evil, where=evil, code=evil, evidence=[evil]
+    )
+    facts = dataclasses.replace(diagnosis.facts, command=[evil], environment={evil: evil})
+    diagnosis = dataclasses.replace(diagnosis, verdict=evil, findings=[finding], not_measured=[evil], facts=facts)
+    page = Page(render_diagnosis_page(diagnosis, tmp_path / "page.html"))
+    assert not page.misnested
+    assert not page.all("script", "b")
+    assert page.text.count(evil) >= 8
+
+
+def test_the_same_diagnosis_gives_the_same_bytes(example_diagnosis, pages, tmp_path):
+    again = render_diagnosis_page(example_diagnosis("data-bound"), tmp_path / "again.html")
+    assert again.read_text(encoding="utf-8") == pages["data-bound"].source
+
+
+def test_many_steps_make_no_larger_picture_than_few(example_diagnosis, tmp_path):
+    diagnosis = example_diagnosis("on a GPU")
+    steps = [dataclasses.replace(s, start_s=s.start_s + 20 * n) for n in range(50) for s in diagnosis.facts.steps]
+    many = dataclasses.replace(diagnosis, facts=dataclasses.replace(diagnosis.facts, steps=steps))
+    few_bytes = render_diagnosis_page(diagnosis, tmp_path / "few.html").stat().st_size
+    assert render_diagnosis_page(many, tmp_path / "many.html").stat().st_size < 1.5 * few_bytes
+
+
+def test_a_path_that_cannot_be_written_is_an_output_error(example_diagnosis, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"report: cannot write"):
+        render_diagnosis_page(example_diagnosis("clean"), tmp_path / "file" / "page.html")
+
+
+def test_every_color_of_the_page_has_a_light_and_a_dark_form(pages):
+    source = pages["on a GPU"].source
+    light, dark = source[: source.index("</style>")].split("prefers-color-scheme: dark")
+    for variable in set(re.findall(r"var\((--[\w-]+)\)", source)) - {"--swatch"}:
+        assert f"{variable}:" in light, variable
+        assert f"{variable}:" in dark, variable
+
+
+def test_a_browser_shows_the_page_without_a_complaint(example_diagnosis, tmp_path):
+    if shutil.which("chromium") is None:
+        pytest.skip("chromium is not on PATH")
+    page = render_diagnosis_page(example_diagnosis("data-bound"), tmp_path / "page.html")
+    picture = tmp_path / "page.png"
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+        f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", f"--screenshot={picture}",
+        "--window-size=1200,4000", page.as_uri(),
+    ]  # fmt: skip
+    shot = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in shot.stderr.splitlines() if "CONSOLE" in line] == []
+    pixels = imread(picture)
+    assert pixels.shape[:2] == (4000, 1200)
+    for part in np.split(pixels[:3000, :, :3], 6):
+        assert part.std() > 0.01, "a blank stretch"

@@ -1,0 +1,118 @@
+import json
+
+import pytest
+import torch
+
+from voxelocity.planning import interleaved_timing, step_benchmark
+from voxelocity.planning.interleaved_timing import MIN_ROUNDS
+from voxelocity.planning.step_benchmark import StepTask, StepVariant, describe, time_steps
+from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
+
+CPU = torch.device("cpu")
+TASK = StepTask(
+    network=NetworkConfig(name="unet", widths=(4, 8), strides=((2, 2, 2),), dropout=0.5),
+    loss=LossConfig(),
+    optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3),
+    num_channels=2,
+    num_classes=3,
+    patch_voxel=(8, 8, 8),
+    batch_size=2,
+)
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch, tiny_plan):
+    """Three rounds of one call each, by one thread as `tiny_plan` has it."""
+    monkeypatch.setattr(interleaved_timing, "MAX_ROUNDS", MIN_ROUNDS)
+    monkeypatch.setattr(interleaved_timing, "_MAX_CALLS", 1)
+
+
+def way(**precision):
+    return StepVariant(precision=PrecisionConfig(**{"compute": "float32", **precision}), backend=BackendConfig())
+
+
+WAYS = {"outermost": way(), "innermost": way(channels_last=True)}
+
+
+def test_steps_are_timed_each_way():
+    times = time_steps(TASK, WAYS, CPU, limit_s=60.0)
+    assert times.why_not == ""
+    assert times.seconds.keys() == WAYS.keys()
+    assert all(len(values) == MIN_ROUNDS and min(values) > 0.0 for values in times.seconds.values())
+
+
+def test_each_way_computes_as_it_says(monkeypatch):
+    seen = set()
+    built = step_benchmark.TrainingStep
+
+    def step(network, loss, *, optimizer, precision, device):
+        seen.add((precision.compute, precision.channels_last, network.training, device))
+        return built(network, loss, optimizer=optimizer, precision=precision, device=device)
+
+    monkeypatch.setattr(step_benchmark, "TrainingStep", step)
+    time_steps(TASK, {**WAYS, "half": way(compute="bfloat16")}, CPU, limit_s=60.0)
+    assert seen == {("float32", False, True, CPU), ("float32", True, True, CPU), ("bfloat16", False, True, CPU)}
+
+
+def test_threads_and_random_numbers_are_left_as_they_were():
+    num_threads, state = torch.get_num_threads(), torch.get_rng_state()
+    time_steps(TASK, WAYS, CPU, limit_s=60.0)
+    assert torch.get_num_threads() == num_threads
+    assert torch.equal(torch.get_rng_state(), state), "dropout draws from torch's own generator"
+    assert torch.is_grad_enabled()
+
+
+def test_a_step_that_takes_too_long_is_told_by_a_small_one(monkeypatch):
+    shapes = []
+
+    class Slow(step_benchmark._Step):
+        def __call__(self, batch):
+            shapes.append(tuple(batch.image.shape))
+
+    ticks = iter(range(1000))
+    monkeypatch.setattr(step_benchmark, "_Step", Slow)
+    task = StepTask(**{**vars(TASK), "patch_voxel": (128, 128, 128)})
+    times = time_steps(task, WAYS, CPU, limit_s=6.0, clock=lambda: float(next(ticks)))
+    assert times.seconds == {}
+    # One second for 32 x 32 x 32 voxels is 128 for two patches of 128 x 128 x 128.
+    assert times.why_not.startswith("a step takes about 1.3e+02 s here")
+    assert shapes == [(1, 2, 32, 32, 32)] * 2
+
+
+@pytest.mark.parametrize(
+    ("patch", "divisor", "smaller"),
+    [
+        ((40, 56, 40), (8, 8, 8), (16, 24, 16)),
+        ((16, 16, 16), (8, 8, 8), (16, 16, 16)),
+        ((512, 512, 16), (32, 32, 4), (64, 64, 8)),
+        ((8, 8, 8), (8, 8, 8), (8, 8, 8)),
+    ],
+)
+def test_the_smaller_patch_still_fits_the_network(patch, divisor, smaller):
+    assert step_benchmark._smaller(patch, divisor) == smaller
+
+
+def test_a_device_without_the_memory_for_it_is_said(monkeypatch):
+    step = step_benchmark.TrainingStep.__call__
+    for fits, which in ((0, "the planned step"), (1, "trying others next to it")):
+        num_whole = 0
+
+        def full(training, batch, learning_rate, fits=fits):
+            nonlocal num_whole
+            num_whole += len(batch.image) == TASK.batch_size
+            if num_whole > fits:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return step(training, batch, learning_rate)
+
+        monkeypatch.setattr(step_benchmark.TrainingStep, "__call__", full)
+        times = time_steps(TASK, WAYS, CPU, limit_s=6.0)
+        assert (times.seconds, times.why_not) == ({}, f"the device's memory is too small for {which}")
+        assert times.ran_out_of_memory == (fits == 0)
+
+
+def test_task_and_ways_are_plain_data_that_tell_them_apart():
+    plain = describe(TASK, WAYS)
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["ways"]["innermost"]["precision"]["channels_last"] is True
+    assert plain["patch_voxel"] == [8, 8, 8]
+    assert describe(StepTask(**{**vars(TASK), "batch_size": 3}), WAYS) != plain

@@ -214,10 +214,14 @@ def test_other_commands_let_waiting_threads_sleep_soon_unless_told_otherwise(
     assert (os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT")) == seen
 
 
-def test_scripts_of_a_race_get_a_persons_own_variables(voxelocity, monkeypatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    voxelocity("bench", "none")
+@pytest.mark.parametrize("words", [("bench", "none"), ("demo", "--seeds", "none")])
+def test_scripts_of_a_race_wait_as_the_users_do_and_send_no_statistics(voxelocity, monkeypatch, words):
+    for name in ("OMP_WAIT_POLICY", "MLFLOW_DISABLE_TELEMETRY"):
+        monkeypatch.setenv(name, "x")
+        monkeypatch.delenv(name)
+    voxelocity(*words)
     assert "OMP_WAIT_POLICY" not in os.environ
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
 def test_nobody_who_listens_is_no_reason_to_fail(made, tmp_path):

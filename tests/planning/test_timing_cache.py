@@ -97,7 +97,7 @@ def test_what_is_kept_can_be_measured_anew(tmp_path, measured):
     timer(tmp_path)(TASK, WAYS, limit_s=6.0)
     path = the_file(tmp_path)
     path.write_text(path.read_text().replace("0.3", "0.9"))
-    assert timer(tmp_path, anew=True)(TASK, WAYS, limit_s=6.0) == FOUND
+    assert timer(tmp_path, refresh=True)(TASK, WAYS, limit_s=6.0) == FOUND
     assert timer(tmp_path)(TASK, WAYS, limit_s=6.0) == FOUND, "and the new one is kept in its place"
     assert len(measured) == 2
 

@@ -49,8 +49,10 @@ app.command("bench")(bench.bench)
 app.command("monitor", context_settings={"allow_interspersed_args": False})(monitor.monitor)
 app.command("doctor")(doctor.doctor)
 
-# They start the user's own program, or scripts as the user would, with the user's own environment variables.
-_STARTS_A_PROGRAM = {"monitor", "diagnose", "bench", "demo"}
+# They start the user's own program, with the user's own environment variables.
+_STARTS_A_PROGRAM = {"monitor", "diagnose"}
+# They start peers' scripts, whose threads must wait as they do when the user starts them.
+_STARTS_PEERS = {"bench", "demo"}
 # From Python, if a thread gets no stack, and from the linker, if a library finds no room.
 _NO_MEMORY_WORDS = ("can't start new thread", "failed to map segment from shared object")
 # As if SIGPIPE had ended the program.
@@ -68,14 +70,14 @@ def _options(
         typer.echo(f"voxelocity {__version__}")
         raise typer.Exit
     if context.invoked_subcommand not in _STARTS_A_PROGRAM:
-        if "OMP_WAIT_POLICY" not in os.environ:
+        # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        if context.invoked_subcommand not in _STARTS_PEERS and "OMP_WAIT_POLICY" not in os.environ:
             # Threads that wait for work must sleep soon: libgomp's spin for 300,000 rounds, and any other busy process
             # then makes a training step 2.5 to 40 times slower. Waking them takes time too: if they sleep at once, a
             # step takes 1.5 times as long on an idle machine (two cores, docs/log.md). Read when torch is imported.
             os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
             os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-        # MONAI imports MLflow if it is installed, which then asks its makers whether to send them usage statistics.
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def main() -> None:

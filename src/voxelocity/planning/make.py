@@ -119,7 +119,7 @@ def make_plan(
         cache_folder=str(folder),
     )
     measure = chosen.get("planner.measure", _MEASURE)
-    timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, anew=measure == "again")
+    timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
     facts = Facts(
         data=fingerprint,
         machine=machine,

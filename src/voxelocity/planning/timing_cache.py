@@ -33,20 +33,20 @@ class CachedStepTimer:
     Attributes:
         folder: where the files are.
         machine: where the steps run.
-        anew: whether to measure again even if times are kept, and to keep the new ones.
+        refresh: whether to measure again even if times are kept, and to keep the new ones.
         clock: returns seconds.
     """
 
     folder: Path
     machine: Machine
-    anew: bool = False
+    refresh: bool = False
     clock: Clock = system_clock
 
     def __call__(self, task: StepTask, ways: Mapping[str, StepVariant], *, limit_s: float) -> Times:
         """Times of a step by way. If the folder cannot be read or written, the step is measured again."""
         about = {"format_version": _FORMAT_VERSION, "machine": _machine(self.machine), "step": describe(task, ways)}
         path = self.folder / f"{_digest(about)}.json"
-        kept = None if self.anew else _read(path, about)
+        kept = None if self.refresh else _read(path, about)
         if kept is not None:
             return kept
         times = time_steps(task, ways, self.machine.torch_device, limit_s=limit_s, clock=self.clock)

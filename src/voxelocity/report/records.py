@@ -58,7 +58,7 @@ class StepRecord:
         loss: mean over the stretch; NaN where it was not finite.
         seconds: wall time of the stretch.
         wait_s: part of it spent waiting for data.
-        parts: part of it by activity: wait, copy, forward, backward, optimizer; on a CUDA device as its stream saw
+        parts: part of it by activity: wait, forward, backward, optimizer; on a CUDA device as its stream saw
             them. Runs of an earlier version have other names, and no "wait" among them.
     """
 

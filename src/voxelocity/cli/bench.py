@@ -98,7 +98,7 @@ def _bench_race(
     from voxelocity.bench import comparison_table
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
     from voxelocity.core.units import parse_duration_s
-    from voxelocity.report import view_table
+    from voxelocity.report import accuracy_sentence, view_table
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0
     names = check_sides([name for name in sides.split(",") if name])
@@ -112,6 +112,8 @@ def _bench_race(
     )
     console.print(view_table(outcome.table), "")
     console.print(comparison_table(record.comparisons[0]), highlight=False)
+    if (parity := outcome.parity()) is not None:
+        console.print(accuracy_sentence(parity, outcome.sides[0][0].label, outcome.sides[-1][0].label), "")
     if out is not None:
         console.print(f"see {out / f'bench_{record.name}.html'}", highlight=False)
 

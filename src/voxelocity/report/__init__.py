@@ -1,6 +1,7 @@
 """Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text, share_text
+from voxelocity.report.accuracy import accuracy_sentence
 from voxelocity.report.comparison import comparison_verdict, render_comparison
 from voxelocity.report.factors import comparison_to_json, render_markdown_table
 from voxelocity.report.facts import read_run
@@ -36,6 +37,7 @@ __all__ = [
     "StageRecord",
     "StepRecord",
     "ValidationRecord",
+    "accuracy_sentence",
     "accuracy_table",
     "bytes_text",
     "comparison_summary",

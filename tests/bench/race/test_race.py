@@ -12,15 +12,17 @@ from voxelocity.bench.body.phantom import make_phantoms
 from voxelocity.bench.places import Places
 from voxelocity.bench.race import rounds, scenario, tasks
 from voxelocity.bench.race.job import LIMITS
-from voxelocity.bench.race.judge import judged_dice
+from voxelocity.bench.race.judge import judge
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
 from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
 from voxelocity.bench.race.tasks import TASKS, Task
 from voxelocity.core.errors import InputError
+from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.infer import save_model
+from voxelocity.metrics import summarize
 from voxelocity.planning import make_plan
 from voxelocity.report import LabeledRun
 from voxelocity.step import build_network
@@ -44,6 +46,10 @@ def phantoms(tmp_path_factory):
 def race(phantoms, tmp_path):
     planned = make_plan(voxelocity.open(phantoms), device="cpu", overrides=LIMITS | SMALL)
     return Race(dataset=phantoms, planned=planned, out=tmp_path, target_dice=0.5, limit_s=90.0)
+
+
+def mean_dice(race, weights):
+    return summarize(judge(race.planned, weights)).mean_dice
 
 
 def run(label, seconds=None, dice=None):
@@ -81,7 +87,13 @@ def test_without_a_target_the_dice_is_told(race):
 def test_each_round_is_begun_by_another_side_and_judged_where_there_is_no_target(race, monkeypatch):
     started, kept = [], []
     monkeypatch.setattr(rounds, "train_side", lambda name, race, seed: run(LABELS[name]))
-    monkeypatch.setattr(rounds, "judged_dice", lambda planned, weights: 0.25 if weights.name == "ours" else 0.125)
+    dice = {"ours": [0.25, 0.5], "fast": [0.125, 0.25]}
+
+    def judge(planned, weights):
+        side = "ours" if weights.name == "ours" else "fast"
+        return (CaseScore(case_id="a", dice={"organ": dice[side].pop(0)}),)
+
+    monkeypatch.setattr(rounds, "judge", judge)
     outcome = run_rounds(
         replace(race, target_dice=0.0),
         ("fast", "ours"),
@@ -91,7 +103,12 @@ def test_each_round_is_begun_by_another_side_and_judged_where_there_is_no_target
     )
     fast, ours = LABELS["fast"], LABELS["ours"]
     assert started == [(fast, 5), (ours, 5), (ours, 6), (fast, 6)]
-    assert [[one.final_dice for one in side] for side in outcome.sides] == [[0.125, 0.125], [0.25, 0.25]]
+    # The second round is begun by ours.
+    assert [[one.final_dice for one in side] for side in outcome.sides] == [[0.125, 0.25], [0.25, 0.5]]
+    gain = outcome.to_plain()["ours_higher_by"][fast]
+    assert (gain["mean"], gain["n"], gain["unit"]) == (0.1875, 2, "training")
+    assert gain["low"] < 0.0 < gain["high"], "two trainings a side show little"
+    assert kept[0].to_plain()["ours_higher_by"][fast]["low"] is None, "one case of one training has no interval"
     assert [each.seeds for each in kept] == [(5,), (5, 6)]
 
 
@@ -116,9 +133,9 @@ def test_weights_are_judged_alike_wherever_they_lie(race, tmp_path):
     (tmp_path / "model").mkdir()
     save_model(tmp_path / "model", network, spec)
     torch.save(network.state_dict() | {"registered.twice": torch.zeros(1)}, tmp_path / "script.pt")
-    dice = judged_dice(race.planned, tmp_path / "model")
+    dice = mean_dice(race, tmp_path / "model")
     assert 0.0 < dice < 1.0
-    assert judged_dice(race.planned, tmp_path / "script.pt") == dice
+    assert mean_dice(race, tmp_path / "script.pt") == dice
 
 
 @pytest.mark.parametrize("is_equal", [False, True])
@@ -210,6 +227,6 @@ def test_predictions_of_another_program_are_judged_against_the_labels(race, tmp_
     (ref,) = cases.split(0).validation
     volume = read_case(ref, label_values=cases.label_values)
     write_scan(tmp_path / "000.nii.gz", volume.label, volume.grid)
-    assert judged_dice(race.planned, tmp_path) == 1.0
+    assert mean_dice(race, tmp_path) == 1.0
     write_scan(tmp_path / "000.nii.gz", np.where(volume.label == 2, 0, volume.label), volume.grid)
-    assert judged_dice(race.planned, tmp_path) == pytest.approx(2 / 3)
+    assert mean_dice(race, tmp_path) == pytest.approx(2 / 3)

@@ -11,24 +11,21 @@ import torch
 from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
 from voxelocity.infer import SPEC_NAME, Predictor, load_model
-from voxelocity.metrics import case_score, summarize
+from voxelocity.metrics import case_score
 from voxelocity.planning import Planned
 from voxelocity.step import build_network
 from voxelocity.training.spec import model_spec
 from voxelocity.training.validate import score_cases
 
 
-def judged_dice(planned: Planned, weights: Path) -> float:
-    """Mean foreground Dice, of predictions with the windows of the plan.
+def judge(planned: Planned, weights: Path) -> tuple[CaseScore, ...]:
+    """Dice of every held-out case, of predictions with the windows of the plan.
 
     Args:
         planned: whose network the weights are for; MONAI's class of that name has the same.
         weights: a folder of `voxelocity train`, a file with the state of a module, or a folder of predictions.
     """
-    scores = list(_of_predictions(planned, weights) if _holds_predictions(weights) else _of_weights(planned, weights))
-    mean_dice = summarize(scores).mean_dice
-    assert mean_dice is not None, "a data set to race on has foreground"
-    return mean_dice
+    return tuple(_of_predictions(planned, weights) if _holds_predictions(weights) else _of_weights(planned, weights))
 
 
 def _holds_predictions(folder: Path) -> bool:

@@ -29,6 +29,7 @@ def write_page(outcome: Outcome, path: Path, *, title: str, summary: str, comman
         path,
         title,
         target_dice=target,
+        parity=outcome.parity(),
         notices=notices,
         sections=[
             Section(

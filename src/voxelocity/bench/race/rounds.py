@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from voxelocity.bench.paired import Comparison, Figure
-from voxelocity.bench.race.judge import judged_dice
+from voxelocity.bench.race.judge import judge
 from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
-from voxelocity.report import LabeledRun, duration_text, median_run
+from voxelocity.core.records import CaseScore
+from voxelocity.metrics import summarize
+from voxelocity.report import LabeledRun, Parity, duration_text, median_run, paired_trainings
 from voxelocity.report.views import Table
 
 Sides = tuple[tuple[LabeledRun, ...], ...]
+Scores = tuple[tuple[tuple[CaseScore, ...], ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,16 +27,22 @@ class Outcome:
         race: what they were to do.
         sides: by side, the first to be beaten, the last Voxelocity.
         seeds: of the trainings.
+        scores: of the held-out cases, by side and seed; empty where a target ends the trainings.
     """
 
     race: Race
     sides: Sides
     seeds: tuple[int, ...]
+    scores: Scores = ()
 
     @property
     def runs(self) -> tuple[LabeledRun, ...]:
         """Each side as one run, with the medians over the seeds."""
         return tuple(median_run(side) for side in self.sides)
+
+    def parity(self, side: int = 0) -> Parity | None:
+        """Dice of Voxelocity and of another side, paired by seed, or by case where there is one seed."""
+        return paired_trainings(self.scores[side], self.scores[-1]) if self.scores else None
 
     @property
     def table(self) -> Table:
@@ -70,6 +79,7 @@ class Outcome:
             "seconds_to_target": {side[0].label: [run.seconds_to_target for run in side] for side in self.sides},
             "final_dice": {side[0].label: [run.final_dice for run in side] for side in self.sides},
             "trainings": {side[0].label: [_training(run) for run in side] for side in self.sides},
+            "ours_higher_by": {side[0].label: _gain(self.parity(n)) for n, side in enumerate(self.sides[:-1])},
         }
 
     def comparison(self, words: str) -> Comparison:
@@ -112,6 +122,7 @@ def run_rounds(
     """
     assert names[-1] == "ours", "comparisons and pages name ours last"
     found: dict[SideName, list[LabeledRun]] = {name: [] for name in names}
+    scores: dict[SideName, list[tuple[CaseScore, ...]]] = {name: [] for name in names}
     outcome: Outcome | None = None
     for turn, seed in enumerate(seeds):
         first = turn % len(names)
@@ -119,10 +130,15 @@ def run_rounds(
             on_start(LABELS[name], seed)
             run = train_side(name, race, seed=seed)
             if race.target_dice == 0.0:
-                run = replace(run, final_dice=judged_dice(race.planned, weights_of(name, race)))
+                scores[name].append(judge(race.planned, weights_of(name, race)))
+                run = replace(run, final_dice=summarize(scores[name][-1]).mean_dice)
             found[name].append(run)
-        sides = tuple(tuple(runs) for runs in found.values())
-        outcome = Outcome(race=race, sides=sides, seeds=tuple(seeds[: turn + 1]))
+        outcome = Outcome(
+            race=race,
+            sides=tuple(tuple(runs) for runs in found.values()),
+            seeds=tuple(seeds[: turn + 1]),
+            scores=() if race.target_dice else tuple(tuple(judged) for judged in scores.values()),
+        )
         on_outcome(outcome)
     assert outcome is not None, "a seed"
     return outcome
@@ -135,6 +151,13 @@ def _training(run: LabeledRun) -> dict[str, Any]:
         "stages": {stage.name: stage.seconds for stage in run.stages},
         "dice_history": [list(point) for point in run.dice_history],
     }
+
+
+def _gain(parity: Parity | None) -> dict[str, Any] | None:
+    if parity is None:
+        return None
+    row = parity.overall
+    return {"mean": row.difference, "low": row.low, "high": row.high, "n": row.n, "unit": parity.unit}
 
 
 def _figure(run: LabeledRun, target_dice: float, limit_s: float) -> float:

@@ -7,6 +7,7 @@ import pytest
 from voxelocity.bench.switch_report import SwitchReport
 from voxelocity.bench.switch_run import run_switch
 from voxelocity.bench.switches import Device
+from voxelocity.report.document import Table
 
 CPU = Device(kind="cpu", words="EPYC", fast_bfloat16=True)
 
@@ -34,8 +35,13 @@ def test_accuracy_is_paired_over_the_trainings_of_all_rounds(report):
     assert parity.overall.judgment == "same"
 
 
+def tables(report):
+    (rounds,) = (section for section in report.document.sections if section.title == "Round by round")
+    return [block for block in rounds.blocks if isinstance(block, Table)]
+
+
 def test_the_tables_show_both_sides_with_their_spread_and_the_ratio_within_rounds(report):
-    figures, losses = report.tables()
+    figures, losses = tables(report)
     assert figures.caption == "2 rounds"
     spread = "Least to most"
     assert figures.heads == ["Measure", "float32", spread, "bfloat16", spread, "Better by", spread]
@@ -91,6 +97,6 @@ def test_a_single_round_has_no_spread_and_what_takes_no_time_no_factor(report):
     speed = switched.speed
     speed = replace(speed, figures=tuple(replace(figure, values=figure.values[:1]) for figure in speed.figures))
     alone = replace(switched, off=(at_once[0],), on=(at_once[1],), speed=speed)
-    rows = {row[0]: row[1:] for row in replace(report, switched=alone).tables()[0].rows}
+    rows = {row[0]: row[1:] for row in tables(replace(report, switched=alone))[0].rows}
     assert rows["Images per second"] == ["1.00", "", "2.00", "", "2.00×", ""]
     assert rows["More time for the first steps"] == ["0 s", "", "0 s", "", "", ""]

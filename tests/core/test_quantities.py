@@ -11,6 +11,7 @@ from voxelocity.core.quantities import (
     dotted,
     duration_text,
     factor_text,
+    joined,
     mm_text,
     rate_text,
     share_text,
@@ -114,3 +115,7 @@ def test_a_plain_value_is_written_by_the_unit_in_its_key(key, value, text):
 def test_nested_settings_become_dotted_keys_in_order():
     nested = {"b": {"y": 1, "x": [1, 2]}, "a": [{"mean": 3.0}, {"mean": 4.0}], "empty": {}}
     assert dotted(nested) == {"b.y": 1, "b.x": [1, 2], "a.0.mean": 3.0, "a.1.mean": 4.0}
+
+
+def test_empty_parts_leave_no_separator():
+    assert joined(["a", "", "b"]) == "a, b"

@@ -11,14 +11,15 @@ from voxelocity.core.time_parts import TimeShare
 from voxelocity.report import (
     LabeledRun,
     comparison,
+    comparison_document,
     comparison_verdict,
     label_run,
     median_run,
     paired_parity,
     read_run,
-    render_comparison,
+    write_page,
 )
-from voxelocity.report.views import Section, Table
+from voxelocity.report.document import Section, Table, Text
 
 PLAIN = LabeledRun(
     label="Plain MONAI",
@@ -41,6 +42,10 @@ OURS = LabeledRun(
     settings={"num_workers": 0, "spacing_mm": (3, 3, 3)},
     machine={"cpu": "EPYC", "num_cpus": 2},
 )
+
+
+def page_of(runs, path, title, **options):
+    return write_page(comparison_document(runs, title, **options), path)
 
 
 def words(path):
@@ -80,7 +85,7 @@ def test_without_a_target_the_verdict_takes_the_rate():
 
 
 def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):
-    path = render_comparison(
+    path = page_of(
         [PLAIN, OURS],
         tmp_path / "c.html",
         "Plain against fast",
@@ -92,7 +97,7 @@ def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):
     for phrase in (
         "Time to Dice 0.85 4 min 50 s 4.8×",
         "Waiting for data 62.0 % 1.3 %",
-        "num_workers Plain MONAI: 2 Voxelocity: 0",
+        "Setting Plain MONAI Voxelocity num_ workers 2 0",
         "1 more setting is equal.",
         "Every epoch from the files.",
         "Same net.",
@@ -109,7 +114,7 @@ def test_the_page_shows_factors_curves_and_what_was_set_differently(tmp_path):
 
 def test_different_machines_are_pointed_out(tmp_path):
     other = LabeledRun(label="Other", wall_s=1.0, machine={"cpu": "Xeon", "num_cpus": 2})
-    text = words(render_comparison([PLAIN, other], tmp_path / "c.html", "t"))
+    text = words(page_of([PLAIN, other], tmp_path / "c.html", "t"))
     assert "The runs were made on different machines (cpu: EPYC, Xeon)" in text
     assert text.count("EPYC") == 2
 
@@ -117,14 +122,14 @@ def test_different_machines_are_pointed_out(tmp_path):
 def test_text_from_runs_is_escaped(tmp_path):
     evil = "<script>alert(1)</script>"
     run = LabeledRun(label=evil, wall_s=1.0, settings={evil: evil}, machine={"cpu": evil}, notes=(evil,))
-    path = render_comparison([PLAIN, run], tmp_path / "c.html", evil, summary=evil, command=evil)
+    path = page_of([PLAIN, run], tmp_path / "c.html", evil, summary=evil, command=evil)
     assert "<script" not in path.read_text()
     assert path.read_text().count("&lt;script&gt;") > 8
 
 
 def test_three_runs_have_lines_of_their_own(tmp_path):
     third = LabeledRun(label="Third", dice_history=((30.0, 0.5), (80.0, 0.86)), seconds_to_target=80.0)
-    text = render_comparison([PLAIN, third, OURS], tmp_path / "c.html", "t", target_dice=0.85).read_text()
+    text = page_of([PLAIN, third, OURS], tmp_path / "c.html", "t", target_dice=0.85).read_text()
     svg = text[text.index("<svg") : text.index("</svg>")]
     assert all(f"var(--{color})" in svg for color in ("baseline", "class-1", "accent"))
 
@@ -132,12 +137,12 @@ def test_three_runs_have_lines_of_their_own(tmp_path):
 def test_several_trainings_a_side_have_a_curve_of_how_many_had_reached_the_target(tmp_path):
     peer = median_run([LabeledRun(label="peer", seconds_to_target=seconds) for seconds in (60.0, 80.0, 70.0)])
     ours = median_run([LabeledRun(label="ours", seconds_to_target=seconds) for seconds in (30.0, None, 40.0)])
-    page = render_comparison([peer, ours], tmp_path / "page.html", "Seeds", target_dice=0.8).read_text()
+    page = page_of([peer, ours], tmp_path / "page.html", "Seeds", target_dice=0.8).read_text()
     assert "share of trainings that had reached the target by then. peer 3 of 3; ours 2 of 3." in page
-    alone = render_comparison([replace(peer, each_to_target=()), ours], tmp_path / "alone.html", "Seeds").read_text()
+    alone = page_of([replace(peer, each_to_target=()), ours], tmp_path / "alone.html", "Seeds").read_text()
     assert "reached the target by then. ours 2 of 3." in alone
     single = [LabeledRun(label=label, seconds_to_target=1.0, each_to_target=(1.0,)) for label in ("a", "b")]
-    assert "had reached the target" not in render_comparison(single, tmp_path / "single.html", "One").read_text()
+    assert "had reached the target" not in page_of(single, tmp_path / "single.html", "One").read_text()
 
 
 @pytest.mark.parametrize(
@@ -153,14 +158,14 @@ def test_a_share_steps_up_at_each_training_that_reached_the_target(times_s, poin
 
 
 def test_runs_that_know_nothing_can_be_drawn(tmp_path):
-    text = words(render_comparison([LabeledRun(label="A"), LabeledRun(label="B")], tmp_path / "c.html", "t"))
-    assert "The runs came without settings." in text
+    text = words(page_of([LabeledRun(label="A"), LabeledRun(label="B")], tmp_path / "c.html", "t"))
+    assert "No settings were recorded." in text
     assert "B and A have 0 measures in common." in text
 
 
 def test_one_run_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(InputError, match="comparing takes two runs or more"):
-        render_comparison([PLAIN], tmp_path / "c.html", "t")
+        page_of([PLAIN], tmp_path / "c.html", "t")
     assert not list(tmp_path.iterdir())
 
 
@@ -187,7 +192,7 @@ def test_accuracy_times_and_further_tables_stand_on_the_page(tmp_path):
     parity = paired_parity(scored(0.8, 0.9, 0.7), scored(0.801, 0.9, 0.699))
     table = Table(caption="By round", heads=("Round", "images/s"), rows=[("1", "18.2")])
     text = words(
-        render_comparison(
+        page_of(
             [replace(PLAIN, stages=splits(2.0, 240.0, 18.0)), replace(OURS, stages=splits(2.0, 50.0, 13.0))],
             tmp_path / "c.html",
             "t",
@@ -195,7 +200,7 @@ def test_accuracy_times_and_further_tables_stand_on_the_page(tmp_path):
             target_reason="the target of both runs",
             parity=parity,
             notices=("Mind the gap.",),
-            sections=(Section(title="Speed", tables=(table,), text="Three rounds.", hint="In turn."),),
+            sections=(Section(title="Speed", blocks=[Text(text="Three rounds."), table]),),
         )
     )
     for phrase in (
@@ -206,15 +211,15 @@ def test_accuracy_times_and_further_tables_stand_on_the_page(tmp_path):
         "sum 4 min 20 s 1 min 5 s",
         "The target of 0.850 is the target of both runs;",
         "Mind the gap.",
-        "Speed Three rounds. By round Round images/s 1 18.2 In turn.",
+        "Speed Three rounds. By round Round images/s 1 18.2",
     ):
         assert phrase in text
 
 
 def test_reasons_stand_beside_settings_only_where_somebody_gave_them(tmp_path):
-    assert "Why" not in words(render_comparison([PLAIN, OURS], tmp_path / "c.html", "t"))
+    assert "Why" not in words(page_of([PLAIN, OURS], tmp_path / "c.html", "t"))
     told = replace(OURS, reasons={"num_workers": "threads do the work"})
-    assert "Voxelocity: threads do the work" in words(render_comparison([PLAIN, told], tmp_path / "c.html", "t"))
+    assert "Voxelocity: threads do the work" in words(page_of([PLAIN, told], tmp_path / "c.html", "t"))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +230,7 @@ def page_of_runs(finished_run, tmp_path_factory):
     second = replace(second, wall_s=240.0, settings={**second.settings, "precision.compute": "bfloat16"})
     quicker = tuple(replace(part, seconds=0.8 * part.seconds) for part in second.stages)
     folder = tmp_path_factory.mktemp("comparison")
-    return render_comparison(
+    return page_of(
         [first, replace(second, stages=quicker)],
         folder / "c.html",
         "Two runs",
@@ -258,7 +263,7 @@ def test_the_comparison_is_one_file_that_can_be_used_by_keyboard_and_read_aloud(
 def test_bars_of_two_runs_have_one_scale_and_one_color_for_a_name(page_of_runs):
     text = page_of_runs.read_text(encoding="utf-8")
     first, second = (
-        re.findall(r'class="([\w-]+)" x="[^"]*" y="0" width="([\d.]+)%"', bar)
+        re.findall(r'style="fill: ([^"]+)" x="[^"]*" y="0" width="([\d.]+)%"', bar)
         for bar in re.findall(r'<svg class="bar".*?</svg>', text, re.DOTALL)[:2]
     )
     assert [style for style, _ in first] == [style for style, _ in second]

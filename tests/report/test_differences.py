@@ -1,5 +1,14 @@
+import pytest
+
 from voxelocity.report import LabeledRun
-from voxelocity.report.differences import different_machines, different_settings, machine_notices, machines_table
+from voxelocity.report.differences import (
+    different_machines,
+    different_settings,
+    machine_notices,
+    machines_table,
+    settings_section,
+)
+from voxelocity.report.document import Table, Text
 
 COMMIT = "8f14e45fceea167a5a36dedd4bea2543d0c3f1a2"
 
@@ -20,9 +29,7 @@ def test_each_setting_that_differs_comes_with_the_reasons_of_both():
             run("B", settings={"precision": {"compute": "bfloat16"}}, reasons={"precision.compute": "set by you"}),
         ]
     )
-    (setting,) = found
-    assert (setting.key, setting.texts) == ("precision.compute", ("float32", "bfloat16"))
-    assert setting.reasons == ("A: no units", "B: set by you")
+    assert found == [["precision.compute", "float32", "bfloat16", "A: no units; B: set by you"]]
     assert num_equal == 2
 
 
@@ -31,9 +38,24 @@ def test_a_reason_of_both_is_told_once_and_one_of_a_section_holds_for_its_keys()
     (setting,), _ = different_settings(
         [run("A", reasons=reasons), run("B", reasons=reasons, settings={"data": {"patch": {"shape_voxel": [4, 4, 4]}}})]
     )
-    assert setting.reasons == ("as large as fits",)
+    assert setting[-1] == "as large as fits"
     (setting,), _ = different_settings([run("A"), run("B", settings={"seed": 1})])
-    assert setting.reasons == ()
+    assert setting == ["seed", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_equal", "texts"),
+    [
+        ([["seed", "0", "1"]], 0, []),
+        ([["seed", "0", "1"]], 2, ["2 more settings are equal."]),
+        ([], 1, ["Nothing: the one setting is equal."]),
+        ([], 0, ["No settings were recorded."]),
+    ],
+)
+def test_what_was_set_differently_is_a_table_or_a_sentence(rows, num_equal, texts):
+    blocks = settings_section(rows, ["A", "B"], num_equal).blocks
+    assert [block.text for block in blocks if isinstance(block, Text)] == texts
+    assert [block.heads for block in blocks if isinstance(block, Table)] == [["Setting", "A", "B"]] * bool(rows)
 
 
 def test_machines_that_are_alike_take_one_column():

@@ -4,7 +4,7 @@ import pytest
 
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
-from voxelocity.report import LabeledRun, comparison_to_json, paired_parity, render_markdown_table
+from voxelocity.report import LabeledRun, comparison_values, paired_parity, render_markdown_table
 from voxelocity.report.factors import compare
 
 PLAIN = LabeledRun(
@@ -101,7 +101,7 @@ def test_a_bar_in_a_label_does_not_open_a_column():
 
 
 def test_the_comparison_is_plain_data():
-    data = comparison_to_json([PLAIN, OURS], title="Demo", target_dice=0.85)
+    data = comparison_values([PLAIN, OURS], target_dice=0.85)
     assert json.loads(json.dumps(data)) == data
     assert data["runs"][1]["dice_history"] == [[25.0, 0.72], [50.0, 0.864]]
     first = data["factors"][0]
@@ -121,9 +121,8 @@ def test_less_memory_is_better_and_half_of_it_is_a_factor_of_two():
 
 def test_accuracy_is_plain_data_with_its_judgments():
     scores = [CaseScore(case_id=str(i), dice={"liver": 0.8}) for i in range(3)]
-    data = comparison_to_json([PLAIN, OURS], parity=paired_parity(scores, scores), notices=("mind",))
+    data = comparison_values([PLAIN, OURS], parity=paired_parity(scores, scores))
     assert json.loads(json.dumps(data)) == data
-    assert data["notices"] == ["mind"]
     assert data["accuracy"]["overall"]["judgment"] == "same"
     assert [row["judgment"] for row in data["accuracy"]["structures"]] == ["same", "undecided"]
-    assert comparison_to_json([PLAIN, OURS])["accuracy"] is None
+    assert comparison_values([PLAIN, OURS])["accuracy"] is None

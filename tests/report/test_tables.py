@@ -2,16 +2,16 @@ from dataclasses import replace
 
 from voxelocity.core.records import CaseScore
 from voxelocity.report import read_run
-from voxelocity.report.summary import stage_shares
 from voxelocity.report.tables import (
     case_table,
     class_table,
     dataset_table,
+    in_words,
+    key_value_table,
     machine_table,
     settings_table,
     spread_table,
     statistics_table,
-    time_table,
     validation_table,
 )
 
@@ -25,7 +25,6 @@ def test_every_table_has_a_cell_for_every_head(finished_run):
     tables = [
         class_table(run.scores),
         case_table(run.scores, "Cases"),
-        time_table(stage_shares(run), "Time"),
         validation_table(run),
         machine_table(run.environment, device="cuda"),
         dataset_table(run),
@@ -49,10 +48,6 @@ def test_few_classes_have_columns_and_many_show_their_worst():
 
 def test_a_case_without_classes_is_shown_without_a_number():
     assert case_table([CaseScore(case_id="x", dice={})], "c").rows == [["x", "n/a", "n/a"]]
-
-
-def test_times_end_with_their_sum(finished_run):
-    assert time_table(stage_shares(read_run(finished_run)), "Time").rows[-1] == ("sum", "5 min 2 s", "100.0 %")
 
 
 def test_the_machine_is_named_in_words_with_a_short_commit():
@@ -93,3 +88,18 @@ def test_of_many_validations_some_are_shown_with_the_best_and_the_last(finished_
     assert (steps[0], steps[-1]) == ("1", "8,000")
     assert "1,234" in steps
     assert table.caption == f"Validations on the way, {len(steps)} of 8,000 (all of them in metrics.csv)"
+
+
+def test_keys_read_as_words():
+    assert [in_words(key) for key in ("shape_voxel", "file_bytes", "prepare_s", "intensity.0.mean")] == [
+        "shape (voxel)",
+        "file size",
+        "prepare time",
+        "intensity · 0 · mean",
+    ]
+
+
+def test_settings_become_rows_and_none_become_no_rows():
+    table = key_value_table("Settings", {"a": {"b_bytes": 2048}})
+    assert table.rows == [("a.b_bytes", "2.00 KiB")]
+    assert key_value_table("Settings", {}).rows == []

@@ -7,17 +7,16 @@ from rich.console import Console
 from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.report import (
     LabeledRun,
-    PairedRuns,
-    accuracy_table,
-    comparison_summary,
+    TableView,
+    comparison_document,
     dataset_panel,
+    document_view,
     factor_table,
     paired_parity,
     plan_table,
     score_table,
-    view_table,
 )
-from voxelocity.report.views import Table
+from voxelocity.report.document import Table
 
 CHOICES = [
     Choice(
@@ -44,8 +43,9 @@ RUNS = [
     LabeledRun(label="Ours", seconds_to_target=50.0, wall_s=60.0, images_per_s=180.0),
 ]
 
-PAIR = PairedRuns(
-    runs=(RUNS[0], RUNS[1]),
+PAIR = comparison_document(
+    RUNS,
+    "Plain and ours",
     target_dice=0.85,
     target_reason="asked for",
     parity=paired_parity(SCORES, SCORES[:6]),
@@ -59,8 +59,8 @@ def everything(record):
         plan_table(CHOICES),
         dataset_panel(record["dataset"], record["fingerprint"]),
         score_table(SCORES),
-        factor_table(RUNS, target_dice=0.85),
-        comparison_summary(PAIR),
+        TableView(factor_table(RUNS, target_dice=0.85)),
+        document_view(PAIR),
     ]
 
 
@@ -167,42 +167,35 @@ def test_the_panel_says_how_bright_and_how_rare_things_are(record):
 
 
 def test_factors_stand_beside_the_run_they_belong_to():
-    lines = shown(factor_table(RUNS, target_dice=0.85), width=80).splitlines()
-    assert lines[0].split() == ["Plain", "[x]", "Ours", "factor"]
+    lines = shown(TableView(factor_table(RUNS, target_dice=0.85)), width=80).splitlines()
+    assert lines[1].split() == ["Measure", "Plain", "[x]", "Ours", "Factor"]
     assert next(line for line in lines if line.startswith("Time to Dice 0.85")).split()[-1] == "4.8×"
 
 
 def test_two_runs_in_short_are_the_verdict_the_notices_the_factors_and_the_accuracy():
-    text = shown(comparison_summary(PAIR), width=120)
+    text = shown(document_view(PAIR), width=120)
     lines = text.splitlines()
     assert lines[0].startswith(
         "Ours reached Dice 0.85 in 50 s, Plain [x] in 4 min: 4.8 times faster. Accuracy: the same"
     )
     assert "note: Plain [x] has not finished." in lines
-    assert "target: Dice 0.85, asked for" in lines
-    assert next(line for line in lines if line.startswith("liver")).split() == [
-        "liver",
-        "±0.000",
-        "±0.000",
-        "to",
-        "±0.000",
-        "6",
-        "same",
-    ]
-    assert "HD95 mm" in text
+    assert "The target of 0.850 is asked for;" in text
+    liver = next(line for line in lines if line.startswith("liver"))
+    assert liver.split()[3:] == ["±0.000", "±0.000", "to", "±0.000", "6", "yes:", "same"]
+    assert "HD95 (mm) by structure, paired by case" in lines
+    assert "Each run" not in text, "the page has it"
 
 
 def test_runs_without_target_and_scores_have_only_factors_in_short():
-    bare = PairedRuns(runs=PAIR.runs, target_dice=None, target_reason="", parity=None, notices=())
-    text = shown(comparison_summary(bare), width=120)
-    assert "target:" not in text
+    text = shown(document_view(comparison_document(RUNS, "Two")), width=120)
+    assert "The target of" not in text
     assert "95 % interval" not in text
     assert "Images per second" in text
 
 
 def test_one_structure_is_not_repeated_as_the_mean_of_all():
     alone = [CaseScore(case_id=str(i), dice={"liver": 0.8}) for i in range(3)]
-    text = shown(accuracy_table(paired_parity(alone, alone)), width=80)
+    text = shown(document_view(comparison_document(RUNS, "Two", parity=paired_parity(alone, alone))), width=80)
     assert "all structures" not in text
     assert "HD95" not in text
 
@@ -212,9 +205,8 @@ def test_a_table_of_a_page_stands_in_a_terminal_with_its_caption(width):
     rows = [("1", "18.2", "[b]"), ("2", "9", "")]
     heads = ("Round", "images/s", "[why]")
     table = Table(caption="By round [x]", heads=heads, rows=rows, text_columns=frozenset({2}))
-    lines = shown(view_table(table), width=width).splitlines()
+    lines = shown(TableView(table), width=width).splitlines()
     assert lines[0].rstrip() == "By round [x]"
     assert lines[1].split() == ["Round", "images/s", "[why]"]
-    assert lines[3].split() == ["1", "18.2", "[b]"]
-    assert lines[3].index("18.2") > lines[4].index("2"), "numbers end below each other"
-    assert lines[4].index("9") == lines[3].index("18.2") + 3
+    assert lines[2].split() == ["1", "18.2", "[b]"]
+    assert lines[3].index("9") == lines[2].index("18.2") + 3, "numbers end below each other"

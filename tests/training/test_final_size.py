@@ -41,10 +41,12 @@ def test_cases_are_left_out_later_than_windows_get_cheaper(for_cases_s, num_case
 def test_validations_on_the_way_count_more_than_the_rehearsal_and_the_last_three_are_taken():
     cost = ValidationCost(SHAPES, window_s=1.0, other_s=2.0)
     assert cost.seconds(FULL) == 66.0
+    margin = cost.margin
     for seconds in (800.0, 4.0, 8.0, 12.0):
         cost.measured(seconds, num_passes=16)
     # Half as long for a window, so for all else too.
     assert cost.seconds(FULL) == pytest.approx(33.0)
+    assert cost.margin < margin, "what was measured is more certain"
 
 
 def test_what_is_cheaper_is_told_in_words():

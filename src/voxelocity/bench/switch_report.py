@@ -27,22 +27,26 @@ from voxelocity.report import (
     Parity,
     RunFacts,
     bytes_text,
-    comparison_to_json,
+    comparison_document,
     duration_text,
     highest_common_target,
     label_run,
     median_run,
     paired_trainings,
-    render_comparison,
+    write_page,
 )
+from voxelocity.report.document import Block, Document, Section, Table, Text
 from voxelocity.report.summary import mean_dice
-from voxelocity.report.views import Section, Table
 
 _MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
     ("More time for the first steps", "s", warm_up_s),
     ("Whole training", "s", lambda run: run.seconds),
     ("Peak main memory", "bytes", lambda run: run.finish.peak_host_bytes if run.finish else None),
     ("Peak device memory", "bytes", lambda run: run.finish.peak_device_bytes if run.finish else None),
+)
+_ABOUT_ROUNDS = (
+    "The median of the rounds, with the least and the most. The last column is the median of the ratios within each "
+    "round; above 1 the setting is better. Losses are means over the rounds."
 )
 _QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
 _TEXTS: dict[str, Callable[[float | None], str]] = {"images/s": rate_text, "s": duration_text, "bytes": bytes_text}
@@ -109,10 +113,6 @@ class SwitchReport:
             "process for each. Figures are medians over the rounds, curves those of the first round."
         )
 
-    def tables(self) -> list[Table]:
-        """Figures of all rounds, and the losses side by side."""
-        return [self._figures(), self._losses()]
-
     def write(self, folder: Path) -> tuple[Path, Path]:
         """Writes `bench_<name>.html` and `bench_<name>.json` into the folder and returns their paths.
 
@@ -120,40 +120,33 @@ class SwitchReport:
             OutputError: one cannot be written.
         """
         name = self.switched.switch.name.replace("-", "_")
-        page = render_comparison(
-            self.pair.runs,
-            folder / f"bench_{name}.html",
-            self.title,
-            target_dice=self.pair.target_dice,
-            target_reason=self.pair.target_reason,
-            parity=self.pair.parity,
-            notices=self.pair.notices,
-            sections=self.sections(),
-            summary=self.summary,
-            command=self.command,
-        )
+        page = write_page(self.document, folder / f"bench_{name}.html")
         content = json.dumps(self.to_plain(), indent=1, allow_nan=False) + "\n"
         # A record is shown to others: the plan in it names the cache folder, and that the user's home.
         home = json.dumps(str(Path.home()))[1:-1]
         return page, write_whole(folder / f"bench_{name}.json", content.replace(f'"{home}', '"~').encode())
 
-    def sections(self) -> list[Section]:
-        """The tables for the page, with what has been published elsewhere."""
-        return [
-            Section(
-                title="Round by round",
-                tables=self.tables(),
-                text=self.switched.switch.published,
-                hint=(
-                    "The median of the rounds, with the least and the most. The last column is the median of the "
-                    "ratios within each round; above 1 the setting is better. Losses are means over the rounds."
-                ),
-            )
-        ]
+    @cached_property
+    def document(self) -> Document:
+        """Both sides with all rounds, and what has been published elsewhere."""
+        published = self.switched.switch.published
+        rounds = list[Block]([Text(text=published)] if published else [])
+        rounds += [self._figures(), self._losses(), Text(text=_ABOUT_ROUNDS, is_hint=True)]
+        return comparison_document(
+            self.pair.runs,
+            self.title,
+            target_dice=self.pair.target_dice,
+            target_reason=self.pair.target_reason,
+            parity=self.pair.parity,
+            notices=self.pair.notices,
+            sections=[Section(title="Round by round", blocks=rounds)],
+            summary=self.summary,
+            command=self.command,
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        pair, switch = self.pair, self.switched.switch
+        switch = self.switched.switch
         return {
             "benchmark": switch.name,
             "command": self.command,
@@ -165,9 +158,7 @@ class SwitchReport:
             "comparisons": [comparison.to_plain() for comparison in self.comparisons],
             "losses": {"off": _losses(self.switched.off), "on": _losses(self.switched.on)},
             "final_dice": {"off": _final_dice(self.switched.off), "on": _final_dice(self.switched.on)},
-            "comparison": comparison_to_json(
-                pair.runs, title=self.title, target_dice=pair.target_dice, parity=pair.parity, notices=pair.notices
-            ),
+            "comparison": self.document.to_plain(),
         }
 
     def _parity(self) -> Parity | None:

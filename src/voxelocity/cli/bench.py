@@ -98,7 +98,7 @@ def _bench_race(
     from voxelocity.bench import comparison_table
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
     from voxelocity.core.units import parse_duration_s
-    from voxelocity.report import accuracy_sentence, view_table
+    from voxelocity.report import TableView, accuracy_sentence
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0
     names = check_sides([name for name in sides.split(",") if name])
@@ -110,7 +110,7 @@ def _bench_race(
         out=out,
         on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
     )
-    console.print(view_table(outcome.table), "")
+    console.print(TableView(outcome.table), "")
     console.print(comparison_table(record.comparisons[0]), highlight=False)
     if (parity := outcome.parity()) is not None:
         console.print(accuracy_sentence(parity, outcome.sides[0][0].label, outcome.sides[-1][0].label), "")
@@ -123,7 +123,7 @@ def _bench_switch(
 ) -> None:
     from voxelocity.bench import run_switch
     from voxelocity.core.errors import InputError
-    from voxelocity.report import comparison_summary, duration_text, view_table
+    from voxelocity.report import document_view, duration_text
 
     if data is not None:
         raise InputError(f"bench: '{name}' trains on phantoms and has no use for --data; leave it out")
@@ -134,10 +134,6 @@ def _bench_switch(
     report = run_switch(name, quick=quick, work=work, on_run=tell)
     console.print("", report.title, style="bold")
     console.print(report.summary, "", highlight=False)
-    console.print(comparison_summary(report.pair), "")
-    for table in report.tables():
-        console.print(view_table(table), "")
-    if report.switched.switch.published:
-        console.print(report.switched.switch.published, highlight=False)
+    console.print(document_view(report.document), "", highlight=False)
     for path in report.write(out) if out is not None else ():
         console.print(f"see {path}", highlight=False, soft_wrap=True)

@@ -18,12 +18,12 @@ def demo(
     """Make phantoms and train on them to the same Dice with MONAI's fast recipe, a plain script and Voxelocity."""
     from voxelocity.core.console import PlainConsole
     from voxelocity.recipes.demo import run_demo
-    from voxelocity.report import factor_table, view_table
+    from voxelocity.report import TableView, factor_table
 
     console = PlainConsole()
     with interrupt.is_raised():
         outcome = run_demo(out, seed=seed, num_seeds=seeds, console=console)
-    console.print(factor_table(outcome.runs, target_dice=outcome.race.target_dice))
+    console.print(TableView(factor_table(outcome.runs, target_dice=outcome.race.target_dice)))
     if seeds > 1:
-        console.print(view_table(outcome.table))
+        console.print(TableView(outcome.table))
     console.print(f"see {out / 'demo.html'}", highlight=False)

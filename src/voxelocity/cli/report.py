@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from voxelocity.core.terminal_text import printable_lines
 
 if TYPE_CHECKING:
-    from voxelocity.report import FolderKind
+    from voxelocity.report import Document, FolderKind
 
 
 def report(
@@ -54,17 +54,13 @@ def report(
         typer.echo(printable_lines(str(_render_again(folders[0], out))))
         return
     kind = _kind_of_both(folders)
-    if kind == "run":
-        _compare_runs(folders[0], folders[1], out, target=target, margin=margin, margin_mm=margin_mm, as_json=as_json)
-        return
-    if given:
+    if given and kind != "run":
         raise InputError(
             f"report: {', '.join(given)} is for comparing two runs, but {folders[0]} and {folders[1]} hold a {kind} "
             "each; leave it out"
         )
-    page = out or (None if as_json else Path("comparison.html"))
-    compare = _compare_diagnoses if kind == "diagnosis" else _compare_monitors
-    compare(folders[0], folders[1], page, as_json=as_json)
+    found = _comparison(kind, folders[0], folders[1], target=target, margin=margin, margin_mm=margin_mm)
+    _show(found, out or (None if as_json else Path("comparison.html")), as_json=as_json)
 
 
 def _kind_of_both(folders: list[Path]) -> FolderKind:
@@ -112,86 +108,23 @@ def _render_again(folder: Path, out: Path | None) -> Path:
     return render_page(read_run(folder), out or folder / "report.html")
 
 
-def _compare_diagnoses(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
-    from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
-    from voxelocity.diagnosis.comparison.text import comparison_lines, comparison_to_plain
-    from voxelocity.diagnosis.result.stored import read_diagnosis
-
-    before, after = read_diagnosis(first), read_diagnosis(second)
-    if page is not None:
-        render_diagnosis_comparison(before, after, page)
-    if as_json:
-        _print_json(comparison_to_plain(before, after))
-    else:
-        _print_lines(comparison_lines(before, after), page)
-
-
-def _compare_monitors(first: Path, second: Path, page: Path | None, *, as_json: bool) -> None:
-    from voxelocity.monitoring.drawn.comparison import monitor_comparison_lines, monitor_comparison_to_json
-    from voxelocity.monitoring.drawn.comparison_page import render_monitor_comparison
-    from voxelocity.monitoring.files import read_monitor
-
-    before, after = read_monitor(first), read_monitor(second)
-    if page is not None:
-        render_monitor_comparison(before, after, page)
-    if as_json:
-        _print_json(monitor_comparison_to_json(before, after))
-    else:
-        _print_lines(monitor_comparison_lines(before, after), page)
-
-
-def _print_json(record: dict[str, Any]) -> None:
-    import json
-
-    print(json.dumps(record, indent=1, allow_nan=False))
-
-
-def _print_lines(lines: list[str], page: Path | None) -> None:
-    """Prints the lines, wrapped at words if they are longer than the terminal is wide; numbers keep their units."""
-    import textwrap
-
-    from rich.text import Text
-
-    from voxelocity.core.console import PlainConsole
-    from voxelocity.report.views import unbroken
-
-    console = PlainConsole()
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 2)
-        wrapped = textwrap.wrap(
-            unbroken(line), console.width, subsequent_indent=indent if line[:1] == " " else "",
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-        for part in wrapped if len(line) > console.width else [line]:
-            console.print(Text(part.replace("\N{NO-BREAK SPACE}", " ")), highlight=False, soft_wrap=True)
-    console.print()
-    if page is not None:
-        # A path must stay on one line, so that the user can copy it.
-        console.print(Text(f"see {page}"), highlight=False, soft_wrap=True)
-
-
-def _compare_runs(
-    first: Path,
-    second: Path,
-    out: Path | None,
-    *,
-    target: float | None,
-    margin: float | None,
-    margin_mm: float | None,
-    as_json: bool,
-) -> None:
+def _comparison(
+    kind: FolderKind, first: Path, second: Path, *, target: float | None, margin: float | None, margin_mm: float | None
+) -> Document:
+    """What is in both folders, compared."""
     import shlex
 
-    from voxelocity.core.console import PlainConsole
-    from voxelocity.report import (
-        MARGIN_DICE,
-        MARGIN_MM,
-        comparison_summary,
-        comparison_to_json,
-        pair_runs,
-        read_run,
-        render_comparison,
-    )
+    if kind == "diagnosis":
+        from voxelocity.diagnosis.comparison.page import diagnosis_comparison_document
+        from voxelocity.diagnosis.result.stored import read_diagnosis
+
+        return diagnosis_comparison_document(read_diagnosis(first), read_diagnosis(second))
+    if kind == "monitor":
+        from voxelocity.monitoring.drawn.comparison_page import monitor_comparison_document
+        from voxelocity.monitoring.files import read_monitor
+
+        return monitor_comparison_document(read_monitor(first), read_monitor(second))
+    from voxelocity.report import MARGIN_DICE, MARGIN_MM, comparison_document, pair_runs, read_run
 
     pair = pair_runs(
         read_run(first),
@@ -200,25 +133,34 @@ def _compare_runs(
         margin_dice=MARGIN_DICE if margin is None else margin,
         margin_mm=MARGIN_MM if margin_mm is None else margin_mm,
     )
-    title = f"{pair.runs[0].label} and {pair.runs[1].label}"
-    page = out or (None if as_json else Path("comparison.html"))
+    return comparison_document(
+        pair.runs,
+        f"{pair.runs[0].label} and {pair.runs[1].label}",
+        target_dice=pair.target_dice,
+        target_reason=pair.target_reason,
+        parity=pair.parity,
+        notices=pair.notices,
+        command=shlex.join(["voxelocity", "report", str(first), str(second)]),
+    )
+
+
+def _show(document: Document, page: Path | None, *, as_json: bool) -> None:
+    """Writes the page if one is asked for, and prints the document, or the figures in it as JSON."""
+    import json
+
+    from rich.text import Text
+
+    from voxelocity.core.console import PlainConsole
+    from voxelocity.report import document_view, write_page
+
     if page is not None:
-        render_comparison(
-            pair.runs,
-            page,
-            title,
-            target_dice=pair.target_dice,
-            target_reason=pair.target_reason,
-            parity=pair.parity,
-            notices=pair.notices,
-            command=shlex.join(["voxelocity", "report", str(first), str(second)]),
-        )
+        write_page(document, page)
     if as_json:
-        record = comparison_to_json(
-            pair.runs, title=title, target_dice=pair.target_dice, parity=pair.parity, notices=pair.notices
-        )
-        _print_json(record)
+        print(json.dumps(document.to_plain(), indent=1, allow_nan=False))
         return
     console = PlainConsole()
-    console.print(comparison_summary(pair))
-    console.print(f"see {page}", highlight=False, soft_wrap=True)
+    console.print(document_view(document), highlight=False)
+    console.print()
+    if page is not None:
+        # A path must stay on one line, so that the user can copy it.
+        console.print(Text(f"see {page}"), highlight=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NOT_AVAILABLE = "n/a"
@@ -102,6 +102,11 @@ def factor_text(factor: float | None) -> str:
 def count_text(count: int, singular: str, plural: str | None = None) -> str:
     """A count with its noun: "1 case", "42 cases", "12,345 voxels"."""
     return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def joined(parts: Iterable[str], separator: str = ", ") -> str:
+    """The parts that are not empty."""
+    return separator.join(part for part in parts if part)
 
 
 def value_text(value: Any, key: str = "") -> str:

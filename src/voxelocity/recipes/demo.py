@@ -17,7 +17,7 @@ from rich.console import Console
 
 import voxelocity
 from voxelocity.bench.body.phantom import make_phantoms
-from voxelocity.bench.race.page import write_page
+from voxelocity.bench.race.page import race_document
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import Race
 from voxelocity.bench.race.tasks import PHANTOM_KEYS, PHANTOM_PEER_KEYS
@@ -25,7 +25,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import phase
 from voxelocity.planning import make_plan
-from voxelocity.report import comparison_to_json
+from voxelocity.report import write_page
 
 _LIMIT_S = 360.0
 # About 6 million voxels a case: still a quarter of a usual abdominal CT, but made in seconds.
@@ -84,9 +84,8 @@ def run_demo(
         race, ("fast", "plain", "ours"), seeds, on_start=lambda side, number: console.rule(f"{side}, seed {number}")
     )
     title = f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity"
-    write_page(
+    document = race_document(
         outcome,
-        out / "demo.html",
         title=title,
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
@@ -96,6 +95,7 @@ def run_demo(
         ),
         command=f"voxelocity demo --seed {seed}",
     )
-    plain = comparison_to_json(outcome.runs, title=title, target_dice=target_dice) | outcome.to_plain()
+    write_page(document, out / "demo.html")
+    plain = document.to_plain() | outcome.to_plain()
     write_whole(out / "demo.json", (json.dumps(plain, indent=1) + "\n").encode())
     return outcome

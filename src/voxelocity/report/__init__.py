@@ -2,10 +2,12 @@
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text, share_text
 from voxelocity.report.accuracy import accuracy_sentence
-from voxelocity.report.comparison import comparison_verdict, render_comparison
-from voxelocity.report.factors import comparison_to_json, render_markdown_table
+from voxelocity.report.comparison import comparison_document, comparison_verdict
+from voxelocity.report.document import Document
+from voxelocity.report.factors import comparison_values, factor_table, render_markdown_table
 from voxelocity.report.facts import read_run
 from voxelocity.report.folder_kind import FolderKind, folder_kind
+from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run, median_or_none, median_run, seconds_to_reach
 from voxelocity.report.page import render_page
 from voxelocity.report.pair import PairedRuns, highest_common_target, pair_runs
@@ -14,17 +16,16 @@ from voxelocity.report.progress import render_progress_png
 from voxelocity.report.records import RunFacts, SliceFigure, StageRecord, StepRecord, ValidationRecord
 from voxelocity.report.summary import verdict
 from voxelocity.report.terminal import (
-    accuracy_table,
-    comparison_summary,
+    TableView,
     dataset_panel,
-    factor_table,
+    document_view,
     plan_table,
     score_table,
-    view_table,
     volume_table,
 )
 
 __all__ = [
+    "Document",
     "FolderKind",
     "LabeledRun",
     "MARGIN_DICE",
@@ -36,15 +37,16 @@ __all__ = [
     "SliceFigure",
     "StageRecord",
     "StepRecord",
+    "TableView",
     "ValidationRecord",
     "accuracy_sentence",
-    "accuracy_table",
     "bytes_text",
-    "comparison_summary",
-    "comparison_to_json",
+    "comparison_document",
+    "comparison_values",
     "comparison_verdict",
     "count_text",
     "dataset_panel",
+    "document_view",
     "duration_text",
     "factor_table",
     "folder_kind",
@@ -58,7 +60,6 @@ __all__ = [
     "paired_trainings",
     "plan_table",
     "read_run",
-    "render_comparison",
     "render_markdown_table",
     "render_page",
     "render_progress_png",
@@ -66,6 +67,6 @@ __all__ = [
     "seconds_to_reach",
     "share_text",
     "verdict",
-    "view_table",
     "volume_table",
+    "write_page",
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, mm_text, signed_text
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, joined, mm_text, signed_text
+from voxelocity.report.document import Table
 from voxelocity.report.parity import Judgment, Measure, PairedDifference, Parity, Unit
-from voxelocity.report.views import Table, joined
 
 _FEW = 10
 _MAX_NAMED = 4

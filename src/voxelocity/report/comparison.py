@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from voxelocity.core.quantities import (
     count_text,
     dice_text,
     duration_text,
     factor_text,
+    joined,
     rate_text,
     signed_text,
 )
-from voxelocity.core.whole_file import write_whole
 from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
 from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.differences import different_settings, machine_notices, machines_table
-from voxelocity.report.factors import FactorRow, compare, factor_table_view
-from voxelocity.report.labeled import LabeledRun
-from voxelocity.report.parity import Parity
-from voxelocity.report.views import (
+from voxelocity.report.differences import different_settings, machine_notices, machines_table, settings_section
+from voxelocity.report.document import (
+    Block,
     Card,
+    Chart,
+    Code,
+    Document,
+    Folded,
+    Heading,
     LegendEntry,
+    Pair,
     Section,
     Table,
-    TimeBars,
-    joined,
-    key_value_table,
-    render,
+    Text,
     side_by_side,
 )
+from voxelocity.report.factors import FactorRow, compare, comparison_values, factor_table
+from voxelocity.report.labeled import LabeledRun
+from voxelocity.report.parity import Parity
+from voxelocity.report.tables import key_value_table
 
 # A factor below this reads as 1.0.
 _LEAST_FASTER = 1.05
+_ABOUT_FACTORS = (
+    "Factors above 1 are better than the first column; Dice shows the difference. A factor with “>” is a lower bound: "
+    "the first run never got there."
+)
 
 
-def render_comparison(
+def comparison_document(
     runs: Sequence[LabeledRun],
-    path: str | Path,
     title: str,
     *,
     target_dice: float | None = None,
@@ -49,12 +56,11 @@ def render_comparison(
     sections: Sequence[Section] = (),
     summary: str = "",
     command: str = "",
-) -> Path:
-    """The path, which now holds the comparison as one HTML file. The first run is the one to beat.
+) -> Document:
+    """Two or more trainings side by side. The first one is the one to beat.
 
     Args:
         runs: two or more.
-        path: file to write; it is replaced in one move.
         title: heading of the page.
         target_dice: the Dice whose time was taken; a line in the chart.
         target_reason: where it comes from.
@@ -66,32 +72,39 @@ def render_comparison(
 
     Raises:
         InputError: fewer than two runs, or two with one label.
-        OutputError: the file cannot be written.
     """
     rows = compare(runs, target_dice=target_dice)
     settings, num_equal = different_settings(runs)
-    context = {
-        "title": title,
-        "verdict": comparison_verdict(runs, target_dice=target_dice, parity=parity),
-        "summary": summary,
-        "notices": [*notices, *machine_notices(runs)],
-        "cards": _cards(rows, runs[0].label, runs[-1].label),
-        "factors": factor_table_view(runs, target_dice=target_dice),
-        "target_text": _target_reason_text(target_dice, target_reason),
-        "accuracy": [] if parity is None else accuracy_tables(parity, runs[0].label, runs[-1].label),
-        "accuracy_text": "" if parity is None else structure_sentences(parity),
-        "accuracy_hint": "" if parity is None else worth_of_interval(parity, runs[0].label, runs[-1].label),
-        "times": _times(runs),
-        "sections": sections,
-        "settings": settings,
-        "has_reasons": any(setting.reasons for setting in settings),
-        "num_equal": num_equal,
-        "machine": machines_table(runs),
-        "runs": [_details(run) for run in runs],
-        "command": command,
-        **_curves(runs, target_dice),
-    }
-    return write_whole(path, render("comparison.html.j2", **context))
+    charts = [*_dice_chart(runs, target_dice), *_reached_chart(runs)]
+    reason = _target_reason_text(target_dice, target_reason)
+    return Document(
+        kind="comparison",
+        title=title,
+        verdict=comparison_verdict(runs, target_dice=target_dice, parity=parity),
+        summary=summary,
+        notices=[*notices, *machine_notices(runs)],
+        cards=_cards(rows, runs[0].label, runs[-1].label),
+        sections=[
+            Section(
+                title="Factors",
+                blocks=[
+                    replace(factor_table(runs, target_dice=target_dice), hides_caption=True),
+                    Text(text=_ABOUT_FACTORS, is_hint=True),
+                    *([Text(text=reason)] if reason else []),
+                    *([Pair(blocks=charts)] if charts else []),
+                ],
+            ),
+            Section(title="Accuracy", blocks=[] if parity is None else _accuracy(parity, runs)),
+            *sections,
+            Section(title="Where the time went", blocks=_times(runs), is_detail=True),
+            settings_section(settings, [run.label for run in runs], num_equal),
+            Section(title="Each run", blocks=[block for run in runs for block in _details(run)], is_detail=True),
+            Section(title="Machine", blocks=_machines(runs), is_detail=True),
+            Section(title="Do it again", blocks=[Code(text=command)] if command else [], is_detail=True),
+        ],
+        footer="Each run was timed on the machine named above; other machines give other factors.",
+        values=comparison_values(runs, target_dice=target_dice, parity=parity),
+    )
 
 
 def comparison_verdict(
@@ -157,15 +170,13 @@ def _target_reason_text(target_dice: float | None, reason: str) -> str:
     return f"The target of {dice_text(target_dice)} is {reason}; it is timed at the first validation at or above it."
 
 
-def _times(runs: Sequence[LabeledRun]) -> list[TimeBars]:
+def _times(runs: Sequence[LabeledRun]) -> list[Block]:
     """Where the time went, side by side, as far as the runs know it."""
     stages = {run.label: run.stages for run in runs if run.stages}
     steps = {run.label: run.step_parts for run in runs if run.step_parts}
-    return [
-        side_by_side(caption, splits)
-        for caption, splits in (("Wall time by stage", stages), ("One training step by activity", steps))
-        if splits
-    ]
+    captions = {"Wall time by stage": stages, "One training step by activity": steps}
+    views = [side_by_side(caption, splits) for caption, splits in captions.items() if splits]
+    return [Pair(blocks=views)] if views else []
 
 
 def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
@@ -180,32 +191,38 @@ def _cards(rows: Sequence[FactorRow], base: str, ours: str) -> list[Card]:
     return cards
 
 
-def _curves(runs: Sequence[LabeledRun], target_dice: float | None) -> dict[str, Any]:
-    colors = ["baseline", *(f"class-{(i % 7) + 1}" for i in range(len(runs) - 2)), "accent"]
-    series = [
-        Series(points=run.dice_history, color=color, has_markers=True) for run, color in zip(runs, colors, strict=True)
-    ]
-    legend = [LegendEntry(name=run.label, color=f"var(--{color})") for run, color in zip(runs, colors, strict=True)]
+def _dice_chart(runs: Sequence[LabeledRun], target_dice: float | None) -> list[Block]:
+    """Dice of each run over time; nothing if no run has any."""
+    if not any(run.dice_history for run in runs):
+        return []
+    colored = list(zip(runs, _run_colors(len(runs)), strict=True))
+    series = [Series(points=run.dice_history, color=color, has_markers=True) for run, color in colored]
+    legend = [LegendEntry(name=run.label, color=f"var(--{color})") for run, color in colored]
     if target_dice is not None:
         target = LegendEntry(name=f"target {dice_text(target_dice)}", color="var(--chart-target)", is_dashed=True)
         legend.append(target)
-    has_points = any(run.dice_history for run in runs)
-    chart = time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=target_dice) if has_points else ""
     best = joined((f"{run.label} best {dice_text(run.best_dice)}" for run in runs), "; ")
-    return {
-        "dice_chart": chart,
-        "dice_alt": f"Line chart: validation Dice over time. {best}.",
-        "dice_legend": legend,
-        **_shares_at_target(runs, colors),
-    }
+    return [
+        Chart(
+            title="Validation Dice over time",
+            svg=time_chart("dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=target_dice),
+            alt=f"Line chart: validation Dice over time. {best}.",
+            legend=legend,
+        )
+    ]
 
 
-def _shares_at_target(runs: Sequence[LabeledRun], colors: Sequence[str]) -> dict[str, Any]:
+def _run_colors(num_runs: int) -> list[str]:
+    """Variables of the style sheet, one for each run."""
+    return ["baseline", *(f"class-{(i % 7) + 1}" for i in range(num_runs - 2)), "accent"]
+
+
+def _reached_chart(runs: Sequence[LabeledRun]) -> list[Block]:
     """How many trainings of each side had reached the target at each time; nothing where each side is one training."""
-    drawn = [(run, color) for run, color in zip(runs, colors, strict=True) if run.each_to_target]
+    drawn = [(run, color) for run, color in zip(runs, _run_colors(len(runs)), strict=True) if run.each_to_target]
     known = [seconds for run, _ in drawn for seconds in run.each_to_target if seconds is not None]
     if not known or max(len(run.each_to_target) for run, _ in drawn) < 2:
-        return {"share_chart": ""}
+        return []
     end_s = 1.05 * max(known)
     series = [Series(points=_stairs(run.each_to_target, end_s), color=color) for run, color in drawn]
     reached = joined(
@@ -215,11 +232,14 @@ def _shares_at_target(runs: Sequence[LabeledRun], colors: Sequence[str]) -> dict
         ),
         "; ",
     )
-    return {
-        "share_chart": time_chart("reached", series, y_label="share", y_limits=(0.0, 1.0)),
-        "share_alt": f"Step chart: share of trainings that had reached the target by then. {reached}.",
-        "share_legend": [LegendEntry(name=run.label, color=f"var(--{color})") for run, color in drawn],
-    }
+    return [
+        Chart(
+            title="Share of trainings that had reached the target",
+            svg=time_chart("reached", series, y_label="share", y_limits=(0.0, 1.0)),
+            alt=f"Step chart: share of trainings that had reached the target by then. {reached}.",
+            legend=[LegendEntry(name=run.label, color=f"var(--{color})") for run, color in drawn],
+        )
+    ]
 
 
 def _stairs(times_s: Sequence[float | None], end_s: float) -> tuple[tuple[float, float], ...]:
@@ -230,11 +250,33 @@ def _stairs(times_s: Sequence[float | None], end_s: float) -> tuple[tuple[float,
     return (*points, (end_s, points[-1][1]))
 
 
-def _details(run: LabeledRun) -> dict[str, Any]:
+def _accuracy(parity: Parity, runs: Sequence[LabeledRun]) -> list[Block]:
+    labels = runs[0].label, runs[-1].label
+    sentences = structure_sentences(parity)
+    return [
+        *([Text(text=sentences)] if sentences else []),
+        *accuracy_tables(parity, *labels),
+        Text(text=worth_of_interval(parity, *labels), is_hint=True),
+    ]
+
+
+def _machines(runs: Sequence[LabeledRun]) -> list[Block]:
+    table = machines_table(runs)
+    return [replace(table, hides_caption=True)] if table.rows else []
+
+
+def _details(run: LabeledRun) -> list[Block]:
     history = [(duration_text(seconds), dice_text(dice)) for seconds, dice in run.dice_history]
-    return {
-        "label": run.label,
-        "notes": run.notes,
-        "history": Table(caption=f"Validations of {run.label}", heads=("At", "Mean Dice"), rows=history),
-        "settings": key_value_table(f"Settings of {run.label}", run.settings),
+    tables = {
+        "Validations": Table(caption=f"Validations of {run.label}", heads=("At", "Mean Dice"), rows=history),
+        "Settings": key_value_table(f"Settings of {run.label}", run.settings),
     }
+    return [
+        Heading(text=run.label),
+        *(Text(text=note) for note in run.notes),
+        *(
+            Folded(title=f"{name} of {run.label}", blocks=[replace(table, hides_caption=True)])
+            for name, table in tables.items()
+            if table.rows
+        ),
+    ]

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from voxelocity.core.quantities import value_text
+from voxelocity.report.document import Block, Section, Table, Text
 from voxelocity.report.labeled import LabeledRun, differing_settings
 from voxelocity.report.tables import machine_table
-from voxelocity.report.views import Table
 
 _MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
 _VERSION_KEYS = ("voxelocity", "commit", "torch", "monai", "numpy", "python")
 _COMMIT_LENGTH = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class DifferentSetting:
-    """One setting that is not the same in all trainings.
-
-    Attributes:
-        key: dotted.
-        texts: its value in each.
-        reasons: why, each with the labels of the trainings that have this reason; none where nobody gave one.
-    """
-
-    key: str
-    texts: tuple[str, ...]
-    reasons: tuple[str, ...]
-
-
-def different_settings(runs: Sequence[LabeledRun]) -> tuple[tuple[DifferentSetting, ...], int]:
-    """The settings that differ, and how many are equal in all."""
+def different_settings(runs: Sequence[LabeledRun]) -> tuple[list[list[str]], int]:
+    """A row for each setting that differs, as `settings_section` takes it, and how many settings are equal in all."""
     differing, num_equal = differing_settings(runs)
-    found = tuple(
-        DifferentSetting(key=key, texts=tuple(value_text(value, key) for value in values), reasons=_reasons(runs, key))
+    reasons = {key: "; ".join(_reasons(runs, key)) for key in differing}
+    rows = [
+        [key, *(value_text(value, key) for value in values), *([reasons[key]] if any(reasons.values()) else [])]
         for key, values in differing.items()
-    )
-    return found, num_equal
+    ]
+    return rows, num_equal
+
+
+def settings_section(rows: Sequence[Sequence[str]], labels: Sequence[str], num_equal: int) -> Section:
+    """What was set differently.
+
+    Args:
+        rows: each setting with its value on each side and, behind them where there are more cells, the reasons.
+        labels: of the sides.
+        num_equal: settings that are the same on all sides.
+    """
+    blocks = list[Block]()
+    if rows:
+        heads = ["Setting", *labels, *(["Why"] if len(rows[0]) > len(labels) + 1 else [])]
+        columns = frozenset(range(1, len(heads)))
+        blocks.append(
+            Table(caption="Settings that differ", heads=heads, rows=rows, text_columns=columns, hides_caption=True)
+        )
+        if num_equal:
+            text = f"{num_equal} more {'setting is' if num_equal == 1 else 'settings are'} equal."
+            blocks.append(Text(text=text, is_hint=True))
+    elif num_equal:
+        equal = "the one setting is" if num_equal == 1 else f"all {num_equal} settings are"
+        blocks.append(Text(text=f"Nothing: {equal} equal."))
+    else:
+        blocks.append(Text(text="No settings were recorded."))
+    return Section(title="What was set differently", blocks=blocks)
 
 
 def machines_table(runs: Sequence[LabeledRun]) -> Table:

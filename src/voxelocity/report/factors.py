@@ -1,4 +1,4 @@
-"""By which factor each training differs from the first, as rows, Markdown, JSON and a table for pages."""
+"""By which factor each training differs from the first, as rows, plain data, Markdown and a table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from voxelocity.core.quantities import (
     share_text,
     signed_text,
 )
+from voxelocity.report.document import Table
 from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity
-from voxelocity.report.views import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,22 +88,16 @@ def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> 
     return tuple(row for row in rows if any(value is not None for value in row.values))
 
 
-def comparison_to_json(
-    runs: Sequence[LabeledRun],
-    *,
-    title: str = "",
-    target_dice: float | None = None,
-    parity: Parity | None = None,
-    notices: Sequence[str] = (),
+def comparison_values(
+    runs: Sequence[LabeledRun], *, target_dice: float | None = None, parity: Parity | None = None
 ) -> dict[str, Any]:
-    """The comparison as plain data for `json.dump`: every run and every factor, and the accuracy where it was paired.
+    """Plain data: every run and every factor, and the accuracy where it was paired.
 
     Raises:
         InputError: fewer than two runs, or two with one label.
     """
     rows = compare(runs, target_dice=target_dice)
     return {
-        "title": title,
         "target_dice": target_dice,
         "runs": [plain_data(run, where="comparison") for run in runs],
         "factors": [
@@ -119,7 +113,6 @@ def comparison_to_json(
             for row in rows
         ],
         "accuracy": None if parity is None else _accuracy(parity),
-        "notices": list(notices),
     }
 
 
@@ -138,19 +131,19 @@ def render_markdown_table(runs: Sequence[LabeledRun], *, target_dice: float | No
     Raises:
         InputError: fewer than two runs, or two with one label.
     """
-    lines = [factor_header(runs), *factor_cells(runs, target_dice=target_dice)]
+    lines = [_heads(runs), *_cells(runs, target_dice=target_dice)]
     escaped = [[cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
     rule = ["---", *["---:"] * (len(escaped[0]) - 1)]
     return "".join(f"| {' | '.join(line)} |\n" for line in [escaped[0], rule, *escaped[1:]])
 
 
-def factor_header(runs: Sequence[LabeledRun]) -> list[str]:
+def _heads(runs: Sequence[LabeledRun]) -> list[str]:
     """Column heads of the factor table: a column per run, and a factor after each but the first."""
     return ["", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
 
 
-def factor_cells(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> list[list[str]]:
-    """The rows of the factor table as text, in the columns of `factor_header`."""
+def _cells(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> list[list[str]]:
+    """The rows of the factor table as text, in the columns of `_heads`."""
     cells = []
     for row in compare(runs, target_dice=target_dice):
         factors = [factor.text for factor in row.factors] or [""] * (len(runs) - 1)
@@ -159,14 +152,14 @@ def factor_cells(runs: Sequence[LabeledRun], *, target_dice: float | None = None
     return cells
 
 
-def factor_table_view(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
-    """The factor table for a page."""
-    heads = factor_header(runs)
+def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
+    """The factor table of a document."""
+    heads = _heads(runs)
     rows = compare(runs, target_dice=target_dice)
     return Table(
         caption="Factors",
         heads=["Measure", *heads[1:]],
-        rows=factor_cells(runs, target_dice=target_dice),
+        rows=_cells(runs, target_dice=target_dice),
         worse_cells=frozenset(
             (number, 3 + 2 * place)
             for number, row in enumerate(rows)

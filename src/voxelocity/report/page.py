@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,28 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.core.whole_file import write_whole
 from voxelocity.report.charts import time_chart
 from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
-from voxelocity.report.factors import factor_table_view
+from voxelocity.report.document import (
+    Block,
+    Card,
+    Chart,
+    Code,
+    Document,
+    Folded,
+    LegendEntry,
+    Lines,
+    Links,
+    Pair,
+    Panel,
+    Pictures,
+    Section,
+    Table,
+    Text,
+    time_split,
+)
+from voxelocity.report.factors import factor_table
+from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.palette import css_color
 from voxelocity.report.progress import dice_series, loss_series
@@ -44,15 +62,21 @@ from voxelocity.report.tables import (
     settings_table,
     spread_table,
     statistics_table,
-    time_table,
     validation_table,
 )
-from voxelocity.report.views import Card, LegendEntry, Table, bar_parts, render
 
 _NUM_WORST_CASES = 10
 _NOT_HELD_OUT = (
     "Not held out: the network was judged on the cases it was trained on (fold = all). "
     "These scores do not show how well it does on new scans."
+)
+
+
+_ABOUT_SCORES = (
+    "Each case on its own grid, against the unchanged label file. HD95 is the 95th percentile of the distance between "
+    "the surfaces; it does not exist where a class is missing from truth or prediction, which the column Without HD95 "
+    "counts. Where a class is in neither it has no Dice and counts in no mean, as in nnU-Net; the column Absent counts "
+    "these cases."
 )
 
 
@@ -70,39 +94,70 @@ def render_page(run: RunFacts, path: str | Path, *, baseline: LabeledRun | None 
         InputError: the baseline has the label of the run.
         OutputError: the file cannot be written.
     """
-    context = {
-        "title": run.dataset.name,
-        "status": run.status,
-        "verdict": verdict(run),
-        "notices": _notices(run),
-        "cards": _cards(run),
-        "factors": None if baseline is None else _factors(run, baseline),
-        "command": run.command,
-        "warnings": run.warnings,
-        "choice_groups": _choice_groups(run),
-        "num_choices": len(run.choices),
-        "how_to_change": HOW_TO_CHANGE,
-        "settings": settings_table(run),
-        "machine": machine_table(run.environment, device=run.device),
-        **_curves(run),
-        **_slices(run),
-        **_scores(run),
-        **_times(run),
-        **_dataset(run),
-    }
-    return write_whole(path, render("run.html.j2", **context))
+    return write_page(run_document(run, baseline=baseline), path)
 
 
-def _choice_groups(run: RunFacts) -> list[dict[str, Any]]:
-    """Groups of choices, each choice with its value in words."""
-    return [
-        {
-            "title": group.title,
-            "hint": group.hint,
-            "rows": [(choice, value_text(choice.value, choice.key)) for choice in group.choices],
-        }
-        for group in choice_groups(run.choices)
-    ]
+def run_document(run: RunFacts, *, baseline: LabeledRun | None = None) -> Document:
+    """The run as far as it got; `baseline` as in `render_page`."""
+    return Document(
+        kind="training report",
+        title=run.dataset.name,
+        status=run.status,
+        verdict=verdict(run),
+        notices=_notices(run),
+        lead=_lead(run),
+        cards=_cards(run),
+        sections=[
+            Section(title="Compared with the baseline", blocks=[] if baseline is None else _factors(run, baseline)),
+            Section(title="Learning curves", blocks=_curves(run)),
+            Section(title="Slices", blocks=_slices(run)),
+            Section(title="Scores", blocks=_scores(run)),
+            Section(title="Where the time went", blocks=_times(run)),
+            Section(title="The plan and its reasons", blocks=_plan(run)),
+            Section(title="Data set", blocks=_dataset(run)),
+            Section(title="Machine", blocks=_filled(machine_table(run.environment, device=run.device))),
+            Section(
+                title="Warnings",
+                key="warnings",
+                blocks=[Lines(lines=run.warnings) if run.warnings else Text(text="None were recorded.", is_hint=True)],
+            ),
+            Section(title="Do it again", blocks=[Code(text=run.command)] if run.command else []),
+        ],
+        footer="Made from the facts in the folder of the run; `voxelocity report RUN` renders it again.",
+    )
+
+
+def _lead(run: RunFacts) -> list[Block]:
+    if not run.warnings:
+        return []
+    title = count_text(len(run.warnings), "warning")
+    return [Links(title="Recorded during the run:", entries=[("warnings", title, "")])]
+
+
+def _filled(table: Table) -> list[Block]:
+    """The table below a heading that says what it holds; nothing if it is empty."""
+    return [replace(table, hides_caption=True)] if table.rows else []
+
+
+def _plan(run: RunFacts) -> list[Block]:
+    """Automatic choices with their reasons, grouped by what another value would change, and all settings."""
+    blocks = list[Block]()
+    if run.choices:
+        tables = [
+            Table(
+                caption=f"{group.title}: {group.hint}",
+                heads=("Setting", "Value", "Why"),
+                rows=[(choice.key, value_text(choice.value, choice.key), choice.reason) for choice in group.choices],
+                text_columns=frozenset({1, 2}),
+            )
+            for group in choice_groups(run.choices)
+        ]
+        title = f"{len(run.choices)} automatic choices, each with its reason"
+        blocks.append(Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *tables]))
+    settings = settings_table(run)
+    if blocks and settings.rows:
+        blocks.append(Folded(title="Every setting", blocks=_filled(settings)))
+    return blocks
 
 
 def _notices(run: RunFacts) -> list[str]:
@@ -144,20 +199,39 @@ def _cards(run: RunFacts) -> list[Card]:
     ]
 
 
-def _factors(run: RunFacts, baseline: LabeledRun) -> Table:
-    return factor_table_view([baseline, label_run(run, "This run")], target_dice=run.target_dice)
+def _factors(run: RunFacts, baseline: LabeledRun) -> list[Block]:
+    table = factor_table([baseline, label_run(run, "This run")], target_dice=run.target_dice)
+    hint = "Factors above 1 are better than the first column; Dice shows the difference."
+    return [*_filled(table), Text(text=hint, is_hint=True)]
 
 
-def _curves(run: RunFacts) -> dict[str, Any]:
-    loss = dice = ""
+def _curves(run: RunFacts) -> list[Block]:
+    charts = list[Block]()
     if run.steps:
-        loss = time_chart("loss", loss_series(run), y_label="loss", until_s=run.seconds)
-    series = dice_series(run)
-    if run.validations:
-        dice = time_chart(
-            "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
+        charts.append(
+            Chart(
+                title="Training loss",
+                svg=time_chart("loss", loss_series(run), y_label="loss", until_s=run.seconds),
+                alt=f"Line chart: training loss over time, last value {run.steps[-1].loss:.3f}.",
+            )
         )
-    best = run.best_validation
+    if run.validations:
+        charts.append(_dice_chart(run))
+    if not charts:
+        return []
+    blocks = list[Block]([Pair(blocks=charts)])
+    if run.validations:
+        hint = (
+            "Measured on the prepared grid with the averaged weights: quicker than the final validation, with slightly "
+            "different scores."
+        )
+        table = replace(validation_table(run), hides_caption=True)
+        blocks.append(Folded(title="All validations on the way", blocks=[Text(text=hint, is_hint=True), table]))
+    return blocks
+
+
+def _dice_chart(run: RunFacts) -> Chart:
+    series, best = dice_series(run), run.best_validation
     legend = [LegendEntry(name="mean", color="var(--ink)")]
     if len(series) > 1:
         names = enumerate(run.foreground, start=1)
@@ -165,23 +239,34 @@ def _curves(run: RunFacts) -> dict[str, Any]:
     if run.target_dice:
         target = LegendEntry(name=f"target {dice_text(run.target_dice)}", color="var(--chart-target)", is_dashed=True)
         legend.append(target)
-    return {
-        "loss_chart": loss,
-        "loss_alt": f"Line chart: training loss over time, last value {run.steps[-1].loss:.3f}." if run.steps else "",
-        "dice_chart": dice,
-        "dice_alt": "" if best is None else f"Line chart: validation Dice over time, best mean {best.mean_dice:.3f}.",
-        "dice_legend": legend,
-        "validations": validation_table(run),
-    }
+    return Chart(
+        title="Validation Dice on the way",
+        svg=time_chart(
+            "dice", series, y_label="Dice", y_limits=(0.0, 1.0), target=run.target_dice, until_s=run.seconds
+        ),
+        alt="Line chart: validation Dice over time" + ("." if best is None else f", best mean {best.mean_dice:.3f}."),
+        legend=legend,
+    )
 
 
-def _slices(run: RunFacts) -> dict[str, Any]:
-    drawn = [
-        {
-            "title": figure.title,
-            "truth": png_data_uri(overlay(figure.image, figure.truth)),
-            "prediction": png_data_uri(overlay(figure.image, figure.prediction)),
-        }
+def _slices(run: RunFacts) -> list[Block]:
+    if not run.slices:
+        return []
+    figures = [
+        (
+            figure.title,
+            [
+                Panel(
+                    label=label,
+                    source=png_data_uri(overlay(figure.image, classes)),
+                    alt=f"{figure.title}: scan with the {adjective} classes outlined",
+                )
+                for label, adjective, classes in (
+                    ("Truth", "true", figure.truth),
+                    ("Prediction", "predicted", figure.prediction),
+                )
+            ],
+        )
         for figure in run.slices
     ]
     planes = [plane for figure in run.slices for plane in (figure.truth, figure.prediction)]
@@ -190,35 +275,38 @@ def _slices(run: RunFacts) -> dict[str, Any]:
     legend = [
         LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index)) for index in sorted(shown - {0})
     ]
-    return {"slices": drawn, "slice_legend": legend}
+    return [Pictures(figures=figures, legend=legend)]
 
 
-def _scores(run: RunFacts) -> dict[str, Any]:
+def _scores(run: RunFacts) -> list[Block]:
     ordered = worst_first(run.scores)
+    if not ordered:
+        return []
     worst, rest = ordered[:_NUM_WORST_CASES], ordered[_NUM_WORST_CASES:]
     caption = f"The {_NUM_WORST_CASES} worst cases" if rest else "All cases, worst first"
-    return {
-        "classes": class_table(run.scores),
-        "cases": case_table(worst, caption),
-        "more_cases": case_table(rest, "The other cases, worst first") if rest else None,
-        "num_more_cases": len(rest),
-    }
+    others = [case_table(rest, "The other cases, worst first")] if rest else []
+    return [
+        Text(text=_ABOUT_SCORES, is_hint=True),
+        class_table(run.scores),
+        case_table(worst, caption),
+        *(Folded(title=f"The other {count_text(len(rest), 'case')}", blocks=[table]) for table in others),
+    ]
 
 
-def _times(run: RunFacts) -> dict[str, Any]:
+def _times(run: RunFacts) -> list[Block]:
     stages, parts = stage_shares(run), part_shares(run)
-    return {
-        "stages": bar_parts(stages),
-        "stage_table": time_table(stages, "Wall time by stage"),
-        "parts_of_step": bar_parts(parts),
-        "part_table": time_table(parts, "Training steps by activity"),
-        "num_sessions": len(run.starts),
-    }
+    if not stages:
+        return []
+    sessions = f"The run had {len(run.starts)} sessions; time between them is not counted."
+    splits = [time_split("Wall time by stage", stages)]
+    if parts:
+        splits.append(time_split("Training steps by activity", parts))
+    return [*([Text(text=sessions, is_hint=True)] if len(run.starts) > 1 else []), Pair(blocks=splits)]
 
 
-def _dataset(run: RunFacts) -> dict[str, Any]:
-    return {
-        "dataset": dataset_table(run),
-        "spreads": spread_table(run.fingerprint),
-        "statistics": statistics_table(run.fingerprint),
-    }
+def _dataset(run: RunFacts) -> list[Block]:
+    spreads, statistics = spread_table(run.fingerprint), statistics_table(run.fingerprint)
+    blocks = list[Block]([Pair(blocks=[dataset_table(run), *([spreads] if spreads.rows else [])])])
+    if statistics.rows:
+        blocks.append(Folded(title="All statistics", blocks=_filled(statistics)))
+    return blocks

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, share_text, value_text
+from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, value_text
 from voxelocity.core.records import CaseScore
-from voxelocity.core.time_parts import TimeShare
+from voxelocity.report.document import Table
 from voxelocity.report.records import RunFacts
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes
-from voxelocity.report.views import Table, in_words, key_value_table
 
 # More columns than this do not fit on a laptop's screen next to the rest.
 _MAX_CLASS_COLUMNS = 4
@@ -65,13 +64,6 @@ def case_table(scores: Sequence[CaseScore], caption: str) -> Table:
     rows = [[*_case(score), *_worst_class(score), _hd95(score)] for score in scores]
     heads = ["Case", "Mean Dice", "Worst class", "Its Dice", "Mean HD95 (mm)"]
     return Table(caption=caption, heads=heads, rows=rows, text_columns=frozenset({2}))
-
-
-def time_table(shares: Sequence[TimeShare], caption: str) -> Table:
-    """Seconds and shares, with their sum in the last row."""
-    rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in shares]
-    total = ("sum", duration_text(sum(part.seconds for part in shares)), share_text(sum(part.share for part in shares)))
-    return Table(caption=caption, heads=("Part", "Time", "Share"), rows=[*rows, total])
 
 
 def validation_table(run: RunFacts) -> Table:
@@ -141,6 +133,20 @@ def settings_table(run: RunFacts) -> Table:
     """Every setting of the plan, with the seed."""
     seed = {} if run.seed is None or "seed" in dotted(run.plan) else {"seed": run.seed}
     return key_value_table("Every setting", {**run.plan, **seed})
+
+
+def key_value_table(caption: str, values: Mapping[str, Any]) -> Table:
+    """Nested plain values as a table of dotted keys."""
+    rows = [(key, value_text(value, key)) for key, value in dotted(values).items()] if values else []
+    return Table(caption=caption, heads=("Key", "Value"), rows=rows, text_columns=frozenset({1}))
+
+
+def in_words(key: str) -> str:
+    """A key as words: "shape_voxel" is "shape (voxel)", "file_bytes" is "file size", whose value carries its unit."""
+    words = re.sub(r"_(voxel|mm)(?=\.|$)", r" (\1)", key)
+    words = re.sub(r"_bytes(?=\.|$)", " size", words)
+    words = re.sub(r"_s(?=\.|$)", " time", words)
+    return words.replace("_", " ").replace(".", " · ")
 
 
 def _case(score: CaseScore) -> tuple[str, str]:

@@ -5,7 +5,7 @@ Meaning is never in color alone, and text from data is never read as markup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -20,15 +20,10 @@ from rich.text import Text
 
 from voxelocity.core.quantities import count_text, dice_text, ml_text, mm_text, value_text
 from voxelocity.core.records import CaseScore, Choice
-from voxelocity.report import views
-from voxelocity.report.accuracy import difference_cells, interval_text, judged_head, unit_head
+from voxelocity.core.terminal_text import printable, wrapped
+from voxelocity.report import document
 from voxelocity.report.choices import HOW_TO_CHANGE, ChoiceGroup, choice_groups
-from voxelocity.report.comparison import comparison_verdict
-from voxelocity.report.differences import machine_notices
-from voxelocity.report.factors import factor_cells, factor_header
-from voxelocity.report.labeled import LabeledRun
-from voxelocity.report.pair import PairedRuns
-from voxelocity.report.parity import Parity
+from voxelocity.report.html import unbroken
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
 
 # Three columns with reasons of two lines each need about this much.
@@ -36,6 +31,7 @@ _WIDE_COLUMNS = 100
 _VALUE_COLUMNS = 28
 _NUM_WORST_CASES = 5
 _INDENT_COLUMNS = 4
+_GAP_COLUMNS = 2
 
 
 def plan_table(choices: Sequence[Choice]) -> RenderableType:
@@ -106,67 +102,82 @@ def volume_table(volumes: Mapping[str, Sequence[tuple[int, float]]]) -> Renderab
     return table
 
 
-def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> RenderableType:
-    """The runs side by side, each with its factor against the first.
+def document_view(shown: document.Document) -> RenderableType:
+    """A document in short: the verdict, the notices, and the tables, findings and sentences of its sections."""
+    lines: list[RenderableType] = [_Wrapped(shown.verdict, style="bold")]
+    lines += [_Wrapped(f"note: {notice}") for notice in shown.notices]
+    for section in shown.sections:
+        views = [] if section.is_detail else [view for block in section.blocks for view in _block_views(block)]
+        if views:
+            lines += ["", Text(section.title, style="bold"), *views]
+    return Group(*lines)
 
-    Raises:
-        InputError: fewer than two runs, or two with one label.
+
+def _block_views(block: document.Block) -> list[RenderableType]:
+    """What a terminal shows of a block; nothing of charts, pictures, hints and what is folded."""
+    match block:
+        case document.Table():
+            return [TableView(block)]
+        case document.TimeBars(table=document.Table() as table):
+            return [TableView(table)]
+        case document.Text(is_hint=False):
+            return [_Wrapped(block.text)]
+        case document.FindingCard():
+            return [_Wrapped(f"{block.code} {block.title}; {block.gain}")]
+    return []
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table of a document, as wide as the terminal."""
+
+    table: document.Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from table_lines(self.table, options.max_width)
+
+
+def table_lines(table: document.Table, columns: int) -> list[Text]:
+    """The table in lines of at most `columns`, its caption first; a longer word gets its own line. A table that is too
+    wide has one value per line.
     """
-    table = _table()
-    for column, head in enumerate(factor_header(runs)):
-        is_factor = head == "Factor" and column > 2
-        table.add_column(
-            Text(head.lower() if is_factor else head),
-            justify="left" if column == 0 else "right",
-            style="bold" if is_factor else "",
-            overflow="fold",
-        )
-    for cells in factor_cells(runs, target_dice=target_dice):
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    heads = [printable(head) for head in table.heads]
+    widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    fits = sum(widths) + _GAP_COLUMNS * (len(widths) - 1) <= columns
+    body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
+    caption = _wrapped(table.caption, columns, indent="", hanging="", style="underline")
+    return [*([] if table.hides_caption else caption), *body]
 
 
-def accuracy_table(parity: Parity) -> RenderableType:
-    """Differences of Dice and HD95 by structure, each with its interval and whether it lies within the margin."""
-    tables: list[RenderableType] = []
-    for head, rows in (("Dice", [parity.overall, *parity.of("dice")]), ("HD95 mm", parity.of("hd95_mm"))):
-        shown = [row for row in rows if row.n]
-        if head == "Dice" and len(shown) == 2:
-            # One structure: its mean over the structures is itself.
-            shown = shown[1:]
-        if not shown:
-            continue
-        table = _table()
-        table.add_column(head, overflow="fold")
-        for name in ("difference", "95 % interval", unit_head(parity).lower()):
-            table.add_column(name, justify="right", overflow="fold")
-        table.add_column(judged_head(shown[0]).lower(), overflow="fold")
-        for row in shown:
-            cells = difference_cells(row)
-            table.add_row(*(Text(cell) for cell in (row.name, cells[3], interval_text(row), cells[5], row.judgment)))
-        tables += ["", table] if tables else [table]
-    return Group(*tables)
+def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: document.Table) -> Iterator[Text]:
+    for number, row in enumerate([heads, *rows]):
+        cells = [
+            _padded(cell, width, is_left=column == 0 or column in table.text_columns)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield Text((" " * _GAP_COLUMNS).join(cells).rstrip(), style="dim" if number == 0 else "")
 
 
-def view_table(view: views.Table) -> RenderableType:
-    """A table of a page, for a terminal."""
-    table = _table()
-    for column, head in enumerate(view.heads):
-        is_text = column == 0 or column in view.text_columns
-        table.add_column(Text(head), justify="left" if is_text else "right", overflow="fold")
-    for row in view.rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return Group(Text(view.caption, style="bold"), table)
+def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
+    if len(heads) == 2:
+        for name, cell in rows:
+            yield from _wrapped(f"{name}: {cell}", columns, indent="", hanging="  ")
+        return
+    for row in rows:
+        yield from _wrapped(row[0], columns, indent="", hanging="  ")
+        for head, cell in zip(heads[1:], row[1:], strict=True):
+            if cell:
+                yield from _wrapped(f"{head}: {cell}", columns, indent="  ", hanging="    ")
 
 
-def comparison_summary(pair: PairedRuns) -> RenderableType:
-    """Two runs in short: the verdict, what to bear in mind, factors and accuracy."""
-    verdict = comparison_verdict(pair.runs, target_dice=pair.target_dice, parity=pair.parity)
-    notices = [Text(f"note: {notice}") for notice in (*pair.notices, *machine_notices(pair.runs))]
-    reason = Text(f"target: Dice {pair.target_dice:g}, {pair.target_reason}") if pair.target_dice is not None else ""
-    accuracy = [] if pair.parity is None else ["", accuracy_table(pair.parity)]
-    table = factor_table(pair.runs, target_dice=pair.target_dice)
-    return Group(Text(verdict, style="bold"), *notices, *([reason] if reason else []), "", table, *accuracy)
+def _wrapped(text: str, columns: int, *, indent: str, hanging: str, style: str = "") -> Iterator[Text]:
+    return (Text(line, style=style) for line in wrapped(text, columns, first=indent, rest=hanging))
+
+
+def _padded(cell: str, width: int, *, is_left: bool) -> str:
+    blanks = " " * (width - cell_len(cell))
+    return cell + blanks if is_left else blanks + cell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,10 +205,8 @@ class _Wrapped:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         indent = " " * self.indent_columns
-        text = Text(self.words, style=self.style, overflow="fold")
-        for line in text.wrap(console, options.max_width - self.indent_columns):
-            line.rstrip()
-            yield Text.assemble(indent, line)
+        for line in wrapped(unbroken(self.words), options.max_width, first=indent, rest=indent):
+            yield Text(line.replace("\N{NO-BREAK SPACE}", " "), style=self.style, overflow="fold")
 
 
 def _indented(words: str) -> _Wrapped:

@@ -20,9 +20,6 @@ from voxelocity.training.validate import rehearse, score_cases
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
-# The forecast times only windows, but cases are also loaded and put back: 42 small ones took 1.0 to 1.6 times the
-# forecast on two cores (docs/log.md). The last training step may also end late.
-_MARGIN = 0.6
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
 _NUM_NAMED = 3
@@ -116,14 +113,15 @@ class FinalValidation:
         """
         assert self._cost is not None, "rehearsed"
         if self._is_full:
-            return self._cost.seconds(self._spec.window) * (1.0 + _MARGIN)
-        windows_s, cases_s = available.windows_s / (1.0 + _MARGIN), available.cases_s / (1.0 + _LEAST_MARGIN)
+            return self._cost.seconds(self._spec.window) * (1.0 + self._cost.margin)
+        windows_s = available.windows_s / (1.0 + self._cost.margin)
+        cases_s = available.cases_s / (1.0 + _LEAST_MARGIN)
         if self._size is None and not self._has_target:
             # A target refers to the Dice with the planned windows.
             self._window_on_the_way = self._cost.largest(self._spec.window, windows_s).window
         self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s)
         least_s = self._size.seconds * (1.0 + _LEAST_MARGIN)
-        return max(least_s, min(available.cases_s, self._size.seconds * (1.0 + _MARGIN)))
+        return max(least_s, min(available.cases_s, self._size.seconds * (1.0 + self._cost.margin)))
 
     def size_to(self, available_s: float) -> None:
         """Sizes the validation to the seconds that are left when it begins."""

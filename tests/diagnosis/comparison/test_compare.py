@@ -3,8 +3,9 @@ import dataclasses
 import pytest
 
 from voxelocity.diagnosis.comparison.compare import compare_diagnoses
-from voxelocity.diagnosis.comparison.page import render_diagnosis_comparison
-from voxelocity.diagnosis.comparison.text import comparison_lines, comparison_verdict
+from voxelocity.diagnosis.comparison.page import diagnosis_comparison_document
+from voxelocity.diagnosis.comparison.text import comparison_verdict
+from voxelocity.report import write_page
 
 
 def mean_step_s(diagnosis):
@@ -95,5 +96,6 @@ def test_nothing_seen_cannot_be_compared(before, example_diagnosis, tmp_path):
     nothing = example_diagnosis("nothing seen")
     for a, b in ((before, nothing), (nothing, before), (nothing, nothing)):
         assert compare_diagnoses(a, b).achieved is None
-        assert "cannot be compared" in comparison_lines(a, b)[0]
-        assert "cannot be compared" in render_diagnosis_comparison(a, b, tmp_path / "c.html").read_text()
+        document = diagnosis_comparison_document(a, b)
+        assert "cannot be compared" in document.verdict
+        assert "cannot be compared" in write_page(document, tmp_path / "c.html").read_text()

@@ -5,12 +5,14 @@ import pytest
 from voxelocity.diagnosis.facts import ExperimentFacts, FetchFacts
 from voxelocity.diagnosis.render.evidence import evidence_sections
 from voxelocity.diagnosis.render.evidence.section import quantile
+from voxelocity.report.document import Table
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
 
 
 def tables_of(diagnosis):
-    return {table.caption: table for section in evidence_sections(diagnosis) for table in section.tables}
+    blocks = [block for section in evidence_sections(diagnosis) for block in section.blocks]
+    return {block.caption: block for block in blocks if isinstance(block, Table)}
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_parts_of_steps_and_of_splits_look_alike():
 def test_every_known_part_has_its_own_letter_and_colors():
     names = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]
     looks = [style_for(name) for name in names]
-    for field in ("letter", "terminal", "style"):
+    for field in ("letter", "terminal", "color"):
         assert len({getattr(look, field) for look in looks}) == len(names), field
 
 
@@ -63,5 +63,5 @@ def test_parts_that_lie_side_by_side_are_told_apart_by_any_eye(vision, scheme):
     block = source.split("prefers-color-scheme: dark")[scheme]
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
     order = ["wait", "copy", "forward", "backward", "optimizer", "validation", "saving", "epoch start", "other"]
-    shown = [seen(colors[style_for(name).style], vision) for name in order]
+    shown = [seen(colors[style_for(name).color], vision) for name in order]
     assert min(np.linalg.norm(a - b) for a, b in itertools.pairwise(shown)) > 6.0

@@ -5,8 +5,6 @@ import pytest
 from voxelocity.monitoring.drawn.comparison import (
     compare_records,
     comparison_sentence,
-    monitor_comparison_lines,
-    monitor_comparison_to_json,
 )
 
 GIB = 1024**3
@@ -61,18 +59,3 @@ def test_what_spoils_the_figures_is_said(record):
         "The two were made on different machines (cpu: AMD EPYC, Other).",
     ]
     assert compare_records(before, before).notices == []
-
-
-def test_lines_fit_a_terminal_of_60_columns_but_for_what_wraps(record, mark):
-    before = record(20, phases=[mark("a phase with a name that is longer than the column", 0.0, 6.0)])
-    lines = monitor_comparison_lines(before, record(10, command=("python", "train.py", "--fast")))
-    assert "Watched                        20 s         10 s" in lines
-    assert max(len(line) for line in lines[1:-1]) <= 60
-    assert lines[-1].strip() == "command: python train.py -> python train.py --fast"
-
-
-def test_as_json_nothing_is_nan(record, gpu):
-    found = monitor_comparison_to_json(record(10), record(10, gpus=[gpu()], command=("x",)))
-    assert found["figures"]["gpu_busy_share"]["before"] is None
-    assert found["figures"]["gpu_busy_share"]["after"] == pytest.approx(0.8)
-    assert found["settings"]["command"] == {"before": ["python", "train.py"], "after": ["x"]}

@@ -1,47 +1,36 @@
-"""A race as one page."""
+"""A race as a document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from voxelocity.bench.race.rounds import Outcome
-from voxelocity.report import render_comparison
-from voxelocity.report.views import Section
+from voxelocity.report import comparison_document
+from voxelocity.report.document import Document, Section, Text
 
 _FEW_SEEDS = 3
 
 
-def write_page(outcome: Outcome, path: Path, *, title: str, summary: str, command: str) -> Path:
-    """The page, written.
+def race_document(outcome: Outcome, *, title: str, summary: str, command: str) -> Document:
+    """All trainings of a race.
 
     Args:
         outcome: to show.
-        path: of the page, ending in .html.
         title: heading.
         summary: what the sides share.
         command: that repeats it.
     """
-    target = outcome.race.target_dice or None
-    notices = _notices(len(outcome.seeds), command)
-    render_comparison(
+    hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
+    return comparison_document(
         outcome.runs,
-        path,
         title,
-        target_dice=target,
+        target_dice=outcome.race.target_dice or None,
         parity=outcome.parity(),
-        notices=notices,
-        sections=[
-            Section(
-                title="Every seed",
-                tables=[outcome.table],
-                hint="The other figures on this page are medians over the seeds; curves are those of the first seed.",
-            )
-        ],
+        notices=_notices(len(outcome.seeds), command),
+        sections=[Section(title="Every seed", blocks=[outcome.table, Text(text=hint, is_hint=True)])],
         summary=summary,
         command=command,
     )
-    return path
 
 
 def _notices(num_seeds: int, command: str) -> Sequence[str]:

@@ -13,7 +13,7 @@ from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weig
 from voxelocity.core.records import CaseScore
 from voxelocity.metrics import summarize
 from voxelocity.report import LabeledRun, Parity, duration_text, median_run, paired_trainings
-from voxelocity.report.views import Table
+from voxelocity.report.document import Table
 
 Sides = tuple[tuple[LabeledRun, ...], ...]
 Scores = tuple[tuple[tuple[CaseScore, ...], ...], ...]

@@ -15,7 +15,7 @@ from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import default_folder
 from voxelocity.bench.places import Places, made, real_data
 from voxelocity.bench.race.job import LIMITS
-from voxelocity.bench.race.page import write_page
+from voxelocity.bench.race.page import race_document
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
 from voxelocity.bench.race.tasks import TASKS, Task
@@ -24,7 +24,7 @@ from voxelocity.core.errors import InputError
 from voxelocity.data.source import open_cases
 from voxelocity.observe import environment
 from voxelocity.planning import make_plan
-from voxelocity.report import duration_text
+from voxelocity.report import Document, duration_text, write_page
 
 NAME = "time-to-target"
 _SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
@@ -107,7 +107,7 @@ def run_race(
         def keep(outcome: Outcome) -> None:
             if out is not None:
                 _record(settings, outcome).write(out)
-                _page(settings, outcome, out / f"bench_race_{settings.name}.html")
+                write_page(_document(settings, outcome), out / f"bench_race_{settings.name}.html")
 
         outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)
     return _record(settings, outcome), outcome
@@ -167,12 +167,11 @@ def _record(settings: RaceSettings, outcome: Outcome) -> Record:
     )
 
 
-def _page(settings: RaceSettings, outcome: Outcome, path: Path) -> None:
+def _document(settings: RaceSettings, outcome: Outcome) -> Document:
     task = TASKS[settings.task]
     goal = f"in {duration_text(settings.budget_s)}" if settings.budget_s else f"to a mean Dice of {task.target_dice:g}"
-    write_page(
+    return race_document(
         outcome,
-        path,
         title=f"Training {goal}: {task.words}",
         summary=(
             "The same cases, split, loss, patches, batch, augmentation and precision, one training after the other on "

@@ -1,61 +1,61 @@
-"""The before-and-after page of two diagnoses: a single file that works offline and runs no script."""
+"""Two diagnoses of one program, before and after a change, as a document."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from voxelocity.core.quantities import duration_text, factor_text, rate_text, value_text
 from voxelocity.core.time_parts import TimeShare
-from voxelocity.core.whole_file import write_whole
 from voxelocity.diagnosis.comparison.compare import (
     AFTER,
     BEFORE,
     DiagnosisComparison,
     compare_diagnoses,
 )
-from voxelocity.diagnosis.comparison.text import agreement_text, comparison_verdict, part_rows
+from voxelocity.diagnosis.comparison.text import agreement_text, comparison_values, comparison_verdict, part_rows
 from voxelocity.diagnosis.render.part_styles import style_for
-from voxelocity.diagnosis.render.pieces import Lane, finding_view, split_bar
+from voxelocity.diagnosis.render.pieces import finding_card
 from voxelocity.diagnosis.render.wording import title_text
 from voxelocity.diagnosis.result import Diagnosis
-from voxelocity.report.views import Card, LegendEntry, Table, render
+from voxelocity.report.differences import settings_section
+from voxelocity.report.document import (
+    Block,
+    Card,
+    Document,
+    Heading,
+    Section,
+    Table,
+    Text,
+    TimeBars,
+    bars_on_one_scale,
+)
+
+_LABELS = (BEFORE.capitalize(), AFTER.capitalize())
 
 
-def render_diagnosis_comparison(a: Diagnosis, b: Diagnosis, path: str | Path) -> Path:
-    """The path, which now holds the comparison of `a`, before, with `b`, after, as one HTML file.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
+def diagnosis_comparison_document(a: Diagnosis, b: Diagnosis) -> Document:
+    """What became of the program between `a`, before, and `b`, after."""
     found = compare_diagnoses(a, b)
-    parts = part_rows(found)
-    context = {
-        "title": title_text(b.facts),
-        "verdict": comparison_verdict(found),
-        "notices": found.notices,
-        "cards": _cards(found),
-        "lanes": _lanes(found),
-        "legend": [LegendEntry(name=name, color=f"var(--{style_for(name).style})") for name, *_ in parts[:-1]],
-        "parts_table": Table(
-            caption="What a step costs by part", heads=("Part", BEFORE.capitalize(), AFTER.capitalize()), rows=parts
-        ),
-        "gone": _gone_table(found),
-        "new": [finding_view(finding, number, b.facts) for number, finding in enumerate(found.new, start=1)],
-        "still": [
-            finding_view(finding, number, b.facts)
-            for number, finding in enumerate(found.still, start=len(found.new) + 1)
+    cards = [finding_card(finding, n, b.facts) for n, finding in enumerate([*found.new, *found.still], start=1)]
+    rows = [(key, *(value_text(value, key) for value in values)) for key, values in found.settings.items()]
+    verdicts = list[Block]()
+    for label, one in zip(_LABELS, (a, b), strict=True):
+        verdicts += [Heading(text=label), Text(text=one.verdict)]
+    return Document(
+        kind="diagnosis comparison",
+        title=title_text(b.facts),
+        verdict=comparison_verdict(found),
+        notices=found.notices,
+        cards=_cards(found),
+        sections=[
+            Section(title="What a step costs", blocks=_costs(found)),
+            Section(title="What is gone", blocks=_gone(found)),
+            Section(title="What is new", blocks=cards[: len(found.new)]),
+            Section(title="What is still there", blocks=cards[len(found.new) :]),
+            settings_section(rows, _LABELS, found.num_equal),
+            Section(title="The two verdicts", blocks=verdicts, is_detail=True),
         ],
-        "settings": Table(
-            caption="Settings that differ",
-            heads=("Setting", BEFORE.capitalize(), AFTER.capitalize()),
-            rows=[(key, *(value_text(value, key) for value in values)) for key, values in found.settings.items()],
-            text_columns=frozenset({1, 2}),
-        ),
-        "num_equal": found.num_equal,
-        "verdicts": [(BEFORE.capitalize(), a.verdict), (AFTER.capitalize(), b.verdict)],
-    }
-    return write_whole(path, render("diagnosis_comparison.html.j2", **context))
+        footer="Made from the `diagnosis.json` of both folders.",
+        values=comparison_values(found),
+    )
 
 
 def _cards(found: DiagnosisComparison) -> list[Card]:
@@ -79,21 +79,35 @@ def _cards(found: DiagnosisComparison) -> list[Card]:
     ]
 
 
-def _lanes(found: DiagnosisComparison) -> list[Lane]:
+def _costs(found: DiagnosisComparison) -> list[Block]:
     """What a step costs by part, before and after, on one scale."""
-    both = [(BEFORE.capitalize(), found.costs_before), (AFTER.capitalize(), found.costs_after)]
-    longest_s = max(sum(costs.values()) for _, costs in both)
-    lanes = []
-    for label, costs in both:
-        whole_s = sum(costs.values())
-        split = [TimeShare(name=name, seconds=seconds, share=seconds / longest_s) for name, seconds in costs.items()]
-        if whole_s > 0.0:
-            lanes.append(Lane(name=label, text=f"{duration_text(whole_s)} a step", parts=split_bar(split)))
-    return lanes
+    sides = dict(zip(_LABELS, (found.costs_before, found.costs_after), strict=True))
+    splits = {
+        label: [TimeShare(name=name, seconds=seconds, share=0.0) for name, seconds in costs.items()]
+        for label, costs in sides.items()
+        if costs
+    }
+    if not splits:
+        return []
+    colors = {part.name: style_for(part.name).css for parts in splits.values() for part in parts}
+    totals = {label: f"{duration_text(sum(sides[label].values()))} a step" for label in splits}
+    heads, parts = ("Part", *_LABELS), part_rows(found)
+    table = Table(
+        caption="What a step costs by part",
+        heads=heads,
+        rows=parts,
+        swatches=[colors[name] for name, *_ in parts[:-1]],
+        has_total=True,
+    )
+    hint = "Validation, saving and epoch starts are spread over the steps, on both sides as often as before."
+    bars = bars_on_one_scale(splits, colors, totals)
+    return [Text(text=hint, is_hint=True), TimeBars(caption="Time of one step by part", bars=bars, table=table)]
 
 
-def _gone_table(found: DiagnosisComparison) -> Table:
-    rows: list[tuple[Any, ...]] = [
+def _gone(found: DiagnosisComparison) -> list[Block]:
+    if not found.gone:
+        return [Text(text="No cause that was found before is gone.")]
+    rows = [
         (
             one.finding.code,
             one.finding.title,
@@ -103,11 +117,16 @@ def _gone_table(found: DiagnosisComparison) -> Table:
         )
         for one in found.gone
     ]
-    heads = ("Code", "Cause", "Predicted", "Achieved", "Predicted / achieved")
-    return Table(
+    table = Table(
         caption="Causes that are gone",
-        heads=heads,
+        heads=("Code", "Cause", "Predicted", "Achieved", "Predicted / achieved"),
         rows=rows,
         text_columns=frozenset({1}),
         marked_columns=frozenset({3}),
+        hides_caption=True,
     )
+    hint = (
+        "Achieved is the gain of the whole program, so it is the same in every row; where several causes are gone, "
+        "each contributed a part of it."
+    )
+    return [table, Text(text=hint, is_hint=True)]

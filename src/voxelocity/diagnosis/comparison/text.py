@@ -1,20 +1,18 @@
-"""A comparison of two diagnoses in words: the sentence, lines for a terminal, and plain data."""
+"""A comparison of two diagnoses in words and as plain data."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from voxelocity.core.plain import plain_data
-from voxelocity.core.quantities import duration_text, factor_text, value_text
+from voxelocity.core.quantities import duration_text, factor_text
 from voxelocity.diagnosis.comparison.compare import (
     AFTER,
     BEFORE,
     DiagnosisComparison,
     ResolvedFinding,
-    compare_diagnoses,
 )
 from voxelocity.diagnosis.render.wording import faster_text
-from voxelocity.diagnosis.result import Diagnosis
 
 # A pace that differs by less is the same.
 _SAME = 0.03
@@ -40,41 +38,17 @@ def comparison_verdict(found: DiagnosisComparison) -> str:
     return f"{sentence} {predicted}: {came + ' than predicted' if came == 'less' else came}."
 
 
-def comparison_lines(a: Diagnosis, b: Diagnosis) -> list[str]:
-    """The comparison as lines for a terminal, without color and not wrapped."""
-    found = compare_diagnoses(a, b)
-    lines = [comparison_verdict(found), *(f"Notice: {notice}" for notice in found.notices), ""]
-    rows = [("seconds a step", BEFORE, AFTER), *part_rows(found)]
-    width = max(len(row[0]) for row in rows)
-    lines += [f"{name:{width}}  {before:>10}  {after:>10}" for name, before, after in rows]
-    lines += _finding_lines(found)
-    if found.settings:
-        lines += ["", "Set differently"]
-        lines += [
-            f"  {key}: {value_text(values[0], key)} -> {value_text(values[1], key)}"
-            for key, values in found.settings.items()
-        ]
-    return lines
-
-
-def comparison_to_plain(a: Diagnosis, b: Diagnosis) -> dict[str, Any]:
-    """The comparison as data for `json.dump`; numbers that are missing are null.
+def comparison_values(found: DiagnosisComparison) -> dict[str, Any]:
+    """The comparison as plain data; numbers that are missing are None.
 
     Returns:
-        format, version: what this is; within a version keys are only added.
-        verdict, notices: sentences.
         achieved, predicted: times faster.
         before, after: `steps_per_s`, `images_per_s`, `step_s` (median), and `costs_s` of a step by part.
         gone: `code`, `title`, `predicted`, `achieved` of each cause; new, still: `code` and `title`.
         settings: dotted key to `before` and `after`, where they differ.
     """
-    found = compare_diagnoses(a, b)
     sides = {BEFORE: (found.before, found.costs_before), AFTER: (found.after, found.costs_after)}
     values = {
-        "format": "voxelocity diagnosis comparison",
-        "version": 1,
-        "verdict": comparison_verdict(found),
-        "notices": list(found.notices),
         "achieved": found.achieved,
         "predicted": found.predicted,
         **{
@@ -120,17 +94,6 @@ def part_rows(found: DiagnosisComparison) -> list[tuple[str, str, str]]:
     rows = [(name, *(duration_text(costs.get(name, 0.0)) for costs in both)) for name in names]
     sums = [duration_text(sum(costs.values()) if costs else None) for costs in both]
     return [(row[0], row[1], row[2]) for row in [*rows, ("sum", *sums)]]
-
-
-def _finding_lines(found: DiagnosisComparison) -> list[str]:
-    lines = []
-    if found.gone:
-        lines += ["", "Gone"]
-        lines += [f"  {one.finding.code} {one.finding.title}; {agreement_text(one)}" for one in found.gone]
-    for head, findings in (("New", found.new), ("Still there", found.still)):
-        if findings:
-            lines += ["", head, *(f"  {finding.code} {finding.title}" for finding in findings)]
-    return lines
 
 
 def _change_text(factor: float) -> str:

@@ -15,25 +15,30 @@ class PartStyle:
     Attributes:
         letter: one capital that stands for it where there is no color.
         terminal: background color, as rich names it.
-        style: class of the style sheet, "part-1".
+        color: on a page, a variable of the style sheet.
     """
 
     letter: str
     terminal: str
-    style: str
+    color: str
+
+    @property
+    def css(self) -> str:
+        """The color on a page as a CSS value."""
+        return f"var(--{self.color})"
 
 
 # In the order of a bar: no two neighbors look alike to any color vision.
 _LOOKS = {
-    "waiting for data": PartStyle(letter="W", terminal="yellow", style="part-5"),
-    "copy to the device": PartStyle(letter="C", terminal="magenta", style="part-4"),
-    "forward": PartStyle(letter="F", terminal="cyan", style="part-1"),
-    "backward": PartStyle(letter="B", terminal="bright_blue", style="part-3"),
-    "optimizer": PartStyle(letter="O", terminal="green", style="part-2"),
-    "validation": PartStyle(letter="V", terminal="bright_magenta", style="part-8"),
-    "saving": PartStyle(letter="S", terminal="bright_cyan", style="part-7"),
-    "epoch start": PartStyle(letter="E", terminal="bright_yellow", style="part-6"),
-    "other": PartStyle(letter="-", terminal="white", style="part-other"),
+    "waiting for data": PartStyle(letter="W", terminal="yellow", color="part-5"),
+    "copy to the device": PartStyle(letter="C", terminal="magenta", color="part-4"),
+    "forward": PartStyle(letter="F", terminal="cyan", color="part-1"),
+    "backward": PartStyle(letter="B", terminal="bright_blue", color="part-3"),
+    "optimizer": PartStyle(letter="O", terminal="green", color="part-2"),
+    "validation": PartStyle(letter="V", terminal="bright_magenta", color="part-8"),
+    "saving": PartStyle(letter="S", terminal="bright_cyan", color="part-7"),
+    "epoch start": PartStyle(letter="E", terminal="bright_yellow", color="part-6"),
+    "other": PartStyle(letter="-", terminal="white", color="part-other"),
 }
 
 
@@ -42,7 +47,7 @@ def style_for(name: str) -> PartStyle:
     with its own first letter.
     """
     known = _LOOKS.get(part_label(name))
-    return known or PartStyle(letter=name[:1].upper() or "-", terminal="white", style="part-other")
+    return known or PartStyle(letter=name[:1].upper() or "-", terminal="white", color="part-other")
 
 
 def shown(split: Iterable[TimeShare]) -> list[TimeShare]:

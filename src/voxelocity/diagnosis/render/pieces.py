@@ -1,11 +1,10 @@
-"""The pieces that pages of diagnoses draw: bars of parts, lanes to compare, the steps over time, cards of findings."""
+"""Blocks that only pages of diagnoses have: bars of parts, the steps over time, cards of findings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from voxelocity.core.quantities import count_text, duration_text, rate_text, share_text
+from voxelocity.core.quantities import count_text, duration_text, rate_text
 from voxelocity.core.time_parts import TimeShare, part_label
 from voxelocity.diagnosis.facts import PARTS, Facts, Step
 from voxelocity.diagnosis.render.evidence.section import quantile
@@ -13,7 +12,17 @@ from voxelocity.diagnosis.render.part_styles import shown, style_for
 from voxelocity.diagnosis.render.wording import faster_text, gain_text, risk_text
 from voxelocity.diagnosis.result import Ceiling, Finding
 from voxelocity.report.charts import Series, stacked_chart, thinned
-from voxelocity.report.views import BarPart, LegendEntry, Table
+from voxelocity.report.document import (
+    Block,
+    Chart,
+    FindingCard,
+    LegendEntry,
+    Section,
+    Text,
+    TimeBars,
+    bars_on_one_scale,
+    time_split,
+)
 
 NETWORK = "the step itself"
 # More than waiting: where data is made on the same cores, the step itself is slower.
@@ -24,60 +33,14 @@ _ROOM = 1.15
 _LEAST_IN_SECONDS = 0.5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """One of several bars on one scale, with a name and a figure."""
-
-    name: str
-    text: str
-    parts: Sequence[BarPart]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CeilingView:
-    """The experiment with and without data, for a page."""
-
-    words: str
-    lanes: Sequence[Lane]
-    legend: Sequence[LegendEntry]
-    how: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindingView:
-    """A finding as a card."""
-
-    key: str
-    code: str
-    title: str
-    gain: str
-    risk: str
-    changes_results: bool
-    cause: str
-    evidence: Sequence[str]
-    change: str
-    where: str
-
-
-def split_bar(split: Sequence[TimeShare]) -> list[BarPart]:
-    """The parts of a split as one bar, each as wide as its share."""
-    parts, start = list[BarPart](), 0.0
-    for share in shown(split):
-        width = share.share * 100.0
-        parts.append(BarPart(name=share.name, start=start, width=width, style=style_for(share.name).style))
-        start += width
-    return parts
-
-
-def split_table(split: Sequence[TimeShare]) -> Table:
-    """Seconds and shares of a split, with their sum in the last row."""
+def split_bar(split: Sequence[TimeShare]) -> TimeBars:
+    """The watched time by part."""
     parts = shown(split)
-    rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in parts]
-    whole = ("sum", duration_text(sum(p.seconds for p in parts)), share_text(sum(p.share for p in parts)))
-    return Table(caption="The watched time by part", heads=("Part", "Time", "Share"), rows=[*rows, whole])
+    colors = {part.name: style_for(part.name).css for part in parts}
+    return time_split("The watched time by part", parts, colors=colors)
 
 
-def ceiling_view(ceiling: Ceiling, *, few: str = "", beside: str = "") -> CeilingView:
+def ceiling_section(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Section:
     """One step now and with its data always there, on one scale.
 
     Args:
@@ -85,25 +48,27 @@ def ceiling_view(ceiling: Ceiling, *, few: str = "", beside: str = "") -> Ceilin
         few: words to add where it rests on few steps.
         beside: a sentence on what it leaves out.
     """
-    longest_s = max(ceiling.step_s, ceiling.resident_s, 1e-12)
     waited_s = max(ceiling.step_s - ceiling.resident_s, 0.0)
-    own, waiting = style_for("forward").style, style_for("wait").style
-    own_width, wait_width = ceiling.resident_s / longest_s * 100.0, waited_s / longest_s * 100.0
-    network = BarPart(name=NETWORK, start=0.0, width=own_width, style=own)
-    wait = BarPart(name=DATA, start=own_width, width=wait_width, style=waiting)
-    as_it_is = [network, *([wait] if waited_s > 0.0 else [])]
+    network = TimeShare(name=NETWORK, seconds=ceiling.resident_s, share=1.0)
+    waiting = [TimeShare(name=DATA, seconds=waited_s, share=1.0)] if waited_s > 0.0 else []
+    colors = {NETWORK: style_for("forward").css, **({DATA: style_for("wait").css} if waiting else {})}
+    splits = {"Now": [network, *waiting], "Data always there": [network]}
+    totals = {"Now": _step_text(ceiling.step_s), "Data always there": _step_text(ceiling.resident_s)}
     factor = ceiling.step_s / max(ceiling.resident_s, 1e-12)
-    entries = [(NETWORK, own), *([(DATA, waiting)] if waited_s > 0.0 else [])]
-    return CeilingView(
-        words=f"{_ceiling_words(ceiling, factor, few)} {beside}".rstrip(),
-        lanes=[
-            Lane(name="Now", text=_step_text(ceiling.step_s), parts=as_it_is),
-            Lane(name="Data always there", text=_step_text(ceiling.resident_s), parts=[network]),
+    how = "Estimated from the parts of the counted steps; the experiment was not done."
+    if ceiling.basis == "measured":
+        how = "Measured: after the counted steps, the program itself continued on batches it already had."
+    return Section(
+        title="With and without waiting for data",
+        blocks=[
+            Text(text=f"{_ceiling_words(ceiling, factor, few)} {beside}".rstrip()),
+            TimeBars(
+                caption="One step, as measured and with its data always there",
+                bars=bars_on_one_scale(splits, colors, totals),
+                legend=[LegendEntry(name=name, color=color) for name, color in colors.items()],
+            ),
+            Text(text=how, is_hint=True),
         ],
-        legend=[LegendEntry(name=name, color=f"var(--{style})") for name, style in entries],
-        how="Measured: after the counted steps, the program itself continued on batches it already had."
-        if ceiling.basis == "measured"
-        else "Estimated from the parts of the counted steps; the experiment was not done.",
     )
 
 
@@ -124,28 +89,18 @@ def _step_text(seconds: float) -> str:
     return f"{duration_text(seconds)} a step, {rate_text(1.0 / seconds if seconds else None)} steps/s"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepsView:
-    """The counted steps in order, for a page; `svg` is empty where there is nothing to draw."""
-
-    svg: str = ""
-    title: str = ""
-    alt: str = ""
-    legend: Sequence[LegendEntry] = ()
-
-
-def steps_view(steps: Sequence[Step]) -> StepsView:
-    """What each counted step took, its parts on top of each other."""
+def steps_chart(steps: Sequence[Step]) -> list[Block]:
+    """What each counted step took, its parts on top of each other; nothing if there is nothing to draw."""
     names = [name for name in dict.fromkeys([*PARTS, *_others(steps)]) if any(s.parts.get(name) for s in steps)]
     if len(steps) < 2 or not names:
-        return StepsView()
+        return []
     seconds = [step.seconds for step in steps]
     top_s = quantile(seconds, _AXIS_QUANTILE) * _ROOM
     unit_s, unit = (1e-3, "ms") if top_s < _LEAST_IN_SECONDS else (1.0, "s")
     layers = [
         Series(
             points=thinned([(n, step.parts.get(name, 0.0) / unit_s) for n, step in enumerate(steps, start=1)]),
-            color=style_for(name).style,
+            color=style_for(name).color,
             name=part_label(name),
         )
         for name in names
@@ -153,19 +108,22 @@ def steps_view(steps: Sequence[Step]) -> StepsView:
     num_beyond = sum(one > top_s for one in seconds)
     beyond = f"; {num_beyond:,} of {len(steps):,} {'reaches' if num_beyond == 1 else 'reach'} beyond the top"
     middle = duration_text(quantile(seconds, 0.5))
-    return StepsView(
-        svg=stacked_chart(
-            "steps", layers, x_label="counted step", y_label=f"time ({unit})", y_limit=top_s / unit_s or None
-        ),
-        title=f"Time of each counted step{beyond if num_beyond else ''}",
-        alt=f"Stacked columns: {count_text(len(steps), 'counted step')}, median {middle}, in {len(names)} parts.",
-        legend=[LegendEntry(name=layer.name, color=f"var(--{layer.color})") for layer in layers],
+    svg = stacked_chart(
+        "steps", layers, x_label="counted step", y_label=f"time ({unit})", y_limit=top_s / unit_s or None
     )
+    return [
+        Chart(
+            title=f"Time of each counted step{beyond if num_beyond else ''}",
+            svg=svg,
+            alt=f"Stacked columns: {count_text(len(steps), 'counted step')}, median {middle}, in {len(names)} parts.",
+            legend=[LegendEntry(name=layer.name, color=f"var(--{layer.color})") for layer in layers],
+        )
+    ]
 
 
-def finding_view(finding: Finding, number: int, facts: Facts) -> FindingView:
+def finding_card(finding: Finding, number: int, facts: Facts) -> FindingCard:
     """A finding as a card; `number` makes its key unique."""
-    return FindingView(
+    return FindingCard(
         key=f"finding-{number}",
         code=finding.code,
         title=finding.title,

@@ -19,7 +19,6 @@ from voxelocity.core.terminal_text import as_ascii, printable, wrapped
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.render.evidence import evidence_sections
 from voxelocity.diagnosis.render.part_styles import cells, shown, style_for
-from voxelocity.diagnosis.render.screen_tables import table_lines
 from voxelocity.diagnosis.render.wording import (
     NOT_WRITTEN,
     beside_ceiling_text,
@@ -35,7 +34,10 @@ from voxelocity.diagnosis.render.wording import (
     risk_text,
 )
 from voxelocity.diagnosis.result import Diagnosis, Finding
-from voxelocity.report.views import unbroken
+from voxelocity.report import document
+from voxelocity.report.document import Table
+from voxelocity.report.html import unbroken
+from voxelocity.report.terminal import table_lines
 
 NUM_CURES = 3
 _WIDEST = 100
@@ -87,13 +89,12 @@ def screen_lines(
     lines += _places(diagnosis, places or Places(), columns, has_evidence=has_evidence)
     if has_evidence:
         for section in evidence_sections(diagnosis):
-            lines += [
-                Text(),
-                *_prose(section.title, columns, style="bold"),
-                *_prose(section.hint, columns, style="dim"),
-            ]
-            for table in section.tables:
-                lines += [Text(), *table_lines(table, columns)]
+            lines += [Text(), *_prose(section.title, columns, style="bold")]
+            for block in section.blocks:
+                if isinstance(block, Table):
+                    lines += [Text(), *table_lines(block, columns)]
+                elif isinstance(block, document.Text):
+                    lines += _prose(block.text, columns, style="dim")
     return lines
 
 

@@ -70,7 +70,7 @@ class MonitorComparison:
     Attributes:
         figures: of the whole time; those unknown in both are left out.
         phases: by name, in the order in which they first began.
-        settings: dotted key to (before, after), of command, period and machine where they differ.
+        settings: dotted key to (before, after), of command, period and machine where they differ; `num_equal` do not.
         notices: what a reader must know before believing the figures.
     """
 
@@ -78,6 +78,7 @@ class MonitorComparison:
     figures: Sequence[Figure]
     phases: Sequence[PhaseFigures]
     settings: dict[str, tuple[Any, ...]]
+    num_equal: int
     notices: Sequence[str]
 
 
@@ -86,12 +87,13 @@ def compare_records(a: MonitorRecord, b: MonitorRecord) -> MonitorComparison:
     sides = Columns(a), Columns(b)
     values = [_measured(columns) for columns in sides]
     figures = [_figure(key, values[0][key], values[1][key]) for key in _OF_ALL]
-    settings, _ = differing_settings([_settings(record) for record in (a, b)])
+    settings, num_equal = differing_settings([_settings(record) for record in (a, b)])
     return MonitorComparison(
         titles=(title_of(a), title_of(b)),
         figures=[figure for figure in figures if not math.isnan(figure.before) or not math.isnan(figure.after)],
         phases=_phases(sides),
         settings=settings,
+        num_equal=num_equal,
         notices=_notices(a, b),
     )
 
@@ -109,41 +111,6 @@ def comparison_sentence(found: MonitorComparison) -> str:
         if figure is not None:
             parts.append(words.format(f"{figure.text(figure.after)} instead of {figure.text(figure.before)}"))
     return "; ".join(parts) + "."
-
-
-def monitor_comparison_lines(a: MonitorRecord, b: MonitorRecord) -> list[str]:
-    """The comparison as lines for a terminal, without color and not wrapped."""
-    found = compare_records(a, b)
-    lines = [comparison_sentence(found), *(f"Notice: {notice}" for notice in found.notices), ""]
-    lines += _rows("", [figure.row for figure in found.figures])
-    for phase in found.phases:
-        lines += ["", *_rows(phase.name, [figure.row for figure in phase.figures])]
-    if found.settings:
-        lines += ["", "Different"]
-        lines += [f"  {key}: {setting_text(old, key)} -> {setting_text(new, key)}" for key, (old, new) in
-                  found.settings.items()]  # fmt: skip
-    return lines
-
-
-def monitor_comparison_to_json(a: MonitorRecord, b: MonitorRecord) -> dict[str, Any]:
-    """The comparison as plain data: unknown numbers are null.
-
-    Returns:
-        format, version: what this is; within a version keys are only added.
-        figures: key (with its unit) to `before` and `after`.
-        phases: name to the same.
-        settings: dotted key to `before` and `after`, where they differ.
-        notices: sentences.
-    """
-    found = compare_records(a, b)
-    return {
-        "format": "voxelocity monitor comparison",
-        "version": 1,
-        "figures": _plain(found.figures),
-        "phases": {phase.name: _plain(phase.figures) for phase in found.phases},
-        "settings": {key: {"before": old, "after": new} for key, (old, new) in found.settings.items()},
-        "notices": list(found.notices),
-    }
 
 
 def _measured(columns: Columns) -> dict[str, float]:
@@ -239,11 +206,8 @@ def _notices(a: MonitorRecord, b: MonitorRecord) -> list[str]:
     return notices
 
 
-def _rows(head: str, rows: Sequence[tuple[str, str, str]]) -> list[str]:
-    return [f"{name:22.22} {before:>12} {after:>12}" for name, before, after in [(head, "before", "after"), *rows]]
-
-
-def _plain(figures: Sequence[Figure]) -> dict[str, dict[str, float | None]]:
+def plain_figures(figures: Sequence[Figure]) -> dict[str, dict[str, float | None]]:
+    """Each key with the value before and after; unknown numbers are None."""
     sides = {figure.key: {"before": figure.before, "after": figure.after} for figure in figures}
     plain: dict[str, dict[str, float | None]] = plain_data(sides, where="comparison")
     return plain

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.quantities import count_text, duration_text, share_text
-from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.drawn.columns import Columns
 from voxelocity.monitoring.drawn.phases import Phase, phases_of, stretches_of
 from voxelocity.monitoring.drawn.summary import cards, device_table, ended_text, phase_table, sentence, title_of
 from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.report.document import (
+    BarPart,
+    Block,
+    Chart,
+    Code,
+    Document,
+    LegendEntry,
+    Lines,
+    Pair,
+    Section,
+    Text,
+    TimeBar,
+    TimeBars,
+)
+from voxelocity.report.html import write_page
 from voxelocity.report.tables import machine_table
 from voxelocity.report.timeline import Stretch, Timeline, timeline_svg
-from voxelocity.report.views import BarPart, LegendEntry, render
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """One chart of the page, drawn, with its texts."""
-
-    title: str
-    svg: str
-    alt: str
-    legend: Sequence[LegendEntry]
 
 
 def render_monitor_page(record: MonitorRecord, path: str | Path) -> Path:
@@ -39,28 +42,68 @@ def render_monitor_page(record: MonitorRecord, path: str | Path) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
+    return write_page(monitor_document(record), path)
+
+
+def monitor_document(record: MonitorRecord) -> Document:
+    """The record with its charts."""
     columns = Columns(record)
     phases = phases_of(record.phases)
     stretches = stretches_of(phases, columns.until_s) if phases else []
-    command = shlex.join(record.command)
-    context = {
-        "title": title_of(record),
-        "status": _status(record),
-        "sentence": sentence(columns),
-        "cards": cards(columns),
-        "phase_legend": _legend_of(phases, {stretch.name for stretch in stretches}),
-        "phase_strip": _strip(stretches, columns.until_s),
-        "phases": phase_table(columns, phases),
-        "num_ranks": len({mark.rank for mark in record.phases}),
-        "host_charts": [_chart(timeline, stretches) for timeline in host_timelines(columns)],
-        "gpu_charts": [_chart(timeline, stretches) for timeline in gpu_timelines(columns)],
-        "devices": device_table(columns) if columns.devices else None,
-        "missing": record.missing,
-        "own_cost": _own_cost(record),
-        "machine": machine_table(record.environment) if record.environment else None,
-        "command": command,
-    }
-    return write_whole(path, render("monitor.html.j2", **context))
+    charts = [_chart(timeline, stretches) for timeline in host_timelines(columns)]
+    machine = [replace(machine_table(record.environment), hides_caption=True)] if record.environment else []
+    return Document(
+        kind="monitor",
+        title=title_of(record),
+        status=_status(record),
+        verdict=sentence(columns),
+        cards=cards(columns),
+        sections=[
+            Section(title="Phases", blocks=_phases(columns, phases, stretches) if stretches else []),
+            Section(title="Host", blocks=[Pair(blocks=charts)] if charts else []),
+            Section(title="GPU", blocks=_gpus(columns, stretches)),
+            Section(
+                title="What was not measured",
+                blocks=[
+                    Lines(lines=record.missing)
+                    if record.missing
+                    else Text(text="Everything that was asked for was measured.", is_hint=True)
+                ],
+            ),
+            Section(title="Own cost and machine", blocks=[*_own_cost(record), *machine]),
+            Section(title="The command", blocks=[Code(text=shlex.join(record.command))] if record.command else []),
+        ],
+        footer="Made from the samples in the folder of the record. Rates are means over the time since the previous "
+        "sample.",
+    )
+
+
+def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[Stretch]) -> list[Block]:
+    num_ranks = len({mark.rank for mark in columns.record.phases})
+    ranks = f"Phases of the first of {num_ranks} ranks. " if num_ranks > 1 else ""
+    names = {stretch.name for stretch in stretches}
+    return [
+        TimeBars(
+            caption="Phases over time; the table has their times",
+            bars=[TimeBar(parts=_strip(stretches, columns.until_s))],
+            # A phase that others cover completely is not visible in the bar.
+            legend=[LegendEntry(name=phase.name, color=_css(phase.color)) for phase in phases if phase.name in names],
+            is_dense=True,
+        ),
+        replace(phase_table(columns, phases), hides_caption=True),
+        Text(
+            text=f"{ranks}A phase within another counts for both, and the inner one is drawn. Means are over the "
+            "samples in a phase; the shorter a phase is compared with the time between samples, the less they say. The "
+            "charts below show the colors behind their lines.",
+            is_hint=True,
+        ),
+    ]
+
+
+def _gpus(columns: Columns, stretches: Sequence[Stretch]) -> list[Block]:
+    charts = [_chart(timeline, stretches) for timeline in gpu_timelines(columns)]
+    devices = [replace(device_table(columns), hides_caption=True)] if columns.devices else []
+    return [*([Pair(blocks=charts)] if charts else []), *devices]
 
 
 def _status(record: MonitorRecord) -> str:
@@ -93,39 +136,29 @@ def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
     )
 
 
-def _legend_of(phases: Sequence[Phase], seen: Collection[str]) -> list[LegendEntry]:
-    """The phases visible in the strip; a phase that others cover completely is not."""
-    return [LegendEntry(name=phase.name, color=_css(phase.color)) for phase in phases if phase.name in seen]
-
-
 def _css(color: str) -> str:
     return color if color.startswith("#") else f"var(--{color})"
 
 
-def _strip(stretches: Sequence[Stretch], until_s: float) -> list[tuple[BarPart, str]]:
-    """The stretches as pieces of a bar as long as the record, each with its color."""
+def _strip(stretches: Sequence[Stretch], until_s: float) -> list[BarPart]:
+    """The stretches as pieces of a bar as long as the record."""
     scale = 100.0 / (until_s or 1.0)
     return [
-        (
-            BarPart(
-                name=stretch.name,
-                start=stretch.start_s * scale,
-                width=(stretch.stop_s - stretch.start_s) * scale,
-                style="",
-            ),
-            _css(stretch.color),
+        BarPart(
+            name=stretch.name,
+            start=stretch.start_s * scale,
+            width=(stretch.stop_s - stretch.start_s) * scale,
+            color=_css(stretch.color),
         )
         for stretch in stretches
     ]
 
 
-def _own_cost(record: MonitorRecord) -> str:
+def _own_cost(record: MonitorRecord) -> list[Block]:
     if record.seconds <= 0.0:
-        return ""
+        return []
     share = record.own_cpu_s / record.seconds
     share_words = "less than 0.1 %" if 0.0 < share < 0.0005 else share_text(share)
     samples = count_text(len(record.samples), "sample")
-    return (
-        f"Taking {samples} cost {duration_text(record.own_cpu_s)} of CPU time, {share_words} of one core "
-        "while it watched."
-    )
+    cost = f"Taking {samples} cost {duration_text(record.own_cpu_s)} of CPU time, {share_words} of one core"
+    return [Text(text=f"{cost} while it watched.")]

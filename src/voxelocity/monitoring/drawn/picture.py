@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import duration_text, joined
 from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.drawn.columns import Columns
 from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
@@ -13,7 +13,6 @@ from voxelocity.monitoring.drawn.summary import ended_text, title_of
 from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.report.timeline import Timeline, draw_timeline
-from voxelocity.report.views import joined
 
 # The light colors of style.css.
 _COLORS = {

@@ -9,13 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from voxelocity.core.quantities import NOT_AVAILABLE, bytes_text, count_text, duration_text, rate_text, share_text
+from voxelocity.core.quantities import (
+    NOT_AVAILABLE,
+    bytes_text,
+    count_text,
+    duration_text,
+    joined,
+    rate_text,
+    share_text,
+)
 from voxelocity.monitoring.drawn.columns import Column, Columns, mean_of_known, peak
 from voxelocity.monitoring.drawn.phases import Phase
 from voxelocity.monitoring.drawn.timelines import memory_share
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.command import signal_name
-from voxelocity.report.views import Card, Table, joined
+from voxelocity.report.document import Card, Table
 
 _TITLE_LENGTH = 64
 

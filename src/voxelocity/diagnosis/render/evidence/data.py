@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, share_text, value_text
 from voxelocity.diagnosis.facts import Facts, FetchFacts, FileFacts, LoaderFacts
-from voxelocity.diagnosis.render.evidence.section import Section, median, quantile
-from voxelocity.report.views import Table
+from voxelocity.diagnosis.render.evidence.section import median, quantile, section
+from voxelocity.report.document import Section, Table
 
 _MAX_FILES = 10
 _MAX_FETCHES = 16
@@ -20,10 +20,10 @@ def loaders_section(facts: Facts) -> Section | None:
     tables = [_loader_table(facts.loaders)] if facts.loaders else []
     if facts.fetches:
         tables.append(_fetch_table(facts.fetches, [loader.key for loader in facts.loaders]))
-    return Section(
-        key="loaders",
-        title="Loaders and workers",
-        tables=tables,
+    return section(
+        "loaders",
+        "Loaders and workers",
+        tables,
         hint="CPU time well below the time of an item means that its process waited: for a disk, or for a core.",
     )
 
@@ -105,14 +105,14 @@ def transforms_section(facts: Facts) -> Section | None:
         "Each transform's own seconds, without those of the transforms it calls. "
         "What comes before the first random one can be cached."
     )
-    return Section(key="transforms", title="Transforms", tables=[table], hint=hint)
+    return section("transforms", "Transforms", [table], hint=hint)
 
 
 def files_section(facts: Facts) -> Section | None:
     """Files the program opened for reading."""
     if facts.files is None or not facts.files.num_opens:
         return None
-    return Section(key="files", title="Files", tables=[_file_table(facts.files), *_largest(facts.files)])
+    return section("files", "Files", [_file_table(facts.files), *_largest(facts.files)])
 
 
 def _file_table(files: FileFacts) -> Table:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from voxelocity.core.quantities import bytes_text, share_text
 from voxelocity.diagnosis.facts import Facts, HostFacts
-from voxelocity.diagnosis.render.evidence.section import Section
+from voxelocity.diagnosis.render.evidence.section import section
+from voxelocity.report.document import Section, Table
 from voxelocity.report.tables import machine_table
-from voxelocity.report.views import Table
 
 
 def host_section(facts: Facts) -> Section | None:
@@ -16,7 +16,7 @@ def host_section(facts: Facts) -> Section | None:
     tables = [_host_table(facts.host)]
     if facts.host.gpu_busy:
         tables.append(_gpu_table(facts.host))
-    return Section(key="host", title="The machine during the run", tables=tables)
+    return section("host", "The machine during the run", tables)
 
 
 def _host_table(host: HostFacts) -> Table:
@@ -67,4 +67,4 @@ def environment_section(facts: Facts) -> Section | None:
                 text_columns=frozenset({1}),
             )
         )
-    return Section(key="environment", title="What it ran on", tables=tables) if tables else None
+    return section("environment", "What it ran on", tables) if tables else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from voxelocity.core.quantities import duration_text, share_text
 from voxelocity.diagnosis.facts import Facts, ProfileFacts
-from voxelocity.diagnosis.render.evidence.section import Section
-from voxelocity.report.views import Table
+from voxelocity.diagnosis.render.evidence.section import section
+from voxelocity.report.document import Section, Table
 
 _MAX_OPERATORS = 20
 
@@ -19,7 +19,7 @@ def profile_section(facts: Facts) -> Section | None:
     if profile.operators:
         tables.append(_operator_table(profile))
     hint = f"Of {profile.num_steps} steps under torch.profiler, which slows them down; shares matter here, not seconds."
-    return Section(key="profile", title="Kernels and operators", tables=tables, hint=hint) if tables else None
+    return section("profile", "Kernels and operators", tables, hint=hint) if tables else None
 
 
 def _device_table(profile: ProfileFacts) -> Table:

@@ -9,8 +9,9 @@ from typing import Any
 from voxelocity.core.quantities import NOT_AVAILABLE, bytes_text, duration_text, rate_text, share_text, value_text
 from voxelocity.core.time_parts import part_label
 from voxelocity.diagnosis.facts import ExperimentFacts, Facts, StackFacts
-from voxelocity.diagnosis.render.evidence.section import Section, median
-from voxelocity.report.views import Table, in_words
+from voxelocity.diagnosis.render.evidence.section import median, section
+from voxelocity.report.document import Section, Table
+from voxelocity.report.tables import in_words
 
 _MAX_STACKS = 20
 _MAX_CALLS = 20
@@ -48,7 +49,7 @@ def stacks_section(facts: Facts) -> Section | None:
         shares=shares,
     )
     hint = "The innermost line of your own code, sampled many times a second."
-    return Section(key="stacks", title="Lines of your code", tables=[table], hint=hint)
+    return section("stacks", "Lines of your code", [table], hint=hint)
 
 
 def calls_section(facts: Facts) -> Section | None:
@@ -80,7 +81,7 @@ def calls_section(facts: Facts) -> Section | None:
             )
         )
     hint = "A tensor in the host's memory is read at once: without a GPU, such calls cost nothing."
-    return Section(key="calls", title="Calls that wait", tables=tables, hint=hint) if tables else None
+    return section("calls", "Calls that wait", tables, hint=hint) if tables else None
 
 
 def experiments_section(facts: Facts) -> Section | None:
@@ -90,10 +91,10 @@ def experiments_section(facts: Facts) -> Section | None:
     batch_size = next((one.batch_size for one in facts.loaders if one.is_for_training), None)
     rows = [_experiment_row(one, batch_size) for one in facts.experiments]
     heads = ("What ran alone", "Takes", "Pace", "Repeats", "Note")
-    return Section(
-        key="experiments",
-        title="Each stage alone",
-        tables=[Table(caption="Experiments", heads=heads, rows=rows, text_columns=frozenset({1, 2, 4}))],
+    return section(
+        "experiments",
+        "Each stage alone",
+        [Table(caption="Experiments", heads=heads, rows=rows, text_columns=frozenset({1, 2, 4}))],
         hint="Done in the program itself after the counted steps. No stage can be faster than it is alone.",
     )
 
@@ -127,7 +128,7 @@ def settings_section(facts: Facts) -> Section | None:
         "torch.compile": facts.compiled,
     }
     tables = [_value_table(name, asdict(record)) for name, record in groups.items() if record is not None]
-    return Section(key="settings", title="Settings and network", tables=tables) if tables else None
+    return section("settings", "Settings and network", tables) if tables else None
 
 
 def _value_table(caption: str, values: dict[str, Any]) -> Table:

@@ -1,27 +1,16 @@
-"""One section of evidence."""
+"""How a section of evidence is made."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from voxelocity.report.views import Table
+from voxelocity.report.document import Section, Table, Text
 
 
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """Tables that answer one question.
-
-    Attributes:
-        key: names it within a page.
-        hint: how to read it.
-    """
-
-    key: str
-    title: str
-    tables: Sequence[Table]
-    hint: str = ""
+def section(key: str, title: str, tables: Sequence[Table], *, hint: str = "") -> Section:
+    """Tables that answer one question, with how to read them."""
+    return Section(key=key, title=title, blocks=[*([Text(text=hint, is_hint=True)] if hint else []), *tables])
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -11,9 +11,9 @@ from voxelocity.diagnosis.render.evidence.program import (
     settings_section,
     stacks_section,
 )
-from voxelocity.diagnosis.render.evidence.section import Section
 from voxelocity.diagnosis.render.evidence.steps import passes_section, steps_section
 from voxelocity.diagnosis.result import Diagnosis
+from voxelocity.report.document import Section
 
 _MAKERS = (
     steps_section,

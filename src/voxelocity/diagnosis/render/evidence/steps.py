@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from voxelocity.core.quantities import duration_text, share_text
 from voxelocity.core.time_parts import part_label
 from voxelocity.diagnosis.facts import PARTS, Facts, Pass, Step
-from voxelocity.diagnosis.render.evidence.section import Section, quantile
+from voxelocity.diagnosis.render.evidence.section import quantile, section
 from voxelocity.diagnosis.render.wording import own_steps_text
-from voxelocity.report.views import Table
+from voxelocity.report.document import Section, Table
 
 _PHASES = {
     "warm-up": "not counted: warm-up",
@@ -28,10 +28,10 @@ def steps_section(facts: Facts) -> Section | None:
     tables = [_by_phase(facts.steps)]
     if facts.counted:
         tables.append(_by_part(facts.counted, has_device=facts.settings is not None and facts.settings.device != "cpu"))
-    return Section(
-        key="steps",
-        title="Steps",
-        tables=tables,
+    return section(
+        "steps",
+        "Steps",
+        tables,
         hint="From the end of one optimizer step to the end of the next, validation and saving left out. "
         + own_steps_text(facts),
     )
@@ -82,7 +82,7 @@ def passes_section(facts: Facts) -> Section | None:
         rows=[tuple(row[column] for column in kept) for row in rows],
         text_columns=frozenset(place for place, column in enumerate(kept) if heads[column] in words),
     )
-    return Section(key="passes", title="Between the steps", tables=[table])
+    return section("passes", "Between the steps", [table])
 
 
 def _pass_row(passes: Sequence[Pass]) -> tuple[str, ...]:

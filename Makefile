@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PROCESSES ?= 2
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-all check clean
+.PHONY: demo test test-all check docs clean
 
 demo: $(STAMP)
 	$(BIN)/voxelocity demo --seeds $(SEEDS)
@@ -21,6 +21,10 @@ test: check
 # -m "" runs the tests marked nightly too.
 test-all: check
 	$(BIN)/pytest -n $(PROCESSES) --dist loadfile -m ""
+
+docs: $(STAMP)
+	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/mkdocs build --quiet --strict
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -35,4 +39,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -22,14 +22,27 @@ def readme_table() -> str:
         for budget in ("5m", "20m")
         if (folds := load(f"main_job_hippocampus_{budget}*.json"))
     ]
-    races = [record for record in load("bench_race_*.json") if record["target_dice"]]
-    rows += [
-        (record["comparisons"][0]["title"].partition(":")[0], demo_words(record), _machines([record]))
-        for record in races
-    ]
+    races = load("bench_race_*.json")
+    # To a target first, then after a fixed time.
+    for record in sorted(races, key=lambda record: not record["target_dice"]):
+        words = demo_words(record) if record["target_dice"] else _after_words(record)
+        rows.append((record["comparisons"][0]["title"].partition(":")[0], words, _machines([record])))
     if not rows:
         return "Not measured at a clean commit yet."
     return "\n".join(["| task | measured | machine |", "|---|---|---|", *(f"| {a} | {b} | {c} |" for a, b, c in rows)])
+
+
+def _after_words(record: dict[str, Any]) -> str:
+    """Dice of ours and of each peer after a fixed time, and the interval of the difference."""
+    comparison = record["comparisons"][0]
+    ours, *peers = comparison["sides"]
+    words = [f"{comparison['title'].partition(': ')[2]}: {ours['name']} {ours['median']:.3f}"]
+    for peer in peers:
+        gain = record["ours_higher_by"][peer["name"]]
+        interval = "" if gain["low"] is None else f", 95 % interval {gain['low']:+.3f} to {gain['high']:+.3f}"
+        paired = f"n = {gain['n']} {'seeds' if gain['unit'] == 'training' else 'cases of one seed'}"
+        words.append(f"{peer['name']} {peer['median']:.3f} ({gain['mean']:+.3f} with ours{interval}, {paired})")
+    return "; ".join(words)
 
 
 def _machines(records: Sequence[dict[str, Any]]) -> str:

@@ -24,7 +24,7 @@ def own_cost_lines() -> list[str]:
              record["span_on_us"]["n"]),
             (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
              f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
-             f"of its CPU time, pair by pair; so many times the line above is {by_spans:.2%}", step["share"]["n"]),
+             f"of its CPU time, pair by pair; this many times the line above is {by_spans:.2%}", step["share"]["n"]),
         ]  # fmt: skip
         for row in record["watchers"]:
             what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"

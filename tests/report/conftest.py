@@ -195,8 +195,14 @@ def make_slices(count: int = 4) -> dict[str, np.ndarray]:
         for name, shift in (("truth", 0), ("prediction", i)):
             front = ((rows - 17) / 8) ** 2 + ((columns - 17 - shift) / 6) ** 2 < 1
             back = ((rows - 32) / 9) ** 2 + ((columns - 19) / 5) ** 2 < 1
-            arrays[f"{i}_{name}"] = np.where(back, 2, np.where(front, 1, 0)).astype(np.uint8)
-        arrays[f"{i}_image"] = image.astype(np.uint8)
+            classes = np.where(back, 2, np.where(front, 1, 0)).astype(np.uint8)
+            arrays |= {
+                f"{i}_axial_{name}": np.stack([classes] * 3),
+                f"{i}_coronal_{name}": classes[None, :20].repeat(2, 0),
+            }
+        grey = image.astype(np.uint8)
+        arrays |= {f"{i}_axial_image": np.stack([grey] * 3), f"{i}_coronal_image": grey[None, :20].repeat(2, 0)}
+        arrays |= {f"{i}_axial_pixel_mm": np.array([1.0, 1.0]), f"{i}_coronal_pixel_mm": np.array([3.0, 1.0])}
         arrays[f"{i}_title"] = np.array(f"hippocampus_{i:03d}, Dice 0.{88 - i}1")
     return arrays
 

@@ -20,7 +20,9 @@ def test_a_finished_run_is_read_in_full(finished_run):
     assert run.steps[0].parts == {"forward": 0.03, "augment": 0.12, "network": 0.8}
     assert run.best_validation is run.validations[-1]
     assert (run.budget_s, run.target_dice) == (600.0, 0.85)
-    assert run.slices[0].image.shape == (51, 36)
+    assert [stack.plane for stack in run.slices[0].stacks] == ["axial", "coronal"]
+    assert run.slices[0].stacks[0].image.shape == (3, 51, 36)
+    assert run.slices[0].stacks[1].pixel_mm == (3.0, 1.0)
 
 
 def test_a_torn_last_line_is_left_out(write, events):

@@ -1,3 +1,5 @@
+import re
+from importlib import resources
 from itertools import combinations
 
 from voxelocity.report.palette import CLASS_COLORS, class_color, css_color
@@ -14,5 +16,11 @@ def test_the_seven_base_colors_are_far_apart():
     assert min(distances) > 60
 
 
+def test_charts_and_slices_share_their_colors_on_light_and_dark_pages():
+    style = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    for index in range(1, len(CLASS_COLORS) + 1):
+        assert set(re.findall(rf"--class-{index}: (#\w+);", style)) == {css_color(index)}
+
+
 def test_a_color_is_written_for_a_style_sheet():
-    assert css_color(1) == "#e69f00"
+    assert css_color(1) == "#b87a00"

@@ -5,51 +5,49 @@ import numpy as np
 from matplotlib.image import imread
 
 from voxelocity.report.palette import class_color
-from voxelocity.report.slices import overlay, png_data_uri
+from voxelocity.report.slices import CONFUSED, EXTRA, MISSED, class_layer, difference_layer, film, png_data_uri
 
 
-def test_a_slice_without_classes_stays_grey():
-    image = np.arange(400 * 400, dtype=np.uint32).reshape(400, 400).astype(np.uint8)
-    drawn = overlay(image, np.zeros_like(image))
-    assert drawn.shape == (400, 400, 3)
-    assert (drawn == image[..., None]).all()
+def test_what_is_no_class_is_not_drawn():
+    drawn = class_layer(np.zeros((4, 5), np.uint8))
+    assert drawn.shape == (4, 5, 4)
+    assert not drawn.any()
 
 
 def test_a_class_is_outlined_in_its_color_and_filled_lightly():
-    image = np.full((400, 400), 100, np.uint8)
-    classes = np.zeros_like(image)
-    classes[100:200, 100:200] = 2
-    drawn = overlay(image, classes)
-    color = np.array(class_color(2))
-    assert (drawn[100, 150] == color).all()
-    assert (drawn[150, 199] == color).all()
-    assert (drawn[99, 150] == 100).all()
-    inside = drawn[150, 150].astype(int)
-    assert (abs(inside - 100) < abs(color - 100)).all()
-    assert (inside != 100).any()
+    classes = np.zeros((40, 40), np.uint8)
+    classes[10:20, 10:20] = 2
+    drawn = class_layer(classes)
+    assert (drawn[10:20, 10:20, :3] == class_color(2)).all()
+    assert drawn[10, 15, 3] == drawn[15, 19, 3] == 255
+    assert drawn[9, 15, 3] == 0
+    assert 0 < drawn[15, 15, 3] < 255
 
 
 def test_neighboring_classes_are_both_outlined_where_they_meet():
-    classes = np.ones((400, 400), np.uint8)
-    classes[:, 200:] = 3
-    drawn = overlay(np.zeros_like(classes), classes)
-    assert (drawn[50, 199] == class_color(1)).all()
-    assert (drawn[50, 200] == class_color(3)).all()
-    assert not (drawn[50, 100] == class_color(1)).all()
+    classes = np.ones((40, 40), np.uint8)
+    classes[:, 20:] = 3
+    opacity = class_layer(classes)[..., 3]
+    assert opacity[5, 19] == opacity[5, 20] == 255
+    assert opacity[5, 10] < 255
 
 
-def test_a_small_slice_is_enlarged_by_whole_voxels():
-    image = np.arange(50 * 35, dtype=np.uint16).reshape(50, 35).astype(np.uint8)
-    drawn = overlay(image, np.zeros_like(image))
-    assert drawn.shape == (350, 245, 3)
-    assert (drawn[::7, ::7, 0] == image).all()
-    assert (drawn[6::7, 6::7, 0] == image).all()
+def test_a_difference_tells_what_was_missed_added_and_confused():
+    truth, prediction = np.array([[1, 0, 1, 2]], np.uint8), np.array([[0, 1, 2, 2]], np.uint8)
+    drawn = difference_layer(truth, prediction)
+    assert [tuple(pixel) for pixel in drawn[0, :3, :3]] == [MISSED, EXTRA, CONFUSED]
+    assert drawn[0, 3, 3] == 0, "the same on both sides"
+
+
+def test_slices_stand_side_by_side_in_their_order():
+    stack = np.arange(12).reshape(3, 2, 2)
+    assert film(stack).tolist() == [[0, 1, 4, 5, 8, 9], [2, 3, 6, 7, 10, 11]]
 
 
 def test_a_picture_survives_the_way_through_its_address():
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 4), dtype=np.uint8)
     head, data = png_data_uri(pixels).split(",")
     assert head == "data:image/png;base64"
     read = imread(io.BytesIO(base64.b64decode(data)), format="png")
-    assert (np.round(read[..., :3] * 255) == pixels).all()
+    assert (np.round(read[..., 0] * 255) == pixels).all()
     assert png_data_uri(pixels) == png_data_uri(pixels.copy())

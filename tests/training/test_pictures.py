@@ -27,15 +27,39 @@ RAS, LPS, PIR = (
 
 
 @pytest.mark.parametrize("directions", [RAS, LPS, PIR])
-def test_front_is_up_and_the_patients_left_is_on_the_right(directions, tmp_path):
+@pytest.mark.parametrize(
+    ("plane", "place"),
+    [("axial", [0, 4]), ("coronal", [2, 4]), ("sagittal", [2, 0])],
+    ids=["front up, left on the right", "head up, left on the right", "head up, front on the left"],
+)
+def test_slices_are_the_way_radiologists_look_at_them(directions, plane, place, tmp_path):
     volume = scan("a", directions)
     pictures = SlicePictures()
     pictures.add(CaseScore(case_id="a", dice={"x": 0.5}), volume, volume.label)
     pictures.save(tmp_path / "slices.npz")
     saved = np.load(tmp_path / "slices.npz", allow_pickle=False)
-    assert np.argwhere(saved["0_truth"]).tolist() == [[0, 4]]
-    assert np.argwhere(saved["0_image"] == saved["0_image"].max()).tolist() == [[0, 4]]
+    (truth,), (image,) = saved[f"0_{plane}_truth"], saved[f"0_{plane}_image"]
+    assert np.argwhere(truth).tolist() == [place]
+    assert np.argwhere(image == image.max()).tolist() == [place]
     assert str(saved["0_title"]) == "a, Dice 0.500"
+
+
+def test_slices_go_evenly_through_the_foreground_from_the_feet_to_the_head(tmp_path):
+    label = np.zeros((40, 600, 60), np.uint8)
+    label[10:30, 200:400, 11:32] = 1
+    height = np.broadcast_to(np.arange(60, dtype=np.float32), label.shape)
+    affine = np.diag([-2.0, 1.0, 3.0, 1.0])
+    volume = Volume(case_id="a", image=height[None], label=label, grid=Grid.of(label.shape, affine))
+    pictures = SlicePictures()
+    pictures.add(CaseScore(case_id="a", dice={"x": None}), volume, label)
+    pictures.save(tmp_path / "slices.npz")
+    saved = np.load(tmp_path / "slices.npz", allow_pickle=False)
+    means = saved["0_axial_image"].mean(axis=(1, 2))
+    assert saved["0_axial_truth"].shape == (7, 200, 14), "every third voxel of 600 x 40"
+    assert saved["0_axial_pixel_mm"].tolist() == [3.0, 6.0]
+    assert (np.diff(means) > 0).all()
+    assert saved["0_axial_truth"].any(axis=(1, 2)).all()
+    assert (saved["0_coronal_truth"].shape, saved["0_coronal_pixel_mm"].tolist()) == ((7, 60, 40), [3.0, 2.0])
 
 
 def test_worst_and_best_are_among_the_kept(tmp_path):
@@ -48,4 +72,4 @@ def test_worst_and_best_are_among_the_kept(tmp_path):
     titles = [str(saved[f"{i}_title"]) for i in range(3)]
     assert titles[0].startswith("c0,")
     assert titles[2].startswith("c39,")
-    assert len(saved.files) == 12
+    assert len(saved.files) == 3 * (1 + 3 * 4)

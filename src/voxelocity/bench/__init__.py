@@ -4,10 +4,10 @@
 with a frozen dataclass that says what it stands for. Single settings, off and on, are `switches`.
 """
 
-from voxelocity.bench.record import Record, comparison_table
+from voxelocity.bench.record import Record, comparison_section
 from voxelocity.bench.scenarios import NAMES, run_scenario
 from voxelocity.bench.switch_report import SwitchReport
 from voxelocity.bench.switch_run import run_switch
 from voxelocity.bench.switches import SWITCHES
 
-__all__ = ["NAMES", "SWITCHES", "Record", "SwitchReport", "comparison_table", "run_scenario", "run_switch"]
+__all__ = ["NAMES", "SWITCHES", "Record", "SwitchReport", "comparison_section", "run_scenario", "run_switch"]

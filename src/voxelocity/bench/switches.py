@@ -71,8 +71,8 @@ _SWITCHES = (
     ),
     Switch(
         name="compile",
-        title="torch.compile against the network as it is",
-        off_label="as it is",
+        title="torch.compile against the uncompiled network",
+        off_label="not compiled",
         on_label="compiled",
         off={"precision.compile": "none"},
         on={"precision.compile": "default"},

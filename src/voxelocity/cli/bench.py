@@ -60,8 +60,9 @@ def bench(
     ] = False,
 ) -> None:
     """Measure Voxelocity and its peers, or a training with a setting off and on, side by side on this machine."""
-    from voxelocity.bench import NAMES, SWITCHES, comparison_table, run_scenario
+    from voxelocity.bench import NAMES, SWITCHES, comparison_section, run_scenario
     from voxelocity.core.console import PlainConsole
+    from voxelocity.report import section_view
 
     console = PlainConsole()
     with interrupt.is_raised():
@@ -75,12 +76,12 @@ def bench(
             record = run_scenario(
                 name,
                 quick=quick,
-                on_comparison=lambda comparison: console.print(comparison_table(comparison), "", highlight=False),
+                on_comparison=lambda found: console.print(section_view(comparison_section(found)), "", highlight=False),
                 work=work,
                 data=data,
             )
             if out is not None:
-                console.print(f"see {record.write(out)}", highlight=False)
+                console.print(f"see {record.write(out)[0]}", highlight=False)
 
 
 def _bench_race(
@@ -95,10 +96,10 @@ def _bench_race(
     data: Path | None,
     work: Path | None,
 ) -> None:
-    from voxelocity.bench import comparison_table
+    from voxelocity.bench import comparison_section
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
     from voxelocity.core.units import parse_duration_s
-    from voxelocity.report import TableView, accuracy_sentence
+    from voxelocity.report import TableView, accuracy_sentence, section_view
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0
     names = check_sides([name for name in sides.split(",") if name])
@@ -111,7 +112,7 @@ def _bench_race(
         on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
     )
     console.print(TableView(outcome.table), "")
-    console.print(comparison_table(record.comparisons[0]), highlight=False)
+    console.print(section_view(comparison_section(record.comparisons[0])), highlight=False)
     if (parity := outcome.parity()) is not None:
         console.print(accuracy_sentence(parity, outcome.sides[0][0].label, outcome.sides[-1][0].label), "")
     if out is not None:

@@ -87,7 +87,7 @@ def watch_command(
         tick: is called every `tick_s` while the command runs.
         tick_s: seconds between two calls of `tick`.
         on_end: is called when the command has ended, while the kernel still has its figures.
-        clock: tells seconds.
+        clock: returns seconds.
 
     Raises:
         CommandError: there is no such command (status 127), or it cannot be executed (status 126).

@@ -41,7 +41,7 @@ class EventLog:
     Args:
         path: of the file; its folder exists.
         begin_s: what `clock` showed when the run began; now if not given.
-        clock: tells seconds.
+        clock: returns seconds.
 
     Raises:
         OutputError: the file already holds something, or cannot be written.

@@ -46,7 +46,7 @@ class GpuSampler:
     Args:
         environ: where `CUDA_VISIBLE_DEVICES` is looked up; empty for every GPU.
         pcie_period_s: seconds between two questions for PCIe throughput of one device; 0 never asks.
-        clock: tells seconds.
+        clock: returns seconds.
         load: gives `pynvml` or what has its functions, for tests.
         namespace: of the processes of this machine, as `/proc/self/ns/pid` links to it; looked up if not given.
 

@@ -28,7 +28,7 @@ class HostSampler:
     Args:
         pid: of the watched program's first process; without it nothing is reported for a program.
         root: of the file system with `proc` and `sys`, for tests.
-        clock: tells seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, pid: int | None = None, *, root: Path = Path("/"), clock: Clock = system_clock) -> None:

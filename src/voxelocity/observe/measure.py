@@ -36,7 +36,7 @@ def measure(
         function: must return only when its work is done; with an accelerator, let it end by synchronizing.
         repeats: timed calls, at least 1.
         warmup: calls before them that are not timed.
-        clock: tells seconds.
+        clock: returns seconds.
 
     Raises:
         ConfigError: `repeats` is below 1 or `warmup` below 0.

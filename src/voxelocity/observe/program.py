@@ -81,8 +81,8 @@ class ProgramSampler:
     Args:
         pid: of the program's first process.
         root: of the file system with `proc`, for tests.
-        clock: tells seconds.
-        cpu_clock: tells seconds of this thread's CPU time.
+        clock: returns seconds.
+        cpu_clock: returns seconds of this thread's CPU time.
 
     Attributes:
         lists_children: whether the kernel lists the children of a process; if not, the whole machine is searched

@@ -36,7 +36,7 @@ class Sampler:
         period_s: seconds between two samples, 0.1 to 60.
         on_sample: is called with each sample, in the sampling thread.
         max_samples: kept in memory.
-        clock: tells seconds.
+        clock: returns seconds.
         make_host: gives the sampler of the host.
         make_gpu: gives the sampler of the GPUs.
 

@@ -21,6 +21,7 @@ from voxelocity.report.terminal import (
     document_view,
     plan_table,
     score_table,
+    section_view,
     volume_table,
 )
 
@@ -65,6 +66,7 @@ __all__ = [
     "render_progress_png",
     "score_table",
     "seconds_to_reach",
+    "section_view",
     "share_text",
     "verdict",
     "volume_table",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from voxelocity.core.quantities import (
     count_text,
@@ -88,7 +87,7 @@ def comparison_document(
             Section(
                 title="Factors",
                 blocks=[
-                    replace(factor_table(runs, target_dice=target_dice), hides_caption=True),
+                    factor_table(runs, target_dice=target_dice).without_caption(),
                     Text(text=_ABOUT_FACTORS, is_hint=True),
                     *([Text(text=reason)] if reason else []),
                     *([Pair(blocks=charts)] if charts else []),
@@ -262,7 +261,7 @@ def _accuracy(parity: Parity, runs: Sequence[LabeledRun]) -> list[Block]:
 
 def _machines(runs: Sequence[LabeledRun]) -> list[Block]:
     table = machines_table(runs)
-    return [replace(table, hides_caption=True)] if table.rows else []
+    return [table.without_caption()] if table.rows else []
 
 
 def _details(run: LabeledRun) -> list[Block]:
@@ -275,7 +274,7 @@ def _details(run: LabeledRun) -> list[Block]:
         Heading(text=run.label),
         *(Text(text=note) for note in run.notes),
         *(
-            Folded(title=f"{name} of {run.label}", blocks=[replace(table, hides_caption=True)])
+            Folded(title=f"{name} of {run.label}", blocks=[table.without_caption()])
             for name, table in tables.items()
             if table.rows
         ),

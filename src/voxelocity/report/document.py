@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from voxelocity.core.quantities import duration_text, share_text
@@ -41,6 +41,10 @@ class Table:
     swatches: Sequence[str] = ()
     has_total: bool = False
     hides_caption: bool = False
+
+    def without_caption(self) -> Table:
+        """The table for a place below a heading that says the same as its caption."""
+        return replace(self, hides_caption=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,21 +145,37 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
-    """One picture, as a `data:` address, with a word on it and its description for screen readers."""
+class SliceFilm:
+    """Slices of one direction side by side, and what may be laid over them; every picture is a `data:` address.
 
-    label: str
-    source: str
-    alt: str
+    Attributes:
+        plane: "axial", "coronal" or "sagittal".
+        count: slices.
+        ratio: width of a slice by its height, in the patient.
+        image: the scan.
+        layers: pictures by name: "prediction", "truth", "difference".
+    """
+
+    plane: str
+    count: int
+    ratio: float
+    image: str
+    layers: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pictures:
-    """Titled groups of pictures side by side, with one legend."""
+class Slices:
+    """Cases to scroll through, with a choice of what lies over the scan.
 
-    kind: ClassVar[str] = "pictures"
-    figures: Sequence[tuple[str, Sequence[Panel]]]
+    Attributes:
+        figures: the films of each case, with its title.
+        legend: of classes, and of differences.
+    """
+
+    kind: ClassVar[str] = "slices"
+    figures: Sequence[tuple[str, Sequence[SliceFilm]]]
     legend: Sequence[LegendEntry]
+    difference_legend: Sequence[LegendEntry]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +231,7 @@ class Folded:
     is_open: bool = False
 
 
-Block = Table | Text | Heading | Lines | Code | TimeBars | Chart | Pictures | FindingCard | Links | Pair | Folded
+Block = Table | Text | Heading | Lines | Code | TimeBars | Chart | Slices | FindingCard | Links | Pair | Folded
 
 
 @dataclass(frozen=True, kw_only=True)

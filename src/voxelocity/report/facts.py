@@ -25,12 +25,14 @@ from voxelocity.report.records import (
     FinishRecord,
     RunFacts,
     SliceFigure,
+    SliceStack,
     StageRecord,
     StartRecord,
     Status,
     StepRecord,
     ValidationRecord,
 )
+from voxelocity.report.slices import PLANES
 
 # Nothing in a run comes near it, and sums of such numbers stay finite.
 _NO_NUMBER = 1e200
@@ -282,8 +284,8 @@ def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
         return (), []
     try:
         with check_is_file(path).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            count = sum(name.endswith("_image") for name in arrays.files)
-            return tuple(_slice(arrays, i) for i in range(count)), []
+            count = sum(name.endswith("_title") for name in arrays.files)
+            return tuple(_slices(arrays, i) for i in range(count)), []
     # The zip's and the arrays' headers may say anything: an unknown packing, more bytes than there are.
     except (
         OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error
@@ -291,14 +293,22 @@ def _read_slices(path: Path) -> tuple[tuple[SliceFigure, ...], list[str]]:
         return (), [f"report: {path.name} cannot be used ({error}), so no slices are shown"]
 
 
-def _slice(arrays: Mapping[str, Any], index: int) -> SliceFigure:
-    figure = SliceFigure(
-        title=str(arrays[f"{index}_title"]),
-        image=arrays[f"{index}_image"],
-        truth=arrays[f"{index}_truth"],
-        prediction=arrays[f"{index}_prediction"],
+def _slices(arrays: Mapping[str, Any], index: int) -> SliceFigure:
+    planes = [plane for plane in PLANES if f"{index}_{plane}_image" in arrays]
+    stacks = tuple(_stack(arrays, plane, f"{index}_{plane}_") for plane in planes)
+    # Earlier versions kept one axial slice of a case.
+    return SliceFigure(title=str(arrays[f"{index}_title"]), stacks=stacks or (_stack(arrays, "axial", f"{index}_"),))
+
+
+def _stack(arrays: Mapping[str, Any], plane: str, prefix: str) -> SliceStack:
+    image, truth, prediction = (arrays[f"{prefix}{name}"] for name in ("image", "truth", "prediction"))
+    shapes = {image.shape, truth.shape, prediction.shape}
+    if len(shapes) != 1 or image.ndim not in (2, 3) or not image.size:
+        raise ValueError(f"slices {prefix.rstrip('_')} have arrays of the shapes {sorted(shapes)}")
+    height_mm, width_mm = arrays.get(f"{prefix}pixel_mm", (1.0, 1.0))
+    if not (0.0 < height_mm < math.inf and 0.0 < width_mm < math.inf):
+        raise ValueError(f"slices {prefix.rstrip('_')} have pixels of {height_mm} by {width_mm} mm")
+    image, truth, prediction = (array.reshape(-1, *array.shape[-2:]) for array in (image, truth, prediction))
+    return SliceStack(
+        plane=plane, image=image, truth=truth, prediction=prediction, pixel_mm=(float(height_mm), float(width_mm))
     )
-    shapes = {figure.image.shape, figure.truth.shape, figure.prediction.shape}
-    if len(shapes) != 1 or figure.image.ndim != 2:
-        raise ValueError(f"slice {index} has arrays of the shapes {sorted(shapes)}")
-    return figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,9 +28,9 @@ from voxelocity.report.document import (
     Lines,
     Links,
     Pair,
-    Panel,
-    Pictures,
     Section,
+    SliceFilm,
+    Slices,
     Table,
     Text,
     time_split,
@@ -41,8 +40,16 @@ from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.palette import css_color
 from voxelocity.report.progress import dice_series, loss_series
-from voxelocity.report.records import RunFacts
-from voxelocity.report.slices import overlay, png_data_uri
+from voxelocity.report.records import RunFacts, SliceStack
+from voxelocity.report.slices import (
+    CONFUSED,
+    EXTRA,
+    MISSED,
+    class_layer,
+    difference_layer,
+    film,
+    png_data_uri,
+)
 from voxelocity.report.summary import (
     absent_text,
     mean_dice,
@@ -136,7 +143,7 @@ def _lead(run: RunFacts) -> list[Block]:
 
 def _filled(table: Table) -> list[Block]:
     """The table below a heading that says what it holds; nothing if it is empty."""
-    return [replace(table, hides_caption=True)] if table.rows else []
+    return [table.without_caption()] if table.rows else []
 
 
 def _plan(run: RunFacts) -> list[Block]:
@@ -225,7 +232,7 @@ def _curves(run: RunFacts) -> list[Block]:
             "Measured on the prepared grid with the averaged weights: quicker than the final validation, with slightly "
             "different scores."
         )
-        table = replace(validation_table(run), hides_caption=True)
+        table = validation_table(run).without_caption()
         blocks.append(Folded(title="All validations on the way", blocks=[Text(text=hint, is_hint=True), table]))
     return blocks
 
@@ -252,30 +259,40 @@ def _dice_chart(run: RunFacts) -> Chart:
 def _slices(run: RunFacts) -> list[Block]:
     if not run.slices:
         return []
-    figures = [
-        (
-            figure.title,
-            [
-                Panel(
-                    label=label,
-                    source=png_data_uri(overlay(figure.image, classes)),
-                    alt=f"{figure.title}: scan with the {adjective} classes outlined",
-                )
-                for label, adjective, classes in (
-                    ("Truth", "true", figure.truth),
-                    ("Prediction", "predicted", figure.prediction),
-                )
+    shown = {int(i) for figure in run.slices for s in figure.stacks for i in np.union1d(s.truth, s.prediction)}
+    names = dict(enumerate(run.dataset.classes))
+    differences = {"missed": MISSED, "not in the truth": EXTRA, "another class": CONFUSED}
+    return [
+        Slices(
+            figures=[(figure.title, [_film(stack) for stack in figure.stacks]) for figure in run.slices],
+            legend=[
+                LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index))
+                for index in sorted(shown - {0})
+            ],
+            difference_legend=[
+                LegendEntry(name=name, color="#{:02x}{:02x}{:02x}".format(*color))
+                for name, color in differences.items()
             ],
         )
-        for figure in run.slices
     ]
-    planes = [plane for figure in run.slices for plane in (figure.truth, figure.prediction)]
-    shown = {int(index) for plane in planes for index in np.unique(plane)}
-    names = dict(enumerate(run.dataset.classes))
-    legend = [
-        LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index)) for index in sorted(shown - {0})
-    ]
-    return [Pictures(figures=figures, legend=legend)]
+
+
+def _film(stack: SliceStack) -> SliceFilm:
+    truth, prediction = film(stack.truth), film(stack.prediction)
+    count, height, width = stack.image.shape
+    height_mm, width_mm = stack.pixel_mm
+    layers = {
+        "prediction": class_layer(prediction),
+        "truth": class_layer(truth),
+        "difference": difference_layer(truth, prediction),
+    }
+    return SliceFilm(
+        plane=stack.plane,
+        count=count,
+        ratio=(width * width_mm) / (height * height_mm),
+        image=png_data_uri(film(stack.image)),
+        layers={name: png_data_uri(pixels) for name, pixels in layers.items()},
+    )
 
 
 def _scores(run: RunFacts) -> list[Block]:

@@ -1,6 +1,7 @@
-"""The colors of classes and runs, distinct to readers with any color vision.
+"""The colors of classes, the same in charts, legends and on slices.
 
-Source: Okabe and Ito, "Color Universal Design", 2008; black and yellow come last, as they vanish on scans and on paper.
+The hues of Okabe and Ito, "Color Universal Design", 2008, brought to one lightness: each stands out 3 to 1 from a light
+page, from a dark one and from the grey of a scan.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 Color = tuple[int, int, int]
 
 CLASS_COLORS: tuple[Color, ...] = (
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 158, 115),
-    (204, 121, 167),
-    (213, 94, 0),
-    (0, 114, 178),
-    (240, 228, 66),
+    (184, 122, 0),
+    (47, 138, 196),
+    (0, 145, 106),
+    (192, 96, 155),
+    (208, 69, 46),
+    (122, 111, 208),
+    (140, 123, 117),
 )
 
 

@@ -120,20 +120,35 @@ class FinishRecord:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SliceFigure:
-    """One slice of a scan with its truth and its prediction.
+class SliceStack:
+    """Slices of a scan across one direction, with truth and prediction.
 
     Attributes:
-        title: what it shows.
-        image: (h, w) uint8, 0 black to 255 white.
-        truth: (h, w) uint8 class indices.
-        prediction: (h, w) uint8 class indices.
+        plane: "axial", "coronal" or "sagittal".
+        image: (n, h, w) uint8, 0 black to 255 white.
+        truth: (n, h, w) uint8 class indices.
+        prediction: (n, h, w) uint8 class indices.
+        pixel_mm: height and width of a pixel.
     """
 
-    title: str
+    plane: str
     image: Array
     truth: Array
     prediction: Array
+    pixel_mm: tuple[float, float] = (1.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceFigure:
+    """Slices of one case.
+
+    Attributes:
+        title: the case, and how well it was segmented.
+        stacks: one for each direction, at least one.
+    """
+
+    title: str
+    stacks: tuple[SliceStack, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -107,10 +107,15 @@ def document_view(shown: document.Document) -> RenderableType:
     lines: list[RenderableType] = [_Wrapped(shown.verdict, style="bold")]
     lines += [_Wrapped(f"note: {notice}") for notice in shown.notices]
     for section in shown.sections:
-        views = [] if section.is_detail else [view for block in section.blocks for view in _block_views(block)]
-        if views:
-            lines += ["", Text(section.title, style="bold"), *views]
+        if not section.is_detail and any(_block_views(block) for block in section.blocks):
+            lines += ["", section_view(section)]
     return Group(*lines)
+
+
+def section_view(section: document.Section) -> RenderableType:
+    """A section of a document: its title, tables, findings and sentences."""
+    views = [view for block in section.blocks for view in _block_views(block)]
+    return Group(_Wrapped(section.title, style="bold"), *views)
 
 
 def _block_views(block: document.Block) -> list[RenderableType]:

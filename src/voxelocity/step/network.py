@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -12,6 +9,7 @@ from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config
 from voxelocity.core.errors import ConfigError
+from voxelocity.core.factory import find_factory
 from voxelocity.core.region import Index3
 from voxelocity.step.dints import build_dints, why_not_paths
 from voxelocity.step.dynunet import DynUNet
@@ -162,17 +160,7 @@ def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> 
 
 
 def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
-    where, _, name = config.factory.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        # As with `python -m`; an installed command does not search the folder in which it is called.
-        sys.path.append(here)
-    try:
-        factory = getattr(importlib.import_module(where), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"network: network.factory {config.factory!r} cannot be imported ({error}); write package.module:name of "
-            "a module that Python finds from here or on PYTHONPATH"
-        ) from None
+    factory = find_factory(config.factory, key="network.factory")
     network = factory(num_channels=num_channels, num_classes=num_classes)
     if not isinstance(network, torch.nn.Module):
         raise ConfigError(

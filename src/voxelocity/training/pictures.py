@@ -1,7 +1,8 @@
-"""One informative slice of each of a few scored cases, kept for the report."""
+"""Slices of a few scored cases in three directions, kept for the report."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,59 +12,65 @@ import numpy.typing as npt
 
 from voxelocity.core.quantities import dice_text
 from voxelocity.core.records import CaseScore
-from voxelocity.core.volume import Volume
+from voxelocity.core.volume import Array, Volume
 from voxelocity.core.whole_file import whole_file
 
-Plane = npt.NDArray[np.uint8]
+Classes = npt.NDArray[np.uint8]
+
+_SLICES = 7
+# Larger slices are thinned out, so that a report stays a few megabytes.
+_MOST_PIXELS = 256
+# Axes of the patient (0 right, 1 front, 2 head): across the slices, down a slice, along its rows. Radiologists look
+# from the feet and from the front: the patient's right is on the left, front or head is at the top.
+_AXES = {"axial": (2, 1, 0), "coronal": (1, 2, 0), "sagittal": (0, 2, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Picture:
+class _Kept:
     mean_dice: float
     title: str
-    image: Plane
-    truth: Plane
-    prediction: Plane
+    arrays: Mapping[str, Array]
 
 
 class SlicePictures:
-    """Keeps one informative slice of each of a few scored cases: worst, middle and best, for the report."""
+    """Keeps slices of a few scored cases: worst, middle and best, for the report."""
 
     def __init__(self, *, limit: int = 4) -> None:
         self._limit = limit
-        self._kept: list[_Picture] = []
+        self._kept: list[_Kept] = []
 
-    def add(self, score: CaseScore, scan: Volume, prediction: Plane) -> None:
-        """Keeps the slice of a case with the most foreground."""
+    def add(self, score: CaseScore, scan: Volume, prediction: Classes) -> None:
+        """Keeps slices of a case through its foreground, in three directions."""
         assert scan.label is not None
-        # Axial slices: the scan axis nearest to head-foot, shown with the patient's right on the left.
-        axis = int(np.argmax(np.abs(scan.grid.matrix[2, :3])))
+        arrays: dict[str, Array] = {}
         foreground = (scan.label > 0) | (prediction > 0)
-        per_slice = foreground.sum(axis=tuple(a for a in range(3) if a != axis))
-        index = int(per_slice.argmax())
-        image = _to_uint8(np.take(scan.image[0], index, axis=axis))
-        self._kept.append(
-            _Picture(
-                mean_dice=1.0 if score.mean_dice is None else score.mean_dice,
-                title=f"{score.case_id}, Dice {dice_text(score.mean_dice)}",
-                image=_upright(image, scan, axis),
-                truth=_upright(np.take(scan.label, index, axis=axis), scan, axis),
-                prediction=_upright(np.take(prediction, index, axis=axis), scan, axis),
-            )
-        )
-        if len(self._kept) > 4 * self._limit:
+        for plane, axes in _AXES.items():
+            look = _Look(scan, axes)
+            places = look.places(foreground)
+            arrays |= {
+                f"{plane}_image": _to_uint8(look.slices(scan.image[0], places)),
+                f"{plane}_truth": look.slices(scan.label, places),
+                f"{plane}_prediction": look.slices(prediction, places),
+                f"{plane}_pixel_mm": np.array(look.pixel_mm),
+            }
+        mean_dice = 1.0 if score.mean_dice is None else score.mean_dice
+        title = f"{score.case_id}, Dice {dice_text(score.mean_dice)}"
+        self._kept.append(_Kept(mean_dice=mean_dice, title=title, arrays=arrays))
+        if len(self._kept) > 2 * self._limit:
             self._kept = self._spread()
 
     def save(self, path: Path) -> None:
-        """Writes `slices.npz`: arrays `<i>_image`, `<i>_truth`, `<i>_prediction` (h, w) uint8 and `<i>_title`."""
+        """Writes `slices.npz`: for each case i and plane the arrays `<i>_<plane>_image`, `_truth`, `_prediction`
+        (n, h, w) uint8 and `_pixel_mm` (height, width), and `<i>_title`.
+        """
         arrays: dict[str, Any] = {}
         for i, kept in enumerate(self._spread()):
-            arrays |= {f"{i}_image": kept.image, f"{i}_truth": kept.truth, f"{i}_prediction": kept.prediction}
+            arrays |= {f"{i}_{name}": array for name, array in kept.arrays.items()}
             arrays[f"{i}_title"] = np.array(kept.title)
         with whole_file(path) as file:
             np.savez_compressed(file, **arrays)
 
-    def _spread(self) -> list[_Picture]:
+    def _spread(self) -> list[_Kept]:
         ordered = sorted(self._kept, key=lambda kept: (kept.mean_dice, kept.title))
         if len(ordered) <= self._limit:
             return ordered
@@ -71,21 +78,57 @@ class SlicePictures:
         return [ordered[i] for i in picks]
 
 
-def _to_uint8(plane: npt.NDArray[Any]) -> Plane:
-    low, high = np.percentile(plane, [1.0, 99.0])
-    scaled = (plane.astype(np.float32) - low) / max(float(high - low), 1e-6)
-    grey: Plane = (scaled.clip(0.0, 1.0) * 255.0).astype(np.uint8)
+class _Look:
+    """How a volume is cut across one axis of the patient.
+
+    Args:
+        scan: whose grid says where its axes run.
+        axes: of the patient: across the slices, down a slice, along its rows.
+    """
+
+    def __init__(self, scan: Volume, axes: tuple[int, int, int]) -> None:
+        matrix = scan.grid.matrix[:3, :3]
+        of_patient = _voxel_axes(matrix)
+        self._axes = tuple(of_patient[axis] for axis in axes)
+        # Rows and columns run against the patient's axes, slices along them.
+        signs = (1.0, -1.0, -1.0)
+        self._is_flipped = [matrix[a, of_patient[a]] * sign < 0.0 for a, sign in zip(axes, signs, strict=True)]
+        shape = [scan.grid.shape[axis] for axis in self._axes]
+        self._every = max(1, -(-max(shape[1:]) // _MOST_PIXELS))
+        spacing_mm = [float(np.linalg.norm(matrix[:, axis])) for axis in self._axes]
+        self.pixel_mm = (spacing_mm[1] * self._every, spacing_mm[2] * self._every)
+
+    def places(self, foreground: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+        """Indices of slices, evenly spaced through the foreground; through all of the volume if there is none."""
+        found = np.flatnonzero(foreground.any(axis=tuple(axis for axis in range(3) if axis != self._axes[0])))
+        low, high = (int(found[0]), int(found[-1])) if found.size else (0, foreground.shape[self._axes[0]] - 1)
+        # The middles of equal parts: the first and the last slice of a structure show little of it.
+        count = min(_SLICES, high - low + 1)
+        places = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
+        return places[::-1] if self._is_flipped[0] else places
+
+    def slices(self, volume: Array, places: npt.NDArray[np.intp]) -> Array:
+        """The slices (n, h, w), a fresh array."""
+        cut = np.take(volume, places, axis=self._axes[0]).transpose(self._axes)
+        cut = cut[:, :: self._every, :: self._every]
+        for axis in (1, 2):
+            cut = np.flip(cut, axis) if self._is_flipped[axis] else cut
+        return np.ascontiguousarray(cut)
+
+
+def _voxel_axes(matrix: npt.NDArray[np.float64]) -> dict[int, int]:
+    """For each axis of the patient the axis of the array that runs most along it; each is used once."""
+    left = np.abs(matrix / np.linalg.norm(matrix, axis=0))
+    found: dict[int, int] = {}
+    for _ in range(3):
+        patient, voxel = np.unravel_index(left.argmax(), left.shape)
+        found[int(patient)] = int(voxel)
+        left[patient, :], left[:, voxel] = -1.0, -1.0
+    return found
+
+
+def _to_uint8(slices: npt.NDArray[Any]) -> Classes:
+    low, high = np.percentile(slices, [1.0, 99.0])
+    scaled = (slices.astype(np.float32) - low) / max(float(high - low), 1e-6)
+    grey: Classes = (scaled.clip(0.0, 1.0) * 255.0).astype(np.uint8)
     return grey
-
-
-def _upright(plane: Plane, scan: Volume, axis: int) -> Plane:
-    """Rows from front to back, columns from the patient's right to left: the way radiologists look at a slice."""
-    rest = [a for a in range(3) if a != axis]
-    directions = scan.grid.matrix[:3, rest]
-    if abs(directions[0, 0]) < abs(directions[0, 1]):
-        plane, directions = plane.T, directions[:, ::-1]
-    columns, rows = directions[0, 0], directions[1, 1]
-    # RAS+: x grows to the patient's left-hand side of the picture when flipped; y grows to the front.
-    plane = plane if columns < 0 else plane[::-1]
-    plane = plane if rows < 0 else plane[:, ::-1]
-    return np.ascontiguousarray(plane.T)

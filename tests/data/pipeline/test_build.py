@@ -318,3 +318,20 @@ def test_the_work_of_the_feed_is_seen_as_spans(blob_refs, data_config):
     batch = records[len(names) - 1]
     assert all(record.parent == batch.number for record in records[: len(names) - 1])
     assert {record.thread for record in records} == {"voxelocity-feed-0"}
+
+
+@pytest.mark.parametrize("num_threads", [0, 2])
+def test_effects_of_the_users_own_change_the_batches(blob_refs, data_config, num_threads, tmp_path, monkeypatch):
+    (tmp_path / "effects_of_mine.py").write_text(
+        "class Dark:\n"
+        "    def draw(self, rng, num_channels):\n        return rng.uniform(5.0, 6.0)\n"
+        "    def apply(self, image, label, drawn):\n        image -= drawn\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = data_config("memory", num_threads)
+    effects = [{"factory": "effects_of_mine:Dark", "probability": 1.0}]
+    changed = DataConfig.parse({**config.to_plain(), "augment": {**config.augment.to_plain(), "effects": effects}})
+    for plain, dark in zip(take(blob_refs, config, 2), take(blob_refs, changed, 2), strict=True):
+        lower = (plain.image - dark.image).mean(dim=(1, 2, 3, 4))
+        assert ((lower > 5.0) & (lower < 6.0)).all()
+        assert torch.equal(plain.label, dark.label)

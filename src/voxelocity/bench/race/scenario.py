@@ -106,7 +106,7 @@ def run_race(
 
         def keep(outcome: Outcome) -> None:
             if out is not None:
-                _record(settings, outcome).write(out)
+                _record(settings, outcome).write_json(out)
                 write_page(_document(settings, outcome), out / f"bench_race_{settings.name}.html")
 
         outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator
@@ -15,6 +16,17 @@ _Positive = Annotated[float, Field(gt=0.0, le=100.0)]
 _NonNegative = Annotated[float, Field(ge=0.0, le=100.0)]
 _Zoom = Annotated[float, Field(gt=0.0, le=1.0)]
 EngineName = Literal["auto", "numba", "triton", "torch"]
+
+
+class EffectConfig(Config):
+    """An effect of your own, and how often it is applied."""
+
+    factory: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """Class of the effect as package.module:name; see docs/augmentation.md for its two methods."""
+    probability: _Probability = 0.1
+    """Probability that a patch is changed."""
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    """Arguments that the class is called with."""
 
 
 class AugmentConfig(Config):
@@ -95,6 +107,8 @@ class AugmentConfig(Config):
     """Smallest and largest exponent; drawn per channel."""
     gamma_keeps: Literal["moments", "range"] = "moments"
     """What a channel keeps under a gamma change: its mean and deviation, or its minimum and maximum."""
+    effects: tuple[EffectConfig, ...] = ()
+    """Effects of your own, applied last and in this order."""
 
     @classmethod
     def only(cls, **fields: Any) -> Self:
@@ -110,7 +124,11 @@ class AugmentConfig(Config):
         share = epoch / self.ramp_epochs
         rising = {name for name in type(self).model_fields if name.endswith("_probability")}
         rising -= {"flip_probability", "quarter_turn_probability"}
-        return self.model_copy(update={name: share * getattr(self, name) for name in rising})
+        changes: dict[str, Any] = {name: share * getattr(self, name) for name in rising}
+        changes["effects"] = tuple(
+            one.model_copy(update={"probability": share * one.probability}) for one in self.effects
+        )
+        return self.model_copy(update=changes)
 
     @field_validator(
         "scale_range",

@@ -19,6 +19,7 @@ from voxelocity.core.volume import Scaling
 from voxelocity.core.waiting import without_waiting
 from voxelocity.data.augment import (
     AugmentParams,
+    Effects,
     ResidentSource,
     Source,
     augment,
@@ -48,6 +49,7 @@ class Assembler:
         order: RankDraws,
         *,
         swapped_classes: Sequence[int],
+        effects: Effects,
         seed: int,
         device: torch.device,
         filled_on: torch.device,
@@ -59,6 +61,7 @@ class Assembler:
         self._progress = progress
         self._order = order
         self._swapped_classes = swapped_classes
+        self._effects = effects
         self._seed = seed
         self._device = device
         self._filled_on = filled_on
@@ -83,7 +86,7 @@ class Assembler:
         params, regions, sources = self._drawn(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
         if self._filled_on.type == "cuda":
-            image, label = self._filled_there(sources, regions, params, *shapes)
+            image, label = self._filled_there(draws, sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
 
@@ -93,6 +96,7 @@ class Assembler:
                     without_waiting(fill, lambda: fill(engine="torch"))
                 else:
                     fill(engine=self._config.augment.engine)
+                self._effects.apply(draws, image, label, seed=self._seed)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
@@ -145,6 +149,7 @@ class Assembler:
 
     def _filled_there(
         self,
+        draws: Sequence[Draw],
         sources: Sequence[Source | ResidentSource],
         regions: Sequence[Region],
         params: AugmentParams,
@@ -157,6 +162,7 @@ class Assembler:
             image = torch.empty(image_shape, dtype=torch.float32, device=self._device)
             label = torch.empty(label_shape, dtype=torch.uint8, device=self._device)
             augment(sources, regions, params, image, label, engine=self._config.augment.engine)
+            self._effects.apply(draws, image, label, seed=self._seed)
             stream.synchronize()
         return image, label
 

@@ -14,7 +14,7 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.device import numbered
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.laterality import swapped_classes
-from voxelocity.data.augment import filling_device
+from voxelocity.data.augment import Effects, filling_device
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.pipeline.assemble import Assembler
 from voxelocity.data.pipeline.config import DataConfig
@@ -49,8 +49,9 @@ class Feed:
 
     Raises:
         DatasetError: there is no case, or one without a label. While batches are made: cases differ in channels.
-        ConfigError: the device or the augmentation's engine is not available here, its `swap_pairs` name an unknown
-            class, there is no such rank, or the batch or the parts of the cache cannot be divided among the ranks.
+        ConfigError: the device, the augmentation's engine or one of its `effects` is not available here, its
+            `swap_pairs` name an unknown class, there is no such rank, or the batch or the parts of the cache cannot be
+            divided among the ranks.
         ScanError: while batches are made, a case cannot be used.
 
     Attributes:
@@ -77,13 +78,21 @@ class Feed:
         self._device = numbered(device)
         self._order = RankDraws(prepared, config, seed=seed, rank=rank, world_size=world_size)
         swapped = swapped_classes(prepared.class_names, config.augment.swap_pairs)
+        effects = Effects(config.augment)
         filled_on = filling_device(config.augment.engine, self._device)
+        if filled_on.type == "cuda" and not effects.run_on_device:
+            filled_on = torch.device("cpu")
+            prepared.warn(
+                "feed: batches are augmented on the CPU, because an effect of data.augment.effects has no method "
+                "apply_on_device(image, label, drawn)"
+            )
         self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
         self._assembler = Assembler(
             self._supply,
             config,
             self._order,
             swapped_classes=swapped,
+            effects=effects,
             seed=seed,
             device=self._device,
             filled_on=filled_on,

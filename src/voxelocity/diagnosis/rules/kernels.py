@@ -42,7 +42,7 @@ def benchmark_off(facts: Facts) -> Found | None:
     )
 
 
-@rule("VX312", "cuDNN searches anew for each new shape of input", pool="compute")
+@rule("VX312", "cuDNN searches again for each new input shape", pool="compute")
 def benchmark_with_many_shapes(facts: Facts) -> Found | None:
     """`cudnn.benchmark` is on and the shapes vary."""
     settings, network = facts.settings, facts.network

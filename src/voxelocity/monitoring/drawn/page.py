@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.core.quantities import count_text, duration_text, share_text
@@ -51,7 +50,7 @@ def monitor_document(record: MonitorRecord) -> Document:
     phases = phases_of(record.phases)
     stretches = stretches_of(phases, columns.until_s) if phases else []
     charts = [_chart(timeline, stretches) for timeline in host_timelines(columns)]
-    machine = [replace(machine_table(record.environment), hides_caption=True)] if record.environment else []
+    machine = [machine_table(record.environment).without_caption()] if record.environment else []
     return Document(
         kind="monitor",
         title=title_of(record),
@@ -90,7 +89,7 @@ def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[Stret
             legend=[LegendEntry(name=phase.name, color=_css(phase.color)) for phase in phases if phase.name in names],
             is_dense=True,
         ),
-        replace(phase_table(columns, phases), hides_caption=True),
+        phase_table(columns, phases).without_caption(),
         Text(
             text=f"{ranks}A phase within another counts for both, and the inner one is drawn. Means are over the "
             "samples in a phase; the shorter a phase is compared with the time between samples, the less they say. The "
@@ -102,7 +101,7 @@ def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[Stret
 
 def _gpus(columns: Columns, stretches: Sequence[Stretch]) -> list[Block]:
     charts = [_chart(timeline, stretches) for timeline in gpu_timelines(columns)]
-    devices = [replace(device_table(columns), hides_caption=True)] if columns.devices else []
+    devices = [device_table(columns).without_caption()] if columns.devices else []
     return [*([Pair(blocks=charts)] if charts else []), *devices]
 
 

@@ -12,6 +12,7 @@ from voxelocity.monitoring.drawn.phases import phases_of, stretches_of
 from voxelocity.monitoring.drawn.summary import ended_text, title_of
 from voxelocity.monitoring.drawn.timelines import gpu_timelines, host_timelines
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.report.palette import CLASS_COLORS, css_color
 from voxelocity.report.timeline import Timeline, draw_timeline
 
 # The light colors of style.css.
@@ -20,13 +21,7 @@ _COLORS = {
     "chart-grid": "#dfe3e7",
     "chart-target": "#9a5b00",
     "accent": "#0f6f6a",
-    **dict(
-        zip(
-            (f"class-{index}" for index in range(1, 8)),
-            ("#a86f00", "#2b83b8", "#00805d", "#b0588c", "#c04f00", "#00598c", "#857a00"),
-            strict=True,
-        )
-    ),
+    **{f"class-{index}": css_color(index) for index in range(1, len(CLASS_COLORS) + 1)},
     **dict(
         zip(
             (f"part-{index}" for index in range(1, 9)),

@@ -41,7 +41,7 @@ class PhaseFile:
 
     Args:
         folder: where the file goes; it exists.
-        clock: tells seconds.
+        clock: returns seconds.
         wait: for the time between two writes, or until the event is set; for tests.
     """
 

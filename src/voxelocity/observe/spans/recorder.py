@@ -65,7 +65,7 @@ class SpanRecorder:
             begins, and nowhere else.
         rank: of this process; by default as its launcher sets it.
         max_spans: kept at most; beyond them the oldest are dropped and counted.
-        clock: tells the host's seconds.
+        clock: returns the host's seconds.
 
     Attributes:
         num_dropped: spans that were not taken in time.

@@ -176,7 +176,7 @@ def test_a_compiled_chain_is_compiled_as_the_chain_it_was_made_of() -> None:
     chain = Compose([Lambdad("a", _plus_one), RandFlipd("a", 0.5)])
     twice = compile(compile(chain))
     assert twice.compose is chain
-    assert [row.part for row in twice.plan().rows] == ["cached", "drawn anew", "drawn anew"]
+    assert [row.part for row in twice.plan().rows] == ["cached", "drawn again", "drawn again"]
 
 
 def test_a_part_of_a_chain_is_run_as_compose_does() -> None:

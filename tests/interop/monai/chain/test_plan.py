@@ -18,13 +18,13 @@ def _blurred(item: Any) -> Any:
 def test_a_plan_is_a_table_with_notes() -> None:
     rows = [
         PlanRow(stage="Spacingd", part="cached", how="engine", reason="", ms=12.3456),
-        PlanRow(stage="Mine", part="drawn anew", how="MONAI", reason="not one of MONAI's: it may do anything", ms=None),
+        PlanRow(stage="Mine", part="drawn again", how="MONAI", reason="of your own", ms=None),
     ]
     assert str(ChainPlan(rows=rows, notes=["Run unchanged, sample by sample: Mine."])).splitlines() == [
-        "stage     result      runs by  ms a call  why it runs unchanged",
-        "--------  ----------  -------  ---------  --------------------------------------",
-        "Spacingd  cached      engine       12.35",
-        "Mine      drawn anew  MONAI            -  not one of MONAI's: it may do anything",
+        "stage     result       runs by  ms a call  why it runs unchanged",
+        "--------  -----------  -------  ---------  ---------------------",
+        "Spacingd  cached       engine       12.35",
+        "Mine      drawn again  MONAI            -  of your own",
         "Run unchanged, sample by sample: Mine.",
     ]
 
@@ -41,12 +41,12 @@ def test_a_chain_tells_of_each_transform_where_it_runs_and_why() -> None:
     )
     assert [(row.stage, row.part, row.how, row.reason, row.ms) for row in chain.plan().rows] == [
         ("Lambdad", "cached", "MONAI", "Lambdad has no faster equivalent here", None),
-        ("RandFlipd", "drawn anew", "engine", "", None),
-        ("RandScaleIntensityd", "drawn anew", "engine", "", None),
-        ("RandLambdad", "drawn anew", "MONAI", "not among those that can be lowered", None),
-        ("_blurred", "drawn anew", "MONAI", "not one of MONAI's: it may do anything", None),
-        ("EnsureTyped", "drawn anew", "engine", "", None),
-        ("(fused passes)", "drawn anew", "engine", "", None),
+        ("RandFlipd", "drawn again", "engine", "", None),
+        ("RandScaleIntensityd", "drawn again", "engine", "", None),
+        ("RandLambdad", "drawn again", "MONAI", "not among those that can be lowered", None),
+        ("_blurred", "drawn again", "MONAI", "not one of MONAI's: it may do anything", None),
+        ("EnsureTyped", "drawn again", "engine", "", None),
+        ("(fused passes)", "drawn again", "engine", "", None),
     ]
     assert chain.plan().notes == ["Run unchanged, sample by sample: RandLambdad, _blurred."]
 

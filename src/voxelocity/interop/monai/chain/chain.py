@@ -83,12 +83,12 @@ class Chain:
     def plan(self) -> ChainPlan:
         """What happens to each transform, and what each has cost so far."""
         rows = [_row(stage, "cached", stage.faster is not None) for stage in self.fixed.stages]
-        rows += [_row(stage, "drawn anew", stage.lowering is not None) for stage in self.random.stages]
+        rows += [_row(stage, "drawn again", stage.lowering is not None) for stage in self.random.stages]
         if not self.is_lowered:
             rows = [replace(row, reason=self._why_off) for row in rows]
         if any(stage.lowering is not None for stage in self.random.stages):
             ms = 1e3 * self._seconds_making / self._num_made if self._num_made else None
-            rows.append(PlanRow(stage="(fused passes)", part="drawn anew", how="engine", reason="", ms=ms))
+            rows.append(PlanRow(stage="(fused passes)", part="drawn again", how="engine", reason="", ms=ms))
         return ChainPlan(rows=rows, notes=self._notes())
 
     def _notes(self) -> list[str]:

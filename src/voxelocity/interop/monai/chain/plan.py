@@ -12,7 +12,7 @@ class PlanRow:
 
     Attributes:
         stage: name of the transform.
-        part: what happens to its result: "cached", or "drawn anew" each time.
+        part: what happens to its result: "cached", or "drawn again" each time.
         how: "engine" if this package runs it, "MONAI" if it runs unchanged.
         reason: why it runs unchanged; "" if it does not.
         ms: mean time of a call so far, None before the first.

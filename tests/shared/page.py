@@ -1,0 +1,77 @@
+"""A page as its reader meets it, and what must hold for every page."""
+
+import itertools
+import re
+from html.parser import HTMLParser
+
+_VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
+_ADDRESSES = ("src", "href", "xlink:href", "data", "action", "poster", "srcset")
+
+
+class Page(HTMLParser):
+    """Tags in order, the text of the page, and tags that are not closed in order."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source, self.tags, self.open, self.text, self.misnested = source, [], [], "", []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.misnested.append(tag)
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] not in ("style", "script"):
+            self.text += data
+
+    def all(self, *names):
+        return [attrs for tag, attrs in self.tags if tag in names]
+
+    @property
+    def words(self):
+        return " ".join(self.text.replace("\u00a0", " ").split())
+
+
+def assert_safe(page):
+    """It is well formed, asks for nothing from outside and runs no script."""
+    assert not page.misnested
+    assert not page.open
+    for attrs in (attrs for _, attrs in page.tags):
+        for name in _ADDRESSES:
+            value = attrs.get(name) or "#"
+            assert value.startswith(("#", "data:")), (name, value[:60])
+        assert not any(name.startswith("on") for name in attrs)
+    assert not re.search(r"url\((?!#)|@import", page.source)
+    assert not page.all("script", "iframe", "object", "embed")
+
+
+def assert_accessible(page):
+    """A reader without eyes or mouse finds everything: headings, tables, pictures, scrolling regions."""
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(later - earlier <= 1 for earlier, later in itertools.pairwise(levels))
+    assert all(attrs.get("scope") in ("col", "row", "rowgroup") for attrs in page.all("th"))
+    assert all(attrs.get("alt") for attrs in page.all("img"))
+    assert all(attrs.get("aria-label") for _, attrs in page.tags if attrs.get("role") in ("img", "region"))
+    assert all(attrs.get("tabindex") == "0" for _, attrs in page.tags if attrs.get("role") == "region")
+    assert all(attrs.get("tabindex") == "0" for attrs in page.all("pre"))
+    assert len(page.all("table")) == len(page.all("caption")) == len(page.all("thead"))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+
+
+def assert_colored(source):
+    """Every color variable has a light and a dark form."""
+    light, dark = source[: source.index("</style>")].split("prefers-color-scheme: dark")
+    for variable in set(re.findall(r"var\((--[\w-]+)\)", source)) - {"--swatch", "--count", "--ratio"}:
+        assert f"{variable}:" in light, variable
+        assert f"{variable}:" in dark, variable

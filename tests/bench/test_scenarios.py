@@ -119,7 +119,7 @@ def test_disk_tiers_are_those_that_the_configuration_offers(tmp_path):
         assert CacheConfig.parse(values).folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_script_in_benchmarks_runs_a_scenario(tmp_path):
     arguments = ["patches", "--quick", "--work", tmp_path / "work", "-o", tmp_path]
     done = subprocess.run(

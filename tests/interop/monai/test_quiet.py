@@ -59,7 +59,7 @@ def test_import_changes_no_state_of_the_process():
     assert changed_by("voxelocity.monai") == "changed: []"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_comparison_finds_what_monai_itself_changes():
     found = changed_by("monai")
     assert all(name in found for name in ("environment", "showwarning", "logging", "warning filters")), found

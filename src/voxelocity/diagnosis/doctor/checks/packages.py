@@ -19,6 +19,7 @@ _check = partial(Check, section="packages")
 GIVES = {
     "lmdb": "a cache of all cases in one file (data.cache.tier=lmdb), for file systems that count files",
     "bench": "`voxelocity bench` with its peers",
+    "docs": "the documentation site in a checkout (`make docs`)",
     "nvtx": "spans with colors in Nsight Systems",
     "tensorboard": "curves of a run in TensorBoard",
     "wandb": "curves of a run in Weights & Biases",

@@ -81,10 +81,10 @@ def _imported(name: str, tree: ast.Module, files: Mapping[str, Path]) -> Iterato
 
 
 def _in_cycles(imports: Mapping[str, set[str]]) -> int:
-    """Modules that import themselves through others; packages only re-export and do not count."""
+    """The number of modules that import themselves through others."""
     count = 0
     for start in imports:
-        seen, left = set[str](), [t for t in imports[start] if t != start]
+        seen, left = set[str](), list(imports[start])
         while left:
             name = left.pop()
             if name not in seen:

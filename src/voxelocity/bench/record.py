@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from voxelocity.bench.paired import Comparison, Figure
 from voxelocity.core.quantities import NOT_AVAILABLE, count_text, factor_text
 from voxelocity.core.whole_file import write_whole
-from voxelocity.report.document import Card, Code, Document, Section, Table, Text
+from voxelocity.report.document import Card, Code, Document, Section, Table, Text, below_heading
 from voxelocity.report.html import write_page
 from voxelocity.report.tables import key_value_table, machine_table
 
@@ -63,7 +63,6 @@ class Record:
         cards = [card for comparison in self.comparisons if (card := _card(comparison)) is not None]
         ahead = sum(not card.is_worse for card in cards)
         verdict = f"Voxelocity matches or beats every peer in {ahead} of {count_text(len(cards), 'comparison')}."
-        machine = machine_table(self.environment).without_caption()
         settings = key_value_table("Settings", asdict(self.settings))
         return Document(
             kind="benchmark",
@@ -72,8 +71,8 @@ class Record:
             cards=cards,
             sections=[
                 *(comparison_section(comparison) for comparison in self.comparisons),
-                Section(title="Settings", blocks=[settings.without_caption()]),
-                Section(title="Machine", blocks=[machine] if machine.rows else []),
+                Section(title="Settings", blocks=below_heading(settings)),
+                Section(title="Machine", blocks=below_heading(machine_table(self.environment))),
                 Section(title="Do it again", blocks=[Code(text=self.command)]),
             ],
             footer=f"Measured on {self.date}, all sides alternating on the machine named above.",

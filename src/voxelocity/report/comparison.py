@@ -29,6 +29,7 @@ from voxelocity.report.document import (
     Section,
     Table,
     Text,
+    below_heading,
     side_by_side,
 )
 from voxelocity.report.factors import FactorRow, compare, comparison_values, factor_table
@@ -98,7 +99,7 @@ def comparison_document(
             Section(title="Where the time went", blocks=_times(runs), is_detail=True),
             settings_section(settings, [run.label for run in runs], num_equal),
             Section(title="Each run", blocks=[block for run in runs for block in _details(run)], is_detail=True),
-            Section(title="Machine", blocks=_machines(runs), is_detail=True),
+            Section(title="Machine", blocks=below_heading(machines_table(runs)), is_detail=True),
             Section(title="Do it again", blocks=[Code(text=command)] if command else [], is_detail=True),
         ],
         footer="Each run was timed on the machine named above; other machines give other factors.",
@@ -257,11 +258,6 @@ def _accuracy(parity: Parity, runs: Sequence[LabeledRun]) -> list[Block]:
         *accuracy_tables(parity, *labels),
         Text(text=worth_of_interval(parity, *labels), is_hint=True),
     ]
-
-
-def _machines(runs: Sequence[LabeledRun]) -> list[Block]:
-    table = machines_table(runs)
-    return [table.without_caption()] if table.rows else []
 
 
 def _details(run: LabeledRun) -> list[Block]:

@@ -234,6 +234,11 @@ class Folded:
 Block = Table | Text | Heading | Lines | Code | TimeBars | Chart | Slices | FindingCard | Links | Pair | Folded
 
 
+def below_heading(table: Table) -> list[Block]:
+    """The table without its caption, for a section or a fold that says the same; nothing if it has no rows."""
+    return [table.without_caption()] if table.rows else []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """Blocks under a heading. A section without blocks is not shown.

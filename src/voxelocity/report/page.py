@@ -33,12 +33,13 @@ from voxelocity.report.document import (
     Slices,
     Table,
     Text,
+    below_heading,
     time_split,
 )
 from voxelocity.report.factors import factor_table
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
-from voxelocity.report.palette import css_color
+from voxelocity.report.palette import css, css_color
 from voxelocity.report.progress import dice_series, loss_series
 from voxelocity.report.records import RunFacts, SliceStack
 from voxelocity.report.slices import (
@@ -122,7 +123,7 @@ def run_document(run: RunFacts, *, baseline: LabeledRun | None = None) -> Docume
             Section(title="Where the time went", blocks=_times(run)),
             Section(title="The plan and its reasons", blocks=_plan(run)),
             Section(title="Data set", blocks=_dataset(run)),
-            Section(title="Machine", blocks=_filled(machine_table(run.environment, device=run.device))),
+            Section(title="Machine", blocks=below_heading(machine_table(run.environment, device=run.device))),
             Section(
                 title="Warnings",
                 key="warnings",
@@ -139,11 +140,6 @@ def _lead(run: RunFacts) -> list[Block]:
         return []
     title = count_text(len(run.warnings), "warning")
     return [Links(title="Recorded during the run:", entries=[("warnings", title, "")])]
-
-
-def _filled(table: Table) -> list[Block]:
-    """The table below a heading that says what it holds; nothing if it is empty."""
-    return [table.without_caption()] if table.rows else []
 
 
 def _plan(run: RunFacts) -> list[Block]:
@@ -163,7 +159,7 @@ def _plan(run: RunFacts) -> list[Block]:
         blocks.append(Folded(title=title, blocks=[Text(text=HOW_TO_CHANGE, is_hint=True), *tables]))
     settings = settings_table(run)
     if blocks and settings.rows:
-        blocks.append(Folded(title="Every setting", blocks=_filled(settings)))
+        blocks.append(Folded(title="Every setting", blocks=below_heading(settings)))
     return blocks
 
 
@@ -209,7 +205,7 @@ def _cards(run: RunFacts) -> list[Card]:
 def _factors(run: RunFacts, baseline: LabeledRun) -> list[Block]:
     table = factor_table([baseline, label_run(run, "This run")], target_dice=run.target_dice)
     hint = "Factors above 1 are better than the first column; Dice shows the difference."
-    return [*_filled(table), Text(text=hint, is_hint=True)]
+    return [*below_heading(table), Text(text=hint, is_hint=True)]
 
 
 def _curves(run: RunFacts) -> list[Block]:
@@ -269,10 +265,7 @@ def _slices(run: RunFacts) -> list[Block]:
                 LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index))
                 for index in sorted(shown - {0})
             ],
-            difference_legend=[
-                LegendEntry(name=name, color="#{:02x}{:02x}{:02x}".format(*color))
-                for name, color in differences.items()
-            ],
+            difference_legend=[LegendEntry(name=name, color=css(color)) for name, color in differences.items()],
         )
     ]
 
@@ -325,5 +318,5 @@ def _dataset(run: RunFacts) -> list[Block]:
     spreads, statistics = spread_table(run.fingerprint), statistics_table(run.fingerprint)
     blocks = list[Block]([Pair(blocks=[dataset_table(run), *([spreads] if spreads.rows else [])])])
     if statistics.rows:
-        blocks.append(Folded(title="All statistics", blocks=_filled(statistics)))
+        blocks.append(Folded(title="All statistics", blocks=below_heading(statistics)))
     return blocks

@@ -32,7 +32,12 @@ def class_color(index: int) -> Color:
 
 def css_color(index: int) -> str:
     """The color of class `index` for a style sheet."""
-    return "#{:02x}{:02x}{:02x}".format(*class_color(index))
+    return css(class_color(index))
+
+
+def css(color: Color) -> str:
+    """A color for a style sheet."""
+    return "#{:02x}{:02x}{:02x}".format(*color)
 
 
 def _towards_white(value: int, fade: float) -> int:

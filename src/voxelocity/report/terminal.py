@@ -107,15 +107,19 @@ def document_view(shown: document.Document) -> RenderableType:
     lines: list[RenderableType] = [_Wrapped(shown.verdict, style="bold")]
     lines += [_Wrapped(f"note: {notice}") for notice in shown.notices]
     for section in shown.sections:
-        if not section.is_detail and any(_block_views(block) for block in section.blocks):
-            lines += ["", section_view(section)]
+        if not section.is_detail and (views := _section_views(section)):
+            lines += ["", *views]
     return Group(*lines)
 
 
 def section_view(section: document.Section) -> RenderableType:
     """A section of a document: its title, tables, findings and sentences."""
+    return Group(*_section_views(section))
+
+
+def _section_views(section: document.Section) -> list[RenderableType]:
     views = [view for block in section.blocks for view in _block_views(block)]
-    return Group(_Wrapped(section.title, style="bold"), *views)
+    return [_Wrapped(section.title, style="bold"), *views] if views else []
 
 
 def _block_views(block: document.Block) -> list[RenderableType]:

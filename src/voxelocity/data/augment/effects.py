@@ -67,9 +67,11 @@ class Effects:
             label: (b, x, y, z) uint8 in C order, on the same device.
             seed: of the run.
         """
+        if not self._effects:
+            return
         for row, draw in enumerate(draws):
-            for number, effect in enumerate(self._effects):
-                config = self._config.at(draw.epoch).effects[number]
+            configs = self._config.at(draw.epoch).effects
+            for number, (effect, config) in enumerate(zip(self._effects, configs, strict=True)):
                 stage = f"effect {number}"
                 rng = generator(seed, stage=stage, epoch=draw.epoch, case=draw.case, draw=draw.draw)
                 if rng.random() >= config.probability:

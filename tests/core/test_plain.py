@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from voxelocity.core.plain import plain_data
+from voxelocity.core.plain import parse_yaml, plain_data
 
 
 @dataclass
@@ -35,3 +35,33 @@ def test_a_number_that_does_not_exist_is_none(number):
 def test_what_is_no_plain_data_is_named(value):
     with pytest.raises(TypeError, match=r"^event 'x' holds a \w+, which is not plain data; write numbers$"):
         plain_data({"inner": [value]}, where="event 'x'")
+
+
+def bomb(num_levels):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, num_levels)]
+    return "\n".join(lines)
+
+
+def test_plain_values_and_aliases_are_read():
+    assert parse_yaml("a: &x [1, 2.5, no]\nb: *x") == {"a": [1, 2.5, False], "b": [1, 2.5, False]}
+    assert parse_yaml("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [1", "expected"),
+        ("2001-99-99", "month must be in 1..12"),
+        ("9" * 5000, "4300 digits"),
+        ("[" * 200_000, "nested more than 50 deep"),
+        ("{a: " * 3_000, "nested more than 50 deep"),
+        (bomb(9), "aliases stand for more than 1,000,000 values"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_of_one_line(text, reason):
+    with pytest.raises(ValueError, match=reason) as caught:
+        parse_yaml(text)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000

@@ -1,9 +1,13 @@
 import math
+from typing import Annotated, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 
+from voxelocity.core.config import Auto
+from voxelocity.core.errors import ConfigError
 from voxelocity.core.quantities import (
     bytes_text,
     count_text,
@@ -13,7 +17,9 @@ from voxelocity.core.quantities import (
     factor_text,
     joined,
     mm_text,
+    parse_duration_s,
     rate_text,
+    read_printed,
     share_text,
     signed_text,
     value_text,
@@ -119,3 +125,51 @@ def test_nested_settings_become_dotted_keys_in_order():
 
 def test_empty_parts_leave_no_separator():
     assert joined(["a", "", "b"]) == "a, b"
+
+
+Positive = Annotated[int, Field(gt=0)]
+Triple = tuple[Positive, Positive, Positive]
+
+
+@pytest.mark.parametrize(
+    ("printed", "annotation", "key", "value"),
+    [
+        ("40 × 40 × 48", Triple, "shape_voxel", [40, 40, 48]),
+        ("0.5, 0, 0", tuple[float, float, float], "flip_probability", [0.5, 0, 0]),
+        ("8, 32, 64", tuple[int, ...], "widths", [8, 32, 64]),
+        (0, tuple[int, ...], "mirror_axes", [0]),
+        ("none", tuple[int, ...], "mirror_axes", []),
+        ("2 × 2 × 2, 1 × 2 × 2", tuple[Triple, ...], "strides", [[2, 2, 2], [1, 2, 2]]),
+        ("left eye, right eye, L, R", tuple[tuple[str, str], ...], "pairs", [["left eye", "right eye"], ["L", "R"]]),
+        ("33.0 %", Annotated[float, Field(le=1)], "foreground_share", 0.33),
+        ("4,000", int, "steps", 4000),
+        ("10.5 GiB", int | Auto, "max_bytes", 10.5 * 2**30),
+        ("5 min 2 s", float, "time_budget_s", 302.0),
+        ("0 s", float, "time_budget_s", 0.0),
+        ("auto", Triple | Auto, "shape_voxel", "auto"),
+        ("memory", Literal["memory", "disk"], "tier", "memory"),
+        ("33 %", str, "folder", "33 %"),
+        ("four", int, "steps", "four"),
+    ],
+)  # fmt: skip
+def test_what_was_printed_is_read_back(printed, annotation, key, value):
+    assert read_printed(printed, annotation, key) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h 30min", 5400), ("1d", 86400)]
+)
+def test_durations_are_read_as_people_write_them(text, seconds):
+    assert parse_duration_s(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "five", "5 parsecs", "-3m", "m", "1h30", "10 20"])
+def test_what_is_no_duration_is_refused_with_examples(text):
+    with pytest.raises(ConfigError, match="is not a duration; write it like 90s, 5m or 1h30m"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["5", "0.5", "300"])
+def test_a_number_without_a_unit_is_asked_for_one(text):
+    with pytest.raises(ConfigError, match=rf"'{text}' has no unit; write {text}s for seconds or {text}m for minutes"):
+        parse_duration_s(text)

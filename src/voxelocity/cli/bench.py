@@ -98,7 +98,7 @@ def _bench_race(
 ) -> None:
     from voxelocity.bench import comparison_section
     from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
-    from voxelocity.core.units import parse_duration_s
+    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.report import TableView, accuracy_sentence, section_view
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0

@@ -84,7 +84,7 @@ def clear(
     memory: InMemory = False,
 ) -> None:
     """Remove entries, and nothing else in the folder; with --memory, what killed runs left there. Asks first."""
-    from voxelocity.core.units import parse_duration_s
+    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.report import bytes_text
 
     if memory:

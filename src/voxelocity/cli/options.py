@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.yaml_text import parse_yaml
+from voxelocity.core.plain import parse_yaml
 
 if TYPE_CHECKING:
     # Imports numpy, which neither --help nor the doctor may need.

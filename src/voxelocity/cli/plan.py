@@ -25,7 +25,7 @@ def plan(
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.config import AUTO
-    from voxelocity.core.units import parse_duration_s
+    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.data.source import open_cases
 
     budget_s = parse_duration_s(time_budget) if time_budget else AUTO

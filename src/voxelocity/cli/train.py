@@ -53,7 +53,7 @@ def train(
     overrides = options.read_overrides(config, sets)
     chosen_fold, chosen_device = options.read_fold(fold), options.read_device(device)
     from voxelocity.core.config import AUTO
-    from voxelocity.core.units import parse_duration_s
+    from voxelocity.core.quantities import parse_duration_s
     from voxelocity.data.source import open_cases
     from voxelocity.observe.sinks import choose_sinks
 

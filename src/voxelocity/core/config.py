@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.printed import read_printed, sequence_length
+from voxelocity.core.quantities import read_printed, sequence_length
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
@@ -113,6 +116,30 @@ def flatten(model: type[Config], values: Mapping[str, Any], prefix: str = "") ->
         else:
             flat[key] = value
     return flat
+
+
+def find_factory(named: str, *, key: str) -> Callable[..., Any]:
+    """The function or class of the user's that `named` names, imported.
+
+    Args:
+        named: package.module:name. Modules in the current folder are found too.
+        key: of the configuration, for messages.
+
+    Raises:
+        ConfigError: there is no such module, or it does not have this name.
+    """
+    where, _, name = named.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        # As with `python -m`; an installed command does not search the folder in which it is called.
+        sys.path.append(here)
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(where), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{key.partition('.')[0]}: {key} {named!r} cannot be imported ({error}); write package.module:name of a "
+            "module that Python finds from here or on PYTHONPATH"
+        ) from None
+    return factory
 
 
 def _section(model: type[Config], key: str) -> type[Config] | None:

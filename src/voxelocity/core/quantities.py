@@ -1,20 +1,30 @@
-"""Numbers as people read them: times, bytes, shares, scores. All pages and terminal tables format numbers with these.
+"""Numbers as people read and write them: times, bytes, shares, scores. All pages and terminal tables use these.
 
-A number that does not exist (None, NaN, infinite) reads "n/a".
+A number that does not exist (None, NaN, infinite) reads "n/a". What a plan prints ("40 × 40 × 48", "33.0 %", "10.6 GiB")
+can be read back.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import types
+import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from voxelocity.core.errors import ConfigError
 
 NOT_AVAILABLE = "n/a"
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EXTENT = re.compile(r"shape|spacing|extent|stride|_voxel$|_mm$")
 _LARGE_UNITS = (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1))
+_UNITS_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)\s*")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_BYTES_IN = {unit: 1024**power for power, unit in enumerate(_BYTE_UNITS)}
+_AMOUNT = re.compile(r"([\d.]+)\s*(%|[KMGT]?i?B)")
 
 
 def duration_text(seconds: float | None) -> str:
@@ -138,6 +148,50 @@ def dotted(values: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def parse_duration_s(text: str) -> float:
+    """Seconds in a duration such as "5m", "1h30m" or "90s".
+
+    Raises:
+        ConfigError: the text is not a duration, has a number without a unit, or is zero.
+    """
+    position, seconds = 0, 0.0
+    stripped = text.strip().lower()
+    if _NUMBER.fullmatch(stripped):
+        raise ConfigError(f"config: '{text}' has no unit; write {stripped}s for seconds or {stripped}m for minutes")
+    while match := _DURATION_PART.match(stripped, position):
+        seconds += float(match[1]) * _UNITS_S[match[2]]
+        position = match.end()
+    if position < len(stripped) or seconds <= 0.0:
+        raise ConfigError(f"config: '{text}' is not a duration; write it like 90s, 5m or 1h30m")
+    return seconds
+
+
+def read_printed(value: Any, annotation: Any, key: str) -> Any:
+    """The value that a field of this annotation was printed from; anything not in that form is returned unchanged.
+
+    Args:
+        value: of the field, as read from YAML.
+        annotation: the field's type.
+        key: dotted name of the field; one that ends in `_s` holds seconds.
+    """
+    for option in _options(annotation):
+        if typing.get_origin(option) is tuple and isinstance(value, str | int | float) and value != "auto":
+            return _read_sequence(str(value), typing.get_args(option))
+    kinds = set(_options(annotation))
+    if not isinstance(value, str) or not kinds & {int, float} or str in kinds:
+        return value
+    return _read_number(value, key)
+
+
+def sequence_length(annotation: Any) -> int:
+    """How many values a field takes if their number is fixed; 0 for every other field."""
+    for option in _options(annotation):
+        items = typing.get_args(option)
+        if typing.get_origin(option) is tuple and Ellipsis not in items:
+            return len(items)
+    return 0
+
+
 def _three_digits(value: float) -> str:
     size = abs(value)
     if size >= 99.95:
@@ -164,3 +218,48 @@ def _sequence_text(values: Sequence[Any], key: str) -> str:
     texts = [value_text(value, key) for value in values]
     is_extent = _EXTENT.search(key.rsplit(".", 1)[-1]) and all(isinstance(value, int | float) for value in values)
     return (" × " if is_extent else ", ").join(texts) or "none"
+
+
+def _options(annotation: Any) -> list[Any]:
+    """The alternatives of a union, without their constraints."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _options(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return [one for inner in typing.get_args(annotation) for one in _options(inner)]
+    return [annotation]
+
+
+def _read_sequence(text: str, items: tuple[Any, ...]) -> Any:
+    parts = [part.strip() for part in text.split(",")] if text not in ("none", "") else []
+    (inner,) = _options(items[0])[:1]
+    if typing.get_origin(inner) is not tuple:
+        return [_read_item(one) for part in parts for one in re.split(r"\s*[x×]\s*", part)] if parts else []
+    rows = [re.split(r"\s*[x×]\s*", part) for part in parts]
+    if all(len(row) == 1 for row in rows):
+        # Pairs of names are printed one after another.
+        count = len(typing.get_args(inner))
+        return [parts[start : start + count] for start in range(0, len(parts), count)]
+    return [[_read_item(one) for one in row] for row in rows]
+
+
+def _read_item(text: str) -> Any:
+    try:
+        return float(text) if re.search(r"[.e]", text) else int(text)
+    except ValueError:
+        return text
+
+
+def _read_number(text: str, key: str) -> Any:
+    stripped = text.strip()
+    if re.fullmatch(r"\d{1,3}(,\d{3})+", stripped):
+        return int(stripped.replace(",", ""))
+    if match := _AMOUNT.fullmatch(stripped):
+        amount, unit = float(match[1]), match[2]
+        return amount / 100 if unit == "%" else round(amount * _BYTES_IN[unit]) if unit in _BYTES_IN else text
+    if key.endswith("_s"):
+        try:
+            return 0.0 if stripped == "0 s" else parse_duration_s(stripped)
+        except ConfigError:
+            return text
+    return text

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from voxelocity.core.errors import InputError, OutputError, ScanError, UnpredictedError
-from voxelocity.core.slabs import slabs
-from voxelocity.core.volume import Array, Volume, VolumeRef
+from voxelocity.core.volume import Array, Volume, VolumeRef, slabs
 from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import HOW_TO_CONVERT, ScanHeader, read_header, write_scan
 from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts

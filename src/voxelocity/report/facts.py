@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.errors import InputError
-from voxelocity.core.plain import shortened
+from voxelocity.core.plain import parse_yaml, shortened
 from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.core.whole_file import check_is_file
-from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.observe import events_path, read_events
 from voxelocity.report.records import (
     CheckpointRecord,

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from voxelocity.core.config import Config
+from voxelocity.core.config import Config, find_factory
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.factory import find_factory
 from voxelocity.core.region import Index3
 from voxelocity.step.dints import build_dints, why_not_paths
 from voxelocity.step.dynunet import DynUNet

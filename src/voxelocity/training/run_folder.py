@@ -17,9 +17,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from voxelocity.core.errors import ConfigError, InputError, OutputError
-from voxelocity.core.plain import shortened
+from voxelocity.core.plain import parse_yaml, shortened
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
-from voxelocity.core.yaml_text import parse_yaml
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.observe import events_path, read_events
 from voxelocity.training.saved_run import SavedRun

@@ -19,8 +19,8 @@ import triton
 from triton.runtime.jit import KernelInterface
 
 from voxelocity.core.batch import Draw
+from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Region
-from voxelocity.core.resident import ResidentBox
 from voxelocity.core.volume import Scaling
 from voxelocity.data.augment import (
     AugmentConfig,

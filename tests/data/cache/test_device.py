@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from voxelocity.core.contracts import StoredVolume, Tier
+from voxelocity.core.contracts import ResidentVolume, StoredVolume, Tier
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
 from voxelocity.core.region import Region
-from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.volume import Grid, Scaling, Volume
 from voxelocity.data.cache.device import DeviceTier
 

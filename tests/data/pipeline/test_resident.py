@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from voxelocity.core.batch import Draw
-from voxelocity.core.resident import ResidentVolume
+from voxelocity.core.contracts import ResidentVolume
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline import Feed, PreparedCases, assemble

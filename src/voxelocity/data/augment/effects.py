@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from voxelocity.core.batch import Draw
+from voxelocity.core.config import find_factory
 from voxelocity.core.errors import ConfigError
-from voxelocity.core.factory import find_factory
 from voxelocity.core.rng import generator
 from voxelocity.data.augment.config import AugmentConfig, EffectConfig
 

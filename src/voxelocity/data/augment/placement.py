@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.region import Index3, Region
-from voxelocity.core.resident import ResidentBox
 from voxelocity.core.volume import Array, Scaling
 from voxelocity.data.augment.params import AugmentParams
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from voxelocity.core.contracts import ResidentBox
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError
 from voxelocity.core.region import Region
-from voxelocity.core.resident import ResidentBox
 from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
 from voxelocity.data.cache.locks import ThreadLocks
 
@@ -24,7 +24,7 @@ _ALIGN_BYTES = 16
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceVolume:
-    """A prepared volume on a device. A `core.contracts.StoredVolume` and a `core.resident.ResidentVolume`.
+    """A prepared volume on a device. A `core.contracts.StoredVolume` and a `core.contracts.ResidentVolume`.
 
     `locate` costs nothing; `read` and `load` copy to the host and wait for it. The memory stays as long as the tier or
     any of its volumes does.

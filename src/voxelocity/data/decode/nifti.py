@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from voxelocity.core.errors import ScanError
-from voxelocity.core.slabs import slabs
-from voxelocity.core.volume import Array, Grid
+from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import ScanHeader, read_header
 

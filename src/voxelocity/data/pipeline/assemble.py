@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from voxelocity.core.batch import Batch, Draw
-from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.contracts import ResidentVolume, StoredVolume
 from voxelocity.core.device import as_current
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.region import Region
-from voxelocity.core.resident import ResidentVolume
 from voxelocity.core.rng import generator
 from voxelocity.core.volume import Scaling
 from voxelocity.core.waiting import without_waiting

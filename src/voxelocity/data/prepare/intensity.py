@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.contracts import StageEffect
-from voxelocity.core.slabs import slabs
-from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec
+from voxelocity.core.volume import Array, Scaling, Volume, VolumeSpec, slabs
 from voxelocity.data.prepare.config import IntensityConfig
 
 _SLAB_VALUES = 1 << 16

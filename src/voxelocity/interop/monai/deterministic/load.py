@@ -13,8 +13,7 @@ from monai.transforms import LoadImage, LoadImaged
 from monai.utils import get_equivalent_dtype
 
 from voxelocity.core.errors import ScanError
-from voxelocity.core.slabs import slabs
-from voxelocity.core.volume import Array
+from voxelocity.core.volume import Array, slabs
 from voxelocity.data.decode import read_unpacked
 from voxelocity.data.prepare import in_c_order
 from voxelocity.interop.monai.deterministic.shadow import shadow

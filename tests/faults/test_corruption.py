@@ -118,10 +118,10 @@ def test_damaged_values_in_lmdb_are_made_again_with_the_same_weights(
         assert command(*train, "-o", tmp_path / "first").status == 0
         tier = LmdbTier(cache)
         for key in list(tier.keys()):
-            with tier._file.reading(key) as kept:
+            with tier._store.reading(key) as kept:
                 content = bytes(kept)
-            tier._file.write(key, [memoryview(flipped(numbers, content, 3))])
-        tier._file.close()
+            tier._store.write(key, [memoryview(flipped(numbers, content, 3))])
+        tier._store.close()
         ended = command(*train, "-o", tmp_path / "second")
         assert ended.status == 0, ended.err
         assert digest(tmp_path / "second") == undisturbed.weights

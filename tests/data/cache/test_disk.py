@@ -184,7 +184,7 @@ def test_interrupted_put_leaves_nothing_behind(tmp_path, monkeypatch):
 
 def test_temporary_file_of_a_living_writer_stays(tmp_path):
     tier = DiskTier(tmp_path)
-    descriptor, temp = tier._files._open_temp(KEY)
+    descriptor, temp = tier._store._open_temp(KEY)
     try:
         DiskTier(tmp_path)
         assert temp.exists()
@@ -374,7 +374,7 @@ def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_pat
     monkeypatch.setattr(entry_files, "file_system_of", lambda _: "nfs4")
     tier = DiskTier(tmp_path)
     tier.put(KEY, make_volume())
-    open_entry, num_replaced = tier._files.open, 0
+    open_entry, num_replaced = tier._store.open, 0
 
     def open_and_replace(key):
         nonlocal num_replaced
@@ -384,7 +384,7 @@ def test_an_entry_that_is_replaced_while_it_is_opened_is_looked_at_again(tmp_pat
             tier.put(KEY, make_volume())
         return content
 
-    monkeypatch.setattr(tier._files, "open", open_and_replace)
+    monkeypatch.setattr(tier._store, "open", open_and_replace)
     for read in (lambda: tier.get(KEY), lambda: list(tier.verify(full=True))):
         num_replaced = 2
         assert read() is not None

@@ -117,9 +117,9 @@ def test_full_disk_is_a_clear_error_and_leaves_nothing_behind(tmp_path, monkeypa
                 raise error
             return environment.begin(**options)
 
-    environment = tier._file._environment
+    environment = tier._store._environment
     with monkeypatch.context() as patched:
-        patched.setattr(tier._file, "_environment", FullDisk())
+        patched.setattr(tier._store, "_environment", FullDisk())
         with pytest.raises(CacheFullError, match=r"no space in .*entries\.lmdb: it needs 0\.5 MB, .* MB are free"):
             tier.put(KEY, example_volume())
     assert tier.get(KEY) is None
@@ -134,7 +134,7 @@ def test_partial_write_on_a_disk_without_room_counts_as_full(tmp_path, monkeypat
         def begin(self, **_):
             raise lmdb.Error("mdb_txn_commit: Input/output error")
 
-    monkeypatch.setattr(tier._file, "_environment", PartialWrite())
+    monkeypatch.setattr(tier._store, "_environment", PartialWrite())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(lmdb_file.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(CacheFullError, match="no space in"):
@@ -148,7 +148,7 @@ def test_other_errors_of_a_write_are_cache_errors(tmp_path, monkeypatch):
         def begin(self, **_):
             raise lmdb.Error("Input/output error")
 
-    monkeypatch.setattr(tier._file, "_environment", Refusing())
+    monkeypatch.setattr(tier._store, "_environment", Refusing())
     with pytest.raises(CacheError, match=r"entries\.lmdb cannot be written \(Input/output error\); set data") as caught:
         tier.put(KEY, example_volume())
     assert not isinstance(caught.value, CacheFullError)
@@ -238,7 +238,7 @@ def test_file_that_this_user_may_only_read_is_read_and_takes_nothing(tmp_path, m
     monkeypatch.setattr(lmdb_file.os, "access", lambda path, how: how != os.W_OK and access(path, how))
     before = (tmp_path / "entries.lmdb").read_bytes()
     tier = LmdbTier(tmp_path)
-    assert not tier._file.is_writable
+    assert not tier._store.is_writable
     assert_same(tier.get(KEY), example_volume())
     with pytest.raises(CacheError, match=r"entries\.lmdb may only be read; allow writing it"):
         tier.put("other", example_volume())
@@ -274,11 +274,11 @@ def test_blosc2_entry_whose_chunks_do_not_decode_is_dropped_and_named(tmp_path):
     tier = LmdbTier(tmp_path, format="blosc2")
     tier.put(KEY, example_volume().with_(foreground={}))
     assert tier.get(KEY) is not None, "and so it is checked"
-    with tier._file.reading(KEY) as content:
+    with tier._store.reading(KEY) as content:
         mangled = bytearray(content)
     start = 8 + int.from_bytes(mangled[:8], "little")
     mangled[start : start + 64] = bytes(64)
-    tier._file.write(KEY, [memoryview(mangled)])
+    tier._store.write(KEY, [memoryview(mangled)])
     got = tier.get(KEY)
     with pytest.raises(CacheError, match=r"the entry of case 'case é 0' is damaged and was dropped .*made again"):
         got.read(Region((0, 0, 0), (5, 5, 5)))

@@ -21,7 +21,7 @@ def open_tier(request, memory_place, tmp_path):
         if request.param == "shared":
             return SharedMemoryTier(memory_place / "cache", max_bytes)
         front = MemoryTier(max_bytes if request.param == "tiered" else 0)
-        return TieredCache(front, lambda: DiskTier(tmp_path / "disk"), warn=lambda _: None, floor_bytes=0)
+        return TieredCache(lambda: front, lambda: DiskTier(tmp_path / "disk"), warn=lambda _: None, floor_bytes=0)
 
     return make
 

@@ -118,8 +118,8 @@ def test_an_entry_that_another_tier_uses_goes_when_the_last_of_them_drops_it(mem
 def test_many_small_entries_leave_in_groups_so_that_not_every_put_looks_at_all(memory_place, sized_volume, monkeypatch):
     size = entry_bytes(memory_place, sized_volume())
     tier = SharedMemoryTier(memory_place / "cache", 100 * size)
-    looks, oldest_first = [], tier._oldest_first
-    monkeypatch.setattr(tier, "_oldest_first", lambda: looks.append(1) or oldest_first())
+    looks, oldest_first = [], shared.oldest_first
+    monkeypatch.setattr(shared, "oldest_first", lambda folder: looks.append(1) or oldest_first(folder))
     for number in range(140):
         tier.put(f"k{number}", sized_volume(number))
     assert 1 <= len(looks) <= 20

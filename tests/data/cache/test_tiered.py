@@ -1,9 +1,13 @@
+import re
+from functools import partial
+
 import pytest
 
-from voxelocity.core.errors import CacheError, CacheFullError, OutputError
+from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.data.cache import DiskTier, MemoryTier, TieredCache
 from voxelocity.data.cache.tiered import memory_floor_bytes
 from voxelocity.observe import total_memory_bytes
+from voxelocity.testing.tier_contract import TierContract
 
 SIZE = 10_000
 
@@ -27,7 +31,7 @@ def cache(machine, tmp_path):
     def make(*, max_bytes=10 * SIZE, front=None, behind="disk"):
         behinds = {"disk": lambda: DiskTier(tmp_path / "disk"), "none": None}
         return TieredCache(
-            MemoryTier(max_bytes) if front is None else front,
+            lambda: MemoryTier(max_bytes) if front is None else front,
             behinds.get(behind, behind),
             behind_name="the disk tier in X",
             warn=machine.told.append,
@@ -117,8 +121,8 @@ def test_without_a_tier_behind_low_memory_refuses_new_entries_with_a_cure(cache,
     tier = cache(behind="none")
     tier.put("a", sized_volume())
     machine.free_bytes = 55_000
-    with pytest.raises(CacheFullError, match=r"memory runs low: .* so case 'case_1' is not kept; free some, or name"):
-        tier.put("b", sized_volume(1))
+    assert not tier.put("b", sized_volume(1))
+    assert re.search(r"memory runs low: .* so case 'case_1' is not kept; free some, or name", machine.told[0])
     assert values(tier, ["a", "b"]) == {"a": 0, "b": None}
 
 
@@ -155,14 +159,14 @@ def test_front_that_is_full_for_a_reason_of_its_own_is_told_with_that_reason(cac
     ]
 
 
-def test_disk_that_cannot_be_used_is_a_cache_error_only_when_it_is_needed(cache, machine, sized_volume):
+def test_disk_that_cannot_be_used_is_reported_only_when_it_is_needed(cache, machine, sized_volume):
     def unusable():
         raise OutputError("cache.disk: folder /x cannot be used (Permission denied)")
 
     tier = cache(max_bytes=SIZE, behind=unusable)
-    tier.put("a", sized_volume())
-    with pytest.raises(CacheError, match=r"folder /x cannot be used \(Permission denied\)"):
-        tier.put("b", sized_volume(1))
+    assert tier.put("a", sized_volume())
+    assert not tier.put("b", sized_volume(1))
+    assert "folder /x cannot be used (Permission denied); continuing without more" in machine.told[-1]
     machine.free_bytes, machine.now_s = 0, 1.0
     assert values(tier, ["a"]) == {"a": None}
     assert machine.told[-1].endswith(
@@ -181,3 +185,96 @@ def test_entry_that_another_process_moved_behind_is_found_when_memory_is_low(cac
 
 def test_the_floor_is_a_share_of_the_memory_there_is():
     assert memory_floor_bytes() == int(0.05 * total_memory_bytes())
+
+
+# Files first, memory behind them
+
+
+class SmallDisk(DiskTier):
+    """A disk with room for so many entries."""
+
+    num_free = 0
+
+    def put(self, key, volume):
+        if self.num_free == 0:
+            raise CacheFullError("cache.disk: no space in X")
+        self.num_free -= 1
+        super().put(key, volume)
+
+
+def opened(make, folder):
+    return TieredCache(partial(make, folder), partial(MemoryTier, 2**30), warn=lambda _: None)
+
+
+class TestFilesFirstWithRoom(TierContract):
+    def maker(self):
+        return partial(opened, DiskTier)
+
+
+class TestFilesFirstOnAFullDisk(TierContract):
+    def maker(self):
+        return partial(opened, SmallDisk)
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = SmallDisk(tmp_path)
+    disk.num_free = 2
+    return disk
+
+
+@pytest.fixture
+def files_first(disk, told):
+    return TieredCache(lambda: disk, partial(MemoryTier, 2**20), warn=told.append)
+
+
+def test_entries_that_find_no_space_go_to_memory_which_is_told_once(files_first, disk, told, sized_volume):
+    for number in range(5):
+        files_first.put(f"k{number}", sized_volume(number))
+    assert [int(files_first.get(f"k{number}").load().image[0, 0, 0, 0]) for number in range(5)] == list(range(5))
+    assert disk.keys() == ["k0", "k1"]
+    assert files_first.bytes_used() == disk.bytes_used() + 3 * sized_volume().num_bytes
+    assert told == [
+        "cache.disk: no space in X; continuing in memory, up to data.cache.max_bytes; the next run prepares those "
+        "cases again"
+    ]
+
+
+def test_space_that_becomes_free_on_the_disk_is_used_again(files_first, disk, sized_volume):
+    for number in range(3):
+        files_first.put(f"k{number}", sized_volume(number))
+    disk.num_free = 1
+    files_first.put("later", sized_volume(7))
+    assert disk.keys() == ["k0", "k1", "later"]
+
+
+def test_memory_is_not_opened_before_it_is_needed(tmp_path, sized_volume):
+    files_first = TieredCache(lambda: DiskTier(tmp_path), lambda: pytest.fail("opened"), warn=pytest.fail)
+    files_first.put("a", sized_volume())
+    files_first.drop("a")
+    assert files_first.get("a") is None
+
+
+def test_dropped_entries_leave_both(files_first, disk, sized_volume):
+    for number in range(3):
+        files_first.put(f"k{number}", sized_volume(number))
+    files_first.drop("k0")
+    files_first.drop("k2")
+    assert [files_first.get(f"k{number}") is None for number in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("error", [EntryTooLargeError("too large"), CacheError("not allowed")])
+def test_other_errors_of_the_disk_do_not_fill_memory(files_first, disk, told, sized_volume, monkeypatch, error):
+    def refuse(key, volume):
+        raise error
+
+    monkeypatch.setattr(disk, "put", refuse)
+    assert not files_first.put("a", sized_volume())
+    assert len(told) == 1
+    assert told[0].startswith(f"{error}; ")
+    assert "continuing in memory" not in told[0]

@@ -31,7 +31,7 @@ class TestDiskTierBlosc2(_OfFiles):
 
 def on_network(folder, format):
     tier = DiskTier(folder, format=format)
-    tier._files._is_mapped = False
+    tier._store._is_mapped = False
     return tier
 
 
@@ -47,11 +47,11 @@ class TestDiskTierBlosc2OnNetwork(TierContract):
 
 class _OfLmdb(PersistentTierContract):
     def read_bytes(self, folder, key):
-        with LmdbTier(folder)._file.reading(key) as content:
+        with LmdbTier(folder)._store.reading(key) as content:
             return bytes(content)
 
     def write_bytes(self, folder, key, content):
-        LmdbTier(folder)._file.write(key, [memoryview(content)])
+        LmdbTier(folder)._store.write(key, [memoryview(content)])
 
 
 class TestLmdbTierRaw(_OfLmdb):

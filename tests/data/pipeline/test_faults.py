@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from voxelocity.core.errors import CacheError
-from voxelocity.data.cache import LmdbTier, entry, key
+from voxelocity.data.cache import LmdbTier, entry
 from voxelocity.data.cache.contents import CacheContents
 from voxelocity.data.pipeline import Feed
 from voxelocity.testing.digest import batch_digest
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("place")
 def entry_bytes(config, place, case_key):
     """The bytes of an entry as it is kept, to be changed within the block; kept again after it."""
     if config.cache.tier == "lmdb":
-        file = LmdbTier(Path(config.cache.folder))._file
+        file = LmdbTier(Path(config.cache.folder))._store
         with file.reading(case_key) as kept:
             content = bytearray(kept)
         yield content
@@ -96,8 +96,7 @@ def test_another_preparation_format_version_or_label_meets_no_old_entry(blob_ref
     finer = config.model_copy(update={"prepare": config.prepare.model_copy(update={"spacing_mm": (1.0, 1.0, 0.5)})})
     assert fill(NotedCases(blob_refs, finer)).num_found == 0
     assert fill(NotedCases([replace(ref, label=None) for ref in blob_refs], config)).num_found == 0
-    for module in (key, entry):
-        monkeypatch.setattr(module, "FORMAT_VERSION", key.FORMAT_VERSION + 1)
+    monkeypatch.setattr(entry, "FORMAT_VERSION", entry.FORMAT_VERSION + 1)
     newer = NotedCases(blob_refs, config)
     assert fill(newer).num_found == 0
     assert len(newer.prepared) == 5
@@ -204,7 +203,7 @@ def test_a_volume_in_use_whose_entry_is_removed_is_read_all_the_same(blob_refs, 
     held = cases[1]
     cases.drop(1)
     with pytest.raises(CacheError, match="was removed while it was in use"):
-        held.kept.load()
+        replace(held, renew=None).load()
     np.testing.assert_array_equal(held.load().image, wanted[1].image)
     np.testing.assert_array_equal(held.renamed("b").load().label, wanted[1].label)
     assert held.renamed("b").load().case_id == "b"

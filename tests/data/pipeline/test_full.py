@@ -8,7 +8,7 @@ import lmdb
 import pytest
 import torch
 
-from voxelocity.data.cache import LmdbTier, OverflowingTier, entry_files
+from voxelocity.data.cache import LmdbTier, entry_files
 from voxelocity.data.pipeline import Feed, PreparedCases
 
 NUM_KEPT = 2
@@ -20,9 +20,8 @@ def full_after(monkeypatch):
 
     def limit(tier, num_entries):
         left = iter(range(num_entries))
-        on_files = tier._files if isinstance(tier, OverflowingTier) else tier
-        if isinstance(on_files, LmdbTier):
-            monkeypatch.setattr(on_files._file, "_environment", FullEnvironment(on_files._file, left))
+        if isinstance(tier, LmdbTier):
+            monkeypatch.setattr(tier._store, "_environment", FullEnvironment(tier._store, left))
             return
         write, finds_space = os.write, {}
 
@@ -60,10 +59,10 @@ def take(refs, config, count, full=None):
     told = []
     cases = PreparedCases(refs, label_values=(0, 1), prepare=config.prepare, cache=config.cache, warn=told.append)
     if full is not None:
-        full(cases._keeper._tier, NUM_KEPT)
+        full(cases._cache._tiers[0], NUM_KEPT)
     with Feed(cases, config, seed=3) as feed:
         batches = list(itertools.islice(feed, count))
-    kept = sum(cases._keeper.get(key) is not None for key in cases._keys)
+    kept = sum(cases._cache.get(key) is not None for key in cases._keys)
     return batches, told, kept
 
 

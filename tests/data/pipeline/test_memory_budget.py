@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from voxelocity.data.pipeline.memory_budget import MemoryBudget
+from voxelocity.data.pipeline.prepared import MemoryBudget
 
 
 def most_at_once(room, sizes):

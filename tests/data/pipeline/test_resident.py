@@ -15,10 +15,10 @@ import torch
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import ResidentVolume
 from voxelocity.core.volume import Grid, Volume
+from voxelocity.data.cache import DeviceFront
 from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline import Feed, PreparedCases, assemble
-from voxelocity.data.pipeline.resident import ResidentSupply, open_resident_supply
-from voxelocity.data.pipeline.supply import WholeSupply
+from voxelocity.data.pipeline.supply import ResidentSupply, open_resident_supply
 
 CPU = torch.device("cpu")
 interpreted = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def assert_equal_batches(ours, theirs):
 def test_batches_from_the_device_are_those_from_the_tier_behind_it(blob_refs, in_front, tier, num_threads):
     ours, feed = take(blob_refs, in_front(2**20, tier, num_threads), 6)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 6)[0])
-    assert all(isinstance(feed._supply._tier.get(str(case)), ResidentVolume) for case in range(5))
+    assert all(isinstance(feed._supply._front._tier.get(str(case)), ResidentVolume) for case in range(5))
 
 
 def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_refs, in_front):
@@ -66,7 +66,7 @@ def test_a_device_that_holds_some_cases_changes_no_batch_and_says_so_once(blob_r
     # Any two of the five cases fit (17,280 to 21,120 bytes), no three do: whichever thread is first.
     ours, feed = take(blob_refs, in_front(45_000, num_threads=2), 9, told.append)
     assert_equal_batches(ours, take(blob_refs, in_front(0), 9)[0])
-    assert sum(feed._supply._tier.get(str(case)) is not None for case in range(5)) == 2
+    assert sum(feed._supply._front._tier.get(str(case)) is not None for case in range(5)) == 2
     assert len(told) == 1
     assert re.fullmatch(
         r"cache\.device: no room for case 'case_\d' of 0\.0 MB, 0\.0 MB of 0\.0 MB are left; raise "
@@ -84,19 +84,20 @@ def test_a_device_without_that_much_memory_is_told_and_the_tier_takes_over(blob_
     with monkeypatch.context() as patched:
         patched.setattr("voxelocity.data.cache.device.torch.empty", exhausted)
         cases = prepared_of(blob_refs, in_front(2**40), told)
-        assert isinstance(open_resident_supply(cases, 2**40, CPU), WholeSupply)
+        assert open_resident_supply(cases, 2**40, CPU) is None
     assert told == [
         "cache.device: cpu has no 1099.5 GB left; lower data.cache.device_max_bytes; continuing with cases copied from "
         "the tier behind it for each batch"
     ]
 
 
-@pytest.mark.parametrize(("free_bytes", "kind"), [(2_000_000, ResidentSupply), (1_999_998, WholeSupply)])
-def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, free_bytes, kind):
+@pytest.mark.parametrize(("free_bytes", "has_room"), [(2_000_000, True), (1_999_998, False)])
+def test_half_of_what_a_device_has_free_is_left_to_the_network(blob_refs, in_front, free_bytes, has_room):
     told = []
     cases = prepared_of(blob_refs, in_front(10**6), told)
-    assert type(open_resident_supply(cases, 10**6, CPU, free_bytes=lambda _: free_bytes)) is kind
-    if kind is WholeSupply:
+    supply = open_resident_supply(cases, 10**6, CPU, free_bytes=lambda _: free_bytes)
+    assert isinstance(supply, ResidentSupply) is has_room
+    if not has_room:
         assert told == [
             "cache.device: cpu has 0.0 GB free, and 0.0 GB for prepared cases would leave less than half of that for "
             "the network; lower data.cache.device_max_bytes; continuing with cases copied from the tier behind it for "
@@ -131,7 +132,7 @@ def draws_of(*cases):
 
 def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
     cases = Cases("int16", "uint16", "uint16", "int16")
-    supply = ResidentSupply(cases, DeviceTier(10**5, CPU))
+    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), warn=cases.warn))
     for _ in range(2):
         kinds = [isinstance(volume, ResidentVolume) for volume in supply.take(0, draws_of(0, 1, 2, 3))]
         assert kinds == [True, False, False, True]
@@ -144,7 +145,7 @@ def test_a_case_that_kernels_cannot_read_stays_behind_and_the_others_come():
 
 def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
     cases = Cases("int16")
-    supply = ResidentSupply(cases, DeviceTier(10**5, CPU))
+    supply = ResidentSupply(cases, DeviceFront(DeviceTier(10**5, CPU), warn=cases.warn))
     begin = threading.Barrier(8)
 
     def draw(_):
@@ -160,7 +161,7 @@ def test_a_case_drawn_by_many_threads_at_once_is_brought_once():
 def test_an_engine_of_the_cpu_keeps_cases_off_another_device_and_says_so(blob_refs, in_front):
     config, told = in_front(2**20, engine="torch"), []
     with Feed(prepared_of(blob_refs, config, told), config, device="meta") as feed:
-        assert isinstance(feed._supply, WholeSupply)
+        assert feed._supply is None
     assert told == [
         "feed: data.cache.device_max_bytes is not used because the augmentation engine fills batches on the CPU, not "
         "on meta; choose data.augment.engine: auto"

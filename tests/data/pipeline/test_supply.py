@@ -118,7 +118,7 @@ def test_dropped_cases_leave_the_cache(blob_refs, rotating):
         list(itertools.islice(feed, 6))
         held = feed._supply._cache.held()
     assert len(held) <= 4
-    kept = [case for case in range(5) if cases._keeper.get(cases._keys[case]) is not None]
+    kept = [case for case in range(5) if cases._cache.get(cases._keys[case]) is not None]
     assert set(kept) <= held
 
 
@@ -132,14 +132,14 @@ def test_when_memory_runs_low_a_rotating_feed_says_so_and_gives_the_same_batches
         config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": ""})})
     told = []
     cases = CountingCases(blob_refs, config, told.append)
-    floor = cases._keeper._tier
+    floor = cases._cache
     with Feed(cases, config, seed=3) as feed:
         batches = list(itertools.islice(feed, 2))
         # All memory is taken by somebody else.
         monkeypatch.setattr(floor, "_floor_bytes", 2**60)
         monkeypatch.setattr(floor, "_next_look_s", 0.0)
         batches += list(itertools.islice(feed, 4))
-        assert floor._front.bytes_used() == 0
+        assert floor._memory.bytes_used() == 0
     assert_equal_batches(batches, expected)
     assert told
     assert all("memory runs low" in text for text in told)
@@ -153,18 +153,19 @@ def test_room_that_a_rotating_cache_makes_is_used_again_after_it_was_full(blob_r
     config = config.model_copy(update={"cache": config.cache.model_copy(update={"folder": ""})})
     told = []
     cases = CountingCases(blob_refs, config, told.append)
-    put, refusals = cases._keeper._tier.put, iter([True])
+    memory = cases._cache._memory
+    put, refusals = memory.put, iter([True])
 
     def full_once(key, volume):
         if next(refusals, False):
             raise CacheFullError("cache: full")
         put(key, volume)
 
-    cases._keeper._tier.put = full_once
+    memory.put = full_once
     with Feed(cases, config, seed=3) as feed:
         list(itertools.islice(feed, 4))
         held = feed._supply._cache.held()
-    kept = {case for case in range(5) if cases._keeper.get(cases._keys[case]) is not None}
+    kept = {case for case in range(5) if cases._cache.get(cases._keys[case]) is not None}
     assert len(kept & held) >= 2, "cases that came after the first was dropped"
     assert told == [
         "cache: full; continuing without more: cases not in the cache are prepared again each time they are used"

@@ -3,31 +3,31 @@
 Knows nothing about how they are made. Import `cache.device` by its own name, as only it needs torch.
 """
 
-from voxelocity.data.cache.choose import open_tier
+from voxelocity.data.cache.choose import open_cache
 from voxelocity.data.cache.config import CacheConfig, default_cache_folder
 from voxelocity.data.cache.disk import DiskTier
-from voxelocity.data.cache.entry import Format
+from voxelocity.data.cache.entry import FORMAT_VERSION, Format, entry_key, source_identity
 from voxelocity.data.cache.entry_files import disk_bytes_in
-from voxelocity.data.cache.key import FORMAT_VERSION, entry_key, source_identity
 from voxelocity.data.cache.lmdb_file import LmdbFile, open_lmdb_file
 from voxelocity.data.cache.lmdb_tier import LmdbTier
-from voxelocity.data.cache.locks import PassingLocks
+from voxelocity.data.cache.locks import PassingLocks, is_shared
 from voxelocity.data.cache.memory import MemoryTier
-from voxelocity.data.cache.overflow import OverflowingTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import shared_room_bytes
-from voxelocity.data.cache.tiered import TieredCache
+from voxelocity.data.cache.stored import EntryVolume
+from voxelocity.data.cache.tiered import DeviceFront, TieredCache, open_device_front
 
 __all__ = [
     "FORMAT_VERSION",
     "CacheConfig",
+    "DeviceFront",
     "DiskTier",
+    "EntryVolume",
     "Format",
     "LmdbFile",
     "LmdbTier",
     "MemoryTier",
-    "OverflowingTier",
     "PassingLocks",
     "RotatingCache",
     "RotatingSchedule",
@@ -36,8 +36,10 @@ __all__ = [
     "default_cache_folder",
     "disk_bytes_in",
     "entry_key",
+    "is_shared",
     "open_lmdb_file",
-    "open_tier",
+    "open_cache",
+    "open_device_front",
     "shared_room_bytes",
     "source_identity",
 ]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from voxelocity.core.errors import CacheError, ConfigError, OutputError
-from voxelocity.data.cache.entry import Content, DamagedEntryError, Format, Header, OutdatedEntryError, read_header
+from voxelocity.data.cache.entry import Content, DamagedEntryError, Format, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.lmdb_file import DamagedFileError, open_lmdb_file
+from voxelocity.data.cache.lmdb_file import DamagedFileError, LmdbFile, open_lmdb_file
 from voxelocity.data.cache.lmdb_tier import LMDB_NAME, remove_lmdb_file
 from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
 
@@ -59,16 +58,6 @@ class KeptEntry:
         return self.num_bytes / (x * y * z)
 
 
-class _Store(Protocol):
-    """What `EntryFiles` and `LmdbFile` have in common."""
-
-    def keys(self) -> list[str]: ...
-
-    def reading(self, key: str) -> AbstractContextManager[Content | None]: ...
-
-    def drop(self, key: str) -> None: ...
-
-
 class CacheContents:
     """The entries of the disk and LMDB tiers in a folder.
 
@@ -86,7 +75,7 @@ class CacheContents:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder).absolute()
         _check_is_cache(self.folder)
-        self._stores: dict[Literal["disk", "lmdb"], _Store] = {"disk": EntryFiles(self.folder)}
+        self._stores: dict[Literal["disk", "lmdb"], EntryFiles | LmdbFile] = {"disk": EntryFiles(self.folder)}
         self._damaged: KeptEntry | None = None
         lmdb_path = self.folder.resolve() / LMDB_NAME
         if lmdb_path.is_file():
@@ -177,16 +166,12 @@ def _look(tier: Literal["disk", "lmdb"], key: str, content: Content, *, full: bo
         state: State = "outdated" if isinstance(error, OutdatedEntryError) else "damaged"
         return KeptEntry(tier=tier, key=key, num_bytes=len(content), state=state, problem=str(error))
     changed = header.first_damage(content, full=full)
-    return _described(tier, key, header, problem="" if changed is None else f"its {changed} has changed")
-
-
-def _described(tier: Literal["disk", "lmdb"], key: str, header: Header, *, problem: str) -> KeptEntry:
     return KeptEntry(
         tier=tier,
         key=key,
         num_bytes=header.num_bytes,
-        state="damaged" if problem else "whole",
-        problem=problem,
+        state="whole" if changed is None else "damaged",
+        problem="" if changed is None else f"its {changed} has changed",
         case_id=header.case_id,
         shape=(header.spec.num_channels, *header.spec.grid.shape),
         dtype=header.spec.dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping
@@ -122,17 +123,15 @@ class DeviceTier:
             raise CacheFullError(
                 f"cache.device: {device} has no {self._max_bytes / 1e9:.1f} GB left; lower data.cache.device_max_bytes"
             ) from error
+        # A separate stream: copies on the default stream would wait for the training's kernels.
+        is_cuda = self._memory.is_cuda
+        self._stream = torch.cuda.Stream(self._memory.device) if is_cuda else None  # type: ignore[no-untyped-call]
         self._num_bytes = 0
         self._given_back: list[tuple[int, int]] = []
         """Start and size of pieces whose volume could not be copied."""
         self._volumes: dict[str, DeviceVolume] = {}
         self._lock = threading.Lock()
         self._builders = ThreadLocks()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the volumes lie."""
-        return self._memory.device
 
     def get(self, key: str) -> DeviceVolume | None:
         """The volume under this key, or None."""
@@ -170,12 +169,13 @@ class DeviceTier:
             foreground=volume.foreground,
         )
         try:
-            self._copy(volume.image, kept.image_start_byte)
-            if volume.label is not None:
-                self._copy(volume.label, kept.label_start_byte)
-            if self._memory.is_cuda:
+            with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+                self._copy(volume.image, kept.image_start_byte)
+                if volume.label is not None:
+                    self._copy(volume.label, kept.label_start_byte)
+            if self._stream is not None:
                 # Others read it on their own streams.
-                torch.cuda.current_stream(self._memory.device).synchronize()
+                self._stream.synchronize()
         except BaseException:
             with self._lock:
                 self._given_back.append((start, size))

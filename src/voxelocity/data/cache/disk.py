@@ -7,32 +7,19 @@ import errno
 import functools
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError, CacheFullError
 from voxelocity.core.region import Region
-from voxelocity.core.volume import Array, Volume
-from voxelocity.core.warn_once import Warn, WarnOnce
-from voxelocity.data.cache.entry import (
-    MADE_AGAIN,
-    Content,
-    DamagedEntryError,
-    Format,
-    Header,
-    check_arrays,
-    pack,
-    read_header,
-)
+from voxelocity.core.volume import Array
+from voxelocity.core.warn_once import Warn
+from voxelocity.data.cache.entry import Content, Format, Header, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.folder import NO_SPACE, folder_error
-from voxelocity.data.cache.key import checked_key
-from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
-from voxelocity.data.cache.stored import EntryVolume, mapped_volume, read_box
-from voxelocity.data.cache.uses import Uses
+from voxelocity.data.cache.locks import LOCKS_NAME, NO_SPACE, Uses
+from voxelocity.data.cache.stored import EntryTier, EntryVolume, mapped_volume, read_box
 
 _COUNT_EVERY = 256
 """Entries put between two scans of the folder. A scan takes as long as querying the size of each file."""
@@ -41,13 +28,13 @@ _COUNT_EVERY = 256
 _T = TypeVar("_T")
 
 
-class DiskTier:
+class DiskTier(EntryTier[EntryFiles]):
     """Volumes as files in a folder. Safe to use from several threads and processes at once.
 
     An entry appears whole or not at all. Arrays are stored in C order, whatever their order in memory. A "raw" entry
     returns its arrays as read-only views of the mapped file. Each read of a "blosc2" entry decodes the chunks it
     touches. On a network file system nothing is mapped, and each read takes its lines from the file. No file stays
-    open. Sequences in a trace come back as lists.
+    open. Sequences in a trace come back as lists. Volumes already handed out stay valid when their entry is dropped.
 
     Args:
         folder: made if it is missing, with access for this user alone. Files that dead writers left are removed.
@@ -61,118 +48,57 @@ class DiskTier:
         CacheFullError: it cannot be made because the disk is full.
     """
 
+    _name = "cache.disk"
+
     def __init__(self, folder: Path, *, format: Format = "raw", max_bytes: int = 0, warn: Warn | None = None) -> None:
-        self._folder = Path(folder).absolute()
-        self._format = format
+        super().__init__(folder, format=format, num_lock_files=0, warn=warn)
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._num_put = 0
-        self._checked: set[str] = set()
-        self._warn = WarnOnce(warn)
         self._room = threading.Lock()
-        try:
-            self._locks = KeyLocks(self._folder, warn=warn)
-            self._files = EntryFiles(self._folder)
-            self._uses = Uses(self._folder / LOCKS_NAME)
-            self._files.remove_abandoned()
-        except OSError as error:
-            raise folder_error("cache.disk", self._folder, error) from error
 
     def get(self, key: str) -> StoredVolume | None:
-        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
-
-        The length and the header are checked each time, every byte when this tier first opens the entry.
-
-        Raises:
-            CacheError: the file is there and cannot be read.
-        """
-        return self._again_if_replaced(key, lambda: self._get(key))
-
-    def _get(self, key: str) -> StoredVolume | None:
-        drop = functools.partial(self._drop_damaged, key)
-        try:
-            found = self._read(key)
-            if found is None:
-                return None
-            header, content = found
-            if self._uses.note(key):
-                self._files.touch(key)
-            if key not in self._checked:
-                check_arrays(header, content, full=True)
-                self._checked.add(key)
-            if header.format == "raw" and isinstance(content, memoryview):
-                return mapped_volume(header, content)
-            foreground = header.foreground(content)
-        except DamagedEntryError as error:
-            drop()
-            self._warn("damaged", f"cache.disk: {self._files.path(key)} is damaged: {error}; {MADE_AGAIN}")
-            return None
-        return EntryVolume(
-            case_id=header.case_id,
-            header=header,
-            foreground=foreground,
-            read_box=functools.partial(self._read_box, key, header, content),
-            on_damage=drop,
-        )
-
-    def put(self, key: str, volume: Volume) -> None:
-        """Keeps the volume; it survives a loss of power once this returns.
-
-        In the format "raw" an array that is not in C order is copied for the duration of the call.
-
-        Raises:
-            CacheFullError: there is no space, or no quota, for it, or `max_bytes` are in use; nothing is left behind.
-            CacheError: it cannot be written for another reason; nothing is left behind.
-        """
-        checked_key(key)
-        parts = pack(key, volume, format=self._format)
-        num_bytes = sum(len(part) for part in parts)
-        if self._max_bytes > 0:
-            self._make_room(num_bytes, volume.case_id)
-        try:
-            self._files.write(key, parts)
-        except OSError as error:
-            raise self._error_of(error, volume.case_id, num_bytes) from error
-        self._uses.note(key)
+        """As `EntryTier.get`."""
+        return self._again_if_replaced(key, functools.partial(super().get, key))
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one, damaged or not. Volumes already handed out stay valid.
+        """Removes this entry if there is one, damaged or not.
 
         Raises:
             OSError: it is there and cannot be removed.
         """
-        self._checked.discard(key)
         self._uses.withdraw(key)
-        self._files.drop(checked_key(key))
-        self._locks.forget(key)
+        super().drop(key)
 
-    def keys(self) -> list[str]:
-        """The keys of all entries, sorted."""
-        return self._files.keys()
+    def _open_store(self) -> EntryFiles:
+        files = EntryFiles(self._folder)
+        self._uses = Uses(self._folder / LOCKS_NAME)
+        files.remove_abandoned()
+        return files
 
-    def bytes_used(self) -> int:
-        """Bytes of all entry files."""
-        return self._files.bytes_used()
+    def _note_use(self, key: str) -> None:
+        if self._uses.note(key):
+            self._store.touch(key)
 
-    def verify(self, *, full: bool) -> Iterator[str]:
-        """The keys of damaged entries, found one after the other; none is removed.
+    def _volume(self, key: str, header: Header, content: Content) -> StoredVolume:
+        if header.format == "raw" and isinstance(content, memoryview):
+            return mapped_volume(header, content)
+        return EntryVolume(
+            case_id=header.case_id,
+            header=header,
+            foreground=header.foreground(content),
+            read_box=functools.partial(self._read_box, key, header, content),
+            on_damage=functools.partial(self._drop_damaged, key),
+        )
 
-        Args:
-            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
-        """
-        for key in self.keys():
-            try:
-                self._again_if_replaced(key, functools.partial(self._check, key, full=full))
-            except DamagedEntryError:
-                yield key
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Holds, among all threads and processes on this folder, the right to make this entry.
-
-        It saves double work and guards nothing else: reading and writing are safe without it. Where it is not available
-        (a full disk, another user's folder, a file system without locks), the caller proceeds without it.
-        """
-        return self._locks.hold(checked_key(key))
+    def _write(self, key: str, parts: Sequence[memoryview], num_bytes: int, case_id: str) -> None:
+        if self._max_bytes > 0:
+            self._make_room(num_bytes, case_id)
+        try:
+            self._store.write(key, parts)
+        except OSError as error:
+            raise self._error_of(error, case_id, num_bytes) from error
+        self._uses.note(key)
 
     def _make_room(self, num_bytes: int, case_id: str) -> None:
         with self._room:
@@ -191,7 +117,7 @@ class DiskTier:
 
     def _evict(self, num_bytes: int) -> int:
         """Removes entries until this much more fits, if possible; returns the bytes of the rest."""
-        entries = self._files.oldest_first()
+        entries = self._store.oldest_first()
         total = sum(size for _, size in entries)
         if total + num_bytes <= self._max_bytes:
             return total
@@ -204,7 +130,7 @@ class DiskTier:
                 break
             if key not in in_use:
                 with contextlib.suppress(OSError):
-                    self._files.drop(key)
+                    self._store.drop(key)
                     total -= size
                     num_removed += 1
         if num_removed:
@@ -226,13 +152,7 @@ class DiskTier:
         raise AssertionError("the last time returns or raises")
 
     def _check(self, key: str, *, full: bool) -> None:
-        found = self._read(key)
-        if found is not None:
-            check_arrays(*found, full=full)
-
-    def _read(self, key: str) -> tuple[Header, Content] | None:
-        content = self._files.open(checked_key(key))
-        return None if content is None else (read_header(key, content), content)
+        self._again_if_replaced(key, functools.partial(super()._check, key, full=full))
 
     def _read_box(self, key: str, header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:
         try:
@@ -247,20 +167,17 @@ class DiskTier:
             return found
 
     def _read_box_now(self, key: str, region: Region) -> tuple[Array, Array | None] | None:
-        found = self._read(key)
-        return None if found is None else read_box(*found, region)
+        content = self._store.open(key)
+        return None if content is None else read_box(read_header(key, content), content, region)
 
     def _unreadable(self, key: str, error: OSError) -> CacheError:
         return CacheError(
-            f"cache.disk: entry {self._files.path(key)} cannot be read ({error.strerror}); allow reading it "
+            f"cache.disk: entry {self._store.path(key)} cannot be read ({error.strerror}); allow reading it "
             "or remove it"
         )
 
-    def _drop_damaged(self, key: str) -> None:
-        # Where we may only read, the damaged file stays, but it is never served.
-        self._checked.discard(key)
-        with contextlib.suppress(OSError):
-            self._files.drop(key)
+    def _entry_text(self, key: str) -> str:
+        return str(self._store.path(key))
 
     def _error_of(self, error: OSError, case_id: str, num_bytes: int) -> CacheError:
         if error.errno not in NO_SPACE:

@@ -1,29 +1,103 @@
-"""Entries as files of a folder: each appears whole or not at all, and outlives a loss of power. Knows no format."""
+"""Entries as files of a folder: each appears whole or not at all, and outlives a loss of power. Knows no format.
+
+A file's bytes are mapped as read-only memory or read piece by piece, without keeping a file descriptor open: Python's
+`mmap` keeps one per mapping (before 3.13), so a thousand cached cases would reach the usual limit of 1024 open files.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import secrets
-import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from voxelocity.data.cache.folder import file_mode
-from voxelocity.data.cache.mapping import FileBytes, map_file
+from voxelocity.data.cache.locks import file_mode, is_abandoned
 from voxelocity.observe import file_system_of
 from voxelocity.observe.file_systems import is_on_network
 
-_SUFFIX = ".safetensors"
-_TEMP_SUFFIX = ".tmp"
+SUFFIX = ".safetensors"
+TEMP_SUFFIX = ".tmp"
 _LOST = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 """What a flush says when something was not written."""
 _WRITE_BYTES = 16 * 2**20
-_MAX_TEMP_AGE_S = 86400.0
-"""Age at which a temporary file counts as abandoned on a file system without locks, which cannot show that its writer
-lives."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_ssize_t]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
+
+
+def map_file(path: Path) -> memoryview:
+    """The whole file as read-only memory, mapped until the last view of it is gone.
+
+    The file may be unlinked or replaced meanwhile; it must not be made shorter.
+
+    Raises:
+        OSError: the file cannot be opened or mapped.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        num_bytes = os.fstat(descriptor).st_size
+        if num_bytes == 0:
+            return memoryview(b"")
+        address = _libc.mmap(None, num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if address == _MAP_FAILED:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+    memory = (ctypes.c_ubyte * num_bytes).from_address(address)
+    unmap = weakref.finalize(memory, _libc.munmap, address, num_bytes)
+    # At exit other threads may still read; the kernel unmaps when they are gone.
+    unmap.atexit = False
+    return memoryview(memory).cast("B").toreadonly()
+
+
+class FileBytes:
+    """A file's bytes; each slice is read on demand. Safe to use from several threads.
+
+    For network file systems: if the server or another machine removes a file, a mapped page of it ends the process
+    with a signal, while a read raises an error.
+
+    Args:
+        path: of the file, which must stay the same one.
+
+    Raises:
+        OSError: the file cannot be opened; slices raise it too, also where the file was replaced or cut short.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        status = os.stat(path)
+        self._inode, self._num_bytes = status.st_ino, status.st_size
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def __getitem__(self, place: slice, /) -> memoryview:
+        start, stop, step = place.indices(self._num_bytes)
+        assert step == 1, f"step {step}"
+        return next(self.pieces([(start, stop)]))
+
+    def pieces(self, places: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
+        """The bytes from start to stop (excluded) of each place, each in its own memory."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if (status.st_ino, status.st_size) != (self._inode, self._num_bytes):
+                raise OSError(errno.ESTALE, "it was replaced while it was in use", str(self.path))
+            for start, stop in places:
+                yield _read(descriptor, start, stop - start, self.path)
+        finally:
+            os.close(descriptor)
 
 
 class EntryFiles:
@@ -42,11 +116,11 @@ class EntryFiles:
 
     def path(self, key: str) -> Path:
         """The path of the entry under this key, whether or not it exists."""
-        return self._folder / f"{key}{_SUFFIX}"
+        return self._folder / f"{key}{SUFFIX}"
 
     def keys(self) -> list[str]:
         """The keys of all entries, sorted."""
-        return sorted(path.name.removesuffix(_SUFFIX) for path in self._folder.glob(f"*{_SUFFIX}"))
+        return sorted(path.name.removesuffix(SUFFIX) for path in self._folder.glob(f"*{SUFFIX}"))
 
     def open(self, key: str) -> memoryview | FileBytes | None:
         """The bytes under this key, or None where there are none.
@@ -61,10 +135,9 @@ class EntryFiles:
         except FileNotFoundError:
             return None
 
-    @contextlib.contextmanager
-    def reading(self, key: str) -> Iterator[memoryview | FileBytes | None]:
+    def reading(self, key: str) -> AbstractContextManager[memoryview | FileBytes | None]:
         """As `open`, with the interface of `LmdbFile.reading`; here the bytes also stay valid after the block."""
-        yield self.open(key)
+        return nullcontext(self.open(key))
 
     def write(self, key: str, parts: Sequence[memoryview]) -> None:
         """Puts these bytes under the key; they survive a loss of power once this returns.
@@ -98,28 +171,18 @@ class EntryFiles:
 
     def oldest_first(self) -> list[tuple[str, int]]:
         """Key and bytes of all entries, the one used longest ago first."""
-        found = []
-        for key in self.keys():
-            with contextlib.suppress(FileNotFoundError):
-                status = self.path(key).stat()
-                found.append((status.st_mtime_ns, key, status.st_size))
-        return [(key, size) for _, key, size in sorted(found)]
+        return [(path.name.removesuffix(SUFFIX), size) for path, size in oldest_first(self._folder)]
 
     def remove_abandoned(self) -> None:
         """Removes what writers that died left behind."""
-        for temp in self._folder.glob(f".*{_TEMP_SUFFIX}"):
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    if _is_abandoned(descriptor):
-                        temp.unlink()
-                finally:
-                    os.close(descriptor)
+        for temp in self._folder.glob(f".*{TEMP_SUFFIX}"):
+            with contextlib.suppress(PermissionError):
+                remove_if_abandoned(temp)
 
     def _open_temp(self, key: str) -> tuple[int, Path]:
         mode = file_mode(self._folder)
         while True:
-            temp = self._folder / f".{key}.{os.getpid()}-{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+            temp = self._folder / f".{key}.{os.getpid()}-{secrets.token_hex(4)}{TEMP_SUFFIX}"
             descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             # The lock says "my writer lives": the kernel drops it with the process, however that ends, and unlike a
             # process id it means the same in every container that shares the folder.
@@ -135,6 +198,29 @@ class EntryFiles:
 def disk_bytes_in(folder: Path) -> int:
     """Bytes that entries of the disk tier take in this folder; 0 where there are none."""
     return EntryFiles(folder).bytes_used()
+
+
+def remove_if_abandoned(temp: Path) -> None:
+    """Removes a temporary file, if its writer has died."""
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if is_abandoned(descriptor):
+                temp.unlink()
+        finally:
+            os.close(descriptor)
+
+
+def oldest_first(folder: Path) -> list[tuple[Path, int]]:
+    """Path and bytes of all entries in this folder, the one used longest ago first; none where it is missing."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX):
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, Path(entry.path), status.st_size))
+    return [(path, size) for _, path, size in sorted(found)]
 
 
 def write_all(descriptor: int, content: memoryview) -> None:
@@ -156,11 +242,12 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _is_abandoned(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return time.time() - os.fstat(descriptor).st_mtime > _MAX_TEMP_AGE_S
-    return True
+def _read(descriptor: int, start: int, num_bytes: int, path: Path) -> memoryview:
+    content = memoryview(bytearray(num_bytes))
+    done = 0
+    while done < num_bytes:
+        taken = os.preadv(descriptor, [content[done:]], start + done)
+        if taken == 0:
+            raise OSError(errno.EIO, "it was cut short while it was in use", str(path))
+        done += taken
+    return content.toreadonly()

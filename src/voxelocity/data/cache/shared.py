@@ -6,7 +6,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import re
 import secrets
 import threading
 import time
@@ -16,16 +15,19 @@ from pathlib import Path
 from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, OutputError
 from voxelocity.core.volume import Volume
 from voxelocity.core.warn_once import Warn
-from voxelocity.data.cache.entry import DamagedEntryError, check_arrays, pack, read_header
-from voxelocity.data.cache.entry_files import write_all
-from voxelocity.data.cache.locks import PassingLocks
-from voxelocity.data.cache.mapping import map_file
+from voxelocity.data.cache.entry import DamagedEntryError, check_arrays, checked_key, pack, read_header
+from voxelocity.data.cache.entry_files import (
+    SUFFIX,
+    TEMP_SUFFIX,
+    map_file,
+    oldest_first,
+    remove_if_abandoned,
+    write_all,
+)
+from voxelocity.data.cache.locks import PassingLocks, Uses
 from voxelocity.data.cache.shared_folder import SharedFolder, free_bytes_in, total_bytes_of
 from voxelocity.data.cache.stored import mapped_volume
-from voxelocity.data.cache.uses import Uses
 
-_SUFFIX = ".safetensors"
-_TEMP_SUFFIX = ".tmp"
 _BUDGET = "budget"
 _MAX_MAPPED = 16_384
 """Entries that a process keeps mapped. Linux allows it 65,530 mappings; beyond these every allocation may fail."""
@@ -141,10 +143,10 @@ class SharedMemoryTier:
         """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         evicted = []
         with self._ledger() as ledger:
-            for path, size in self._oldest_first():
+            for path, size in oldest_first(self._folder.path):
                 if num_bytes <= 0:
                     break
-                key = path.name.removesuffix(_SUFFIX)
+                key = path.name.removesuffix(SUFFIX)
                 with contextlib.suppress(DamagedEntryError):
                     evicted.append((key, _volume_of(key, path)))
                 self._remove(ledger, path)
@@ -170,7 +172,7 @@ class SharedMemoryTier:
         It saves double work and guards nothing else. If it is not available, or a stopped process holds it, the caller
         proceeds without it.
         """
-        _checked(key)
+        checked_key(key)
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 self._folder.stay()
@@ -180,7 +182,7 @@ class SharedMemoryTier:
     def bytes_used(self) -> int:
         """Bytes of all entries, of all processes."""
         with self._ledger():
-            return sum(size for _, size in self._oldest_first())
+            return sum(size for _, size in oldest_first(self._folder.path))
 
     def close(self) -> None:
         """Ends the use of the folder; the last user removes it. Volumes already handed out stay valid."""
@@ -188,7 +190,7 @@ class SharedMemoryTier:
         self._folder.leave()
 
     def _path(self, key: str) -> Path:
-        return self._folder.path / f"{_checked(key)}{_SUFFIX}"
+        return self._folder.path / f"{checked_key(key)}{SUFFIX}"
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[_Ledger]:
@@ -247,16 +249,15 @@ class SharedMemoryTier:
 
     def _recount(self, ledger: _Ledger) -> list[tuple[Path, int]]:
         """Counts every file, without what killed writers had reserved; returns the least recently used entry first."""
-        for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"):
-            if _is_abandoned(temp):
-                temp.unlink(missing_ok=True)
-        entries = self._oldest_first()
-        writing = sum(_size_of(temp) for temp in self._folder.path.glob(f"*{_TEMP_SUFFIX}"))
+        for temp in self._folder.path.glob(f"*{TEMP_SUFFIX}"):
+            remove_if_abandoned(temp)
+        entries = oldest_first(self._folder.path)
+        writing = sum(_size_of(temp) for temp in self._folder.path.glob(f"*{TEMP_SUFFIX}"))
         ledger.used_bytes = writing + sum(held for _, held in entries)
         return entries
 
     def _open_temp(self, path: Path, size: int) -> tuple[int, Path]:
-        temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+        temp = path.parent / f"{path.stem}.{secrets.token_hex(4)}{TEMP_SUFFIX}"
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             # The lock lives as long as its writer, so that others can tell when the file will never be finished.
@@ -268,22 +269,12 @@ class SharedMemoryTier:
             raise
         return descriptor, temp
 
-    def _oldest_first(self) -> list[tuple[Path, int]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._folder.path) as entries:
-            for entry in entries:
-                if entry.name.endswith(_SUFFIX):
-                    with contextlib.suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        found.append((status.st_mtime_ns, Path(entry.path), status.st_size))
-        return [(path, size) for _, path, size in sorted(found)]
-
     def _remove(self, ledger: _Ledger, path: Path) -> None:
         """Removes an entry and this process's mapping of it. Other processes notice by the count."""
         with self._lock:
             has_seen_all = self._num_removed_seen == ledger.num_removed
             ledger.remove(path)
-            self._mapped.pop(path.name.removesuffix(_SUFFIX), None)
+            self._mapped.pop(path.name.removesuffix(SUFFIX), None)
             if has_seen_all:
                 self._num_removed_seen = ledger.num_removed
 
@@ -357,12 +348,6 @@ def _volume_of(key: str, path: Path) -> Volume:
     return mapped_volume(header, content)
 
 
-def _checked(key: str) -> str:
-    if not re.fullmatch(r"[0-9A-Za-z_-]+", key):
-        raise ValueError(f"cache.shared: key {key!r} cannot name a file; use letters, digits, '-' and '_'")
-    return key
-
-
 def _touch(path: Path) -> int:
     """Marks the file as used now; returns its inode."""
     now_ns = time.time_ns()
@@ -375,17 +360,3 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _is_abandoned(temp: Path) -> bool:
-    try:
-        descriptor = os.open(temp, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from voxelocity.data.cache.uses import USES_NAME
+from voxelocity.data.cache.locks import USES_NAME
 from voxelocity.observe import file_system_of
 from voxelocity.observe.memory_folders import USERS_NAME, held_bytes, memory_folder_in, memory_places
 

@@ -1,19 +1,37 @@
-"""A kept entry as the volume that readers see: views of mapped bytes, else decoded or copied boxes."""
+"""A kept entry as the volume that readers see, and what all tiers that keep entries as files have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
+from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.errors import CacheError
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Grid, Scaling, Volume, VolumeSpec
+from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache.chunked import UndecodableError, decode, decode_file
-from voxelocity.data.cache.entry import Content, DamagedEntryError, Header
-from voxelocity.data.cache.mapping import FileBytes
+from voxelocity.data.cache.entry import (
+    MADE_AGAIN,
+    Content,
+    DamagedEntryError,
+    Format,
+    Header,
+    check_arrays,
+    checked_key,
+    pack,
+    read_header,
+)
+from voxelocity.data.cache.entry_files import EntryFiles, FileBytes
+from voxelocity.data.cache.lmdb_file import LmdbFile
+from voxelocity.data.cache.locks import KeyLocks, folder_error
 
 ReadBox = Callable[[Region], tuple[Array, Array | None]]
 
@@ -35,6 +53,8 @@ def mapped_volume(header: Header, content: memoryview) -> Volume:
 class EntryVolume:
     """A `StoredVolume` that decodes or copies each box on read. Safe to use from several threads.
 
+    Its entry may be damaged, or removed by another process, while it is in use.
+
     Attributes:
         case_id: the case these voxels belong to.
         header: all of the entry except its arrays.
@@ -42,6 +62,7 @@ class EntryVolume:
         read_box: the stored voxels of a box, as fresh arrays. It raises DamagedEntryError or UndecodableError if they
             are damaged, OSError if they cannot be read, CacheError if the entry is gone.
         on_damage: called when a read finds damaged voxels, so that the entry is made again.
+        renew: gives the same volume in memory from the error that a read raised; without it the error is raised.
     """
 
     case_id: str
@@ -49,6 +70,7 @@ class EntryVolume:
     foreground: Mapping[int, Array]
     read_box: ReadBox
     on_damage: Callable[[], None]
+    renew: Callable[[CacheError], Volume] | None = None
 
     @property
     def grid(self) -> Grid:
@@ -73,7 +95,7 @@ class EntryVolume:
 
     def renamed(self, case_id: str) -> EntryVolume:
         """The same voxels under another case id."""
-        return replace(self, case_id=case_id)
+        return self if case_id == self.case_id else replace(self, case_id=case_id)
 
     def read(self, region: Region) -> tuple[Array, Array | None]:
         """The stored voxels of a box inside the volume, as fresh arrays; only the chunks it touches are decoded.
@@ -81,6 +103,36 @@ class EntryVolume:
         Raises:
             CacheError: the voxels are damaged, and the entry was dropped; or it cannot be read any more.
         """
+        try:
+            return self._read(region)
+        except CacheError as error:
+            if self.renew is None:
+                raise
+            return self.renew(error).read(region)
+
+    def load(self) -> Volume:
+        """The whole volume in its own memory.
+
+        Raises:
+            CacheError: as `read`.
+        """
+        try:
+            image, label = self._read(Region.whole(self.grid.shape))
+        except CacheError as error:
+            if self.renew is None:
+                raise
+            return self.renew(error).renamed(self.case_id)
+        return Volume(
+            case_id=self.case_id,
+            image=image,
+            label=label,
+            grid=self.grid,
+            scaling=self.scaling,
+            trace=self.trace,
+            foreground=self.foreground,
+        )
+
+    def _read(self, region: Region) -> tuple[Array, Array | None]:
         try:
             return self.read_box(region)
         except (UndecodableError, DamagedEntryError) as error:
@@ -95,22 +147,136 @@ class EntryVolume:
                 "case is taken"
             ) from error
 
-    def load(self) -> Volume:
-        """The whole volume in its own memory.
+
+_Store = TypeVar("_Store", EntryFiles, LmdbFile)
+
+
+class EntryTier(ABC, Generic[_Store]):
+    """A tier whose entries are bytes in a folder on a disk. Safe to use from several threads and processes at once.
+
+    An entry is checked when this tier first opens it, and dropped if it is damaged.
+
+    Args:
+        folder: made if it is missing, with access for this user alone.
+        format: of the entries that are put; entries of either format are read.
+        num_lock_files: as in `KeyLocks`.
+        warn: called once for each cause.
+
+    Raises:
+        OutputError: the folder cannot be made or written.
+        CacheFullError: it cannot be made because the disk is full.
+    """
+
+    _name: ClassVar[str]
+    """In messages."""
+
+    def __init__(self, folder: Path, *, format: Format, num_lock_files: int, warn: Warn | None) -> None:
+        self._folder = Path(folder).absolute()
+        self._format = format
+        self._checked: set[str] = set()
+        self._warn = WarnOnce(warn)
+        try:
+            self._locks = KeyLocks(self._folder, num_files=num_lock_files, warn=warn)
+            self._store = self._open_store()
+        except OSError as error:
+            raise folder_error(self._name, self._folder, error) from error
+
+    def get(self, key: str) -> StoredVolume | None:
+        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
+
+        The length and the header are checked each time, every byte when this tier first opens the entry.
 
         Raises:
-            CacheError: as `read`.
+            CacheError: it is there and cannot be read.
         """
-        image, label = self.read(Region.whole(self.grid.shape))
-        return Volume(
-            case_id=self.case_id,
-            image=image,
-            label=label,
-            grid=self.grid,
-            scaling=self.scaling,
-            trace=self.trace,
-            foreground=self.foreground,
-        )
+        try:
+            with self._store.reading(checked_key(key)) as content:
+                if content is None:
+                    return None
+                header = read_header(key, content)
+                self._note_use(key)
+                if key not in self._checked:
+                    check_arrays(header, content, full=True)
+                    self._checked.add(key)
+                return self._volume(key, header, content)
+        except DamagedEntryError as error:
+            self._drop_damaged(key)
+            self._warn("damaged", f"{self._name}: {self._entry_text(key)} is damaged: {error}; {MADE_AGAIN}")
+            return None
+
+    def put(self, key: str, volume: Volume) -> None:
+        """Keeps the volume; it survives a loss of power once this returns.
+
+        In the format "raw" an array that is not in C order is copied for the duration of the call.
+
+        Raises:
+            EntryTooLargeError: the tier can never keep it.
+            CacheFullError: there is no room for it; nothing is left behind.
+            CacheError: it cannot be written for another reason; nothing is left behind.
+        """
+        checked_key(key)
+        parts = pack(key, volume, format=self._format)
+        self._write(key, parts, sum(len(part) for part in parts), volume.case_id)
+
+    def drop(self, key: str) -> None:
+        """Removes this entry if there is one, damaged or not."""
+        self._checked.discard(key)
+        self._store.drop(checked_key(key))
+        self._locks.forget(key)
+
+    def keys(self) -> list[str]:
+        """The keys of all entries, sorted."""
+        return self._store.keys()
+
+    def bytes_used(self) -> int:
+        """Bytes that hold entries."""
+        return self._store.bytes_used()
+
+    def verify(self, *, full: bool) -> Iterator[str]:
+        """The keys of damaged entries, found one after the other; none is removed.
+
+        Args:
+            full: read every voxel and compare checksums; otherwise only lengths, headers and foreground indices.
+        """
+        for key in self.keys():
+            try:
+                self._check(key, full=full)
+            except DamagedEntryError:
+                yield key
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Holds, among all threads and processes on this folder, the right to make this entry.
+
+        It saves double work and guards nothing else: reading and writing are safe without it. Where it is not available
+        (a full disk, another user's folder, a file system without locks), the caller proceeds without it.
+        """
+        return self._locks.hold(checked_key(key))
+
+    def _check(self, key: str, *, full: bool) -> None:
+        with self._store.reading(key) as content:
+            if content is not None:
+                check_arrays(read_header(key, content), content, full=full)
+
+    def _drop_damaged(self, key: str) -> None:
+        # Where we may only read, the damaged entry stays, but it is never served.
+        self._checked.discard(key)
+        with contextlib.suppress(OSError, CacheError):
+            self._store.drop(key)
+
+    @abstractmethod
+    def _open_store(self) -> _Store: ...
+
+    @abstractmethod
+    def _note_use(self, key: str) -> None: ...
+
+    @abstractmethod
+    def _volume(self, key: str, header: Header, content: Content) -> StoredVolume: ...
+
+    @abstractmethod
+    def _write(self, key: str, parts: Sequence[memoryview], num_bytes: int, case_id: str) -> None: ...
+
+    @abstractmethod
+    def _entry_text(self, key: str) -> str: ...
 
 
 def read_box(header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:

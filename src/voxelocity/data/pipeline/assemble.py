@@ -30,8 +30,10 @@ from voxelocity.data.feed import BufferRing
 from voxelocity.data.patch import PatchConfig, choose_region
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.draws import RankDraws
-from voxelocity.data.pipeline.supply import Supply
 from voxelocity.observe import span
+
+Take = Callable[[int, Sequence[Draw]], Sequence[StoredVolume]]
+"""Gives the volumes of a step's draws, in their order. Called from several threads, roughly in the order of steps."""
 
 
 class Assembler:
@@ -43,7 +45,7 @@ class Assembler:
 
     def __init__(
         self,
-        supply: Supply,
+        take: Take,
         config: DataConfig,
         order: RankDraws,
         *,
@@ -55,7 +57,7 @@ class Assembler:
         progress: Callable[[int], float],
         waits_for_loops: bool,
     ) -> None:
-        self._supply = supply
+        self._take = take
         self._config = config
         self._progress = progress
         self._order = order
@@ -80,7 +82,7 @@ class Assembler:
     def _batch(self, step: int) -> Batch:
         draws = self._order.draws(step)
         patch = self._config.patch.at(self._progress(step))
-        volumes = self._supply.take(step, draws)
+        volumes = self._take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         params, regions, sources = self._drawn(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)

@@ -16,13 +16,12 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.core.laterality import swapped_classes
 from voxelocity.data.augment import Effects, filling_device
 from voxelocity.data.feed import OrderedPrefetch
-from voxelocity.data.pipeline.assemble import Assembler
+from voxelocity.data.pipeline.assemble import Assembler, Take
 from voxelocity.data.pipeline.config import DataConfig
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_labels
 from voxelocity.data.pipeline.prepared import PreparedCases
-from voxelocity.data.pipeline.resident import open_resident_supply
-from voxelocity.data.pipeline.supply import RotatingSupply, Supply, WholeSupply
+from voxelocity.data.pipeline.supply import ResidentSupply, RotatingSupply, open_resident_supply
 
 
 class Feed:
@@ -87,8 +86,9 @@ class Feed:
                 "apply_on_device(image, label, drawn)"
             )
         self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
+        take: Take = prepared.take if self._supply is None else self._supply.take
         self._assembler = Assembler(
-            self._supply,
+            take,
             config,
             self._order,
             swapped_classes=swapped,
@@ -129,7 +129,8 @@ class Feed:
 
     def close(self) -> None:
         """Stops the threads. A batch that is being made is finished and dropped."""
-        self._supply.close()
+        if isinstance(self._supply, RotatingSupply):
+            self._supply.close()
         self._batches.close()
 
     def __enter__(self) -> Self:
@@ -142,7 +143,8 @@ class Feed:
 
     def _open_supply(
         self, prepared: PreparedCases, config: DataConfig, *, start_step: int, filled_on: torch.device
-    ) -> Supply:
+    ) -> RotatingSupply | ResidentSupply | None:
+        """What gives volumes in place of `prepared`; None where nothing does."""
         if self._order.window is not None:
             return RotatingSupply(
                 prepared,
@@ -153,13 +155,13 @@ class Feed:
             )
         max_bytes = config.cache.device_max_bytes
         if max_bytes == 0:
-            return WholeSupply(prepared)
+            return None
         if filled_on.type != self._device.type:
             prepared.warn(
                 "feed: data.cache.device_max_bytes is not used because the augmentation engine fills batches on the "
                 f"CPU, not on {self._device}; choose data.augment.engine: auto"
             )
-            return WholeSupply(prepared)
+            return None
         return open_resident_supply(prepared, max_bytes, self._device)
 
 

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import stat
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from voxelocity.core.contracts import StoredVolume, Tier
-from voxelocity.core.errors import CacheError, CacheFullError, EntryTooLargeError, ScanError
+from voxelocity.core.batch import Draw
+from voxelocity.core.contracts import StoredVolume
+from voxelocity.core.errors import CacheError, ScanError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Volume, VolumeRef, VolumeSpec
-from voxelocity.core.warn_once import Warn, WarnOnce
-from voxelocity.data.cache import CacheConfig, entry_key, open_tier, source_identity
-from voxelocity.data.cache.folder import is_shared
+from voxelocity.core.warn_once import Warn
+from voxelocity.data.cache import CacheConfig, EntryVolume, entry_key, is_shared, open_cache, source_identity
 from voxelocity.data.decode import read_case, read_header
-from voxelocity.data.pipeline.memory_budget import MemoryBudget
-from voxelocity.data.pipeline.recoverable_volume import RecoverableVolume
 from voxelocity.data.prepare import Preparation, PrepareConfig
 from voxelocity.observe import available_memory_bytes, span
 
@@ -86,7 +85,7 @@ class PreparedCases:
         self._label_values = tuple(label_values)
         self._preparation = Preparation(prepare)
         self._room = MemoryBudget(int(_WORK_SHARE * available_memory_bytes()))
-        self._keeper = _FaultTolerantCache(_opened(cache, warn), warn)
+        self._cache = open_cache(cache, warn)
         self._shared_folder = cache.folder if cache.tier in ("disk", "lmdb") and is_shared(Path(cache.folder)) else ""
         self._keys = [self._key(ref) for ref in self.refs]
 
@@ -102,13 +101,17 @@ class PreparedCases:
             ScanError: the case cannot be used; the text names the file and the fix.
         """
         volume = self._take(index)[0]
-        if isinstance(volume, Volume):
-            return volume
-        return RecoverableVolume(kept=volume, renew=lambda error: self._renewed(index, error))
+        if isinstance(volume, EntryVolume):
+            return replace(volume, renew=functools.partial(self._renewed, index))
+        return volume
+
+    def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
+        """The volumes of these draws, in their order, whatever the step."""
+        return [self[draw.case] for draw in draws]
 
     def drop(self, index: int) -> None:
         """Removes the case from the cache. Volumes already handed out stay valid."""
-        self._keeper.drop(self._keys[index])
+        self._cache.drop(self._keys[index])
 
     def most_bytes(self, index: int) -> int:
         """Upper bound in bytes of a prepared case, image and label, from its headers alone.
@@ -206,28 +209,28 @@ class PreparedCases:
 
     def _take(self, index: int) -> tuple[StoredVolume, _Origin]:
         key = self._keys[index]
-        volume = self._keeper.get(key)
+        volume = self._cache.get(key)
         if volume is not None:
             return self._named(volume, index), "found"
-        with self._keeper.lock(key):
-            volume = self._keeper.get(key)
+        with self._cache.lock(key):
+            volume = self._cache.get(key)
             if volume is not None:
                 return self._named(volume, index), "found"
             prepared = self._prepare(index)
             if self._shared_folder:
                 self._tell_if_private(self.refs[index])
             # A file that changed since the key was made belongs to another key.
-            if self._key(self.refs[index]) != key or not self._keeper.put(key, prepared):
+            if self._key(self.refs[index]) != key or not self._cache.put(key, prepared):
                 return prepared, "prepared"
         # Use the cache's copy, so that the prepared one can be freed.
-        kept = self._keeper.get(key)
+        kept = self._cache.get(key)
         return (prepared if kept is None else self._named(kept, index)), "kept"
 
     def _tell_if_private(self, ref: VolumeRef) -> None:
         """Warns if a case's files are for this user alone while the cache's folder is for a group."""
         with contextlib.suppress(OSError):
             if any(not os.stat(path).st_mode & _OTHERS_READ for path in ref.images):
-                self._keeper.warn(
+                self._cache.warn(
                     "private",
                     f"cache: only their owner may read the files of case '{ref.case_id}', but the group that may write "
                     f"to {self._shared_folder} can read the prepared copy; set data.cache.folder to a folder of your "
@@ -236,7 +239,7 @@ class PreparedCases:
 
     def _renewed(self, index: int, error: CacheError) -> Volume:
         """The volume in memory, after an error in reading the cache's entry."""
-        self._keeper.warn("lost", str(error))
+        self._cache.warn("lost", str(error))
         try:
             return self._take(index)[0].load()
         except CacheError:
@@ -270,14 +273,6 @@ class PreparedCases:
         return 2 * spec.image_bytes + spec.grid.num_voxels + self._preparation.describe(spec).scratch_bytes
 
 
-def _opened(cache: CacheConfig, warn: Warn) -> Tier | None:
-    try:
-        return open_tier(cache, warn)
-    except CacheFullError as error:
-        warn(f"{error}; continuing without a cache: cases are prepared again each time they are used")
-        return None
-
-
 def _read_spec(ref: VolumeRef) -> VolumeSpec:
     headers = [read_header(path) for path in ref.images]
     return VolumeSpec(
@@ -287,49 +282,29 @@ def _read_spec(ref: VolumeRef) -> VolumeSpec:
     )
 
 
-class _FaultTolerantCache:
-    """A tier that may fail without harm: what it cannot read or keep is prepared again, with a warning that says why.
+class MemoryBudget:
+    """A budget of bytes for work in several threads, so that many cores and large scans do not exhaust memory.
 
-    Shared by all parts of some cases.
+    Work larger than the whole budget is done alone.
+
+    Args:
+        budget_bytes: for all work together.
     """
 
-    def __init__(self, tier: Tier | None, warn: Warn) -> None:
-        self._tier = tier
-        self.warn = WarnOnce(warn)
-        self._is_writable = tier is not None
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._used_bytes = 0
+        self._changed = threading.Condition()
 
-    def get(self, key: str) -> StoredVolume | None:
+    @contextlib.contextmanager
+    def taking(self, num_bytes: int) -> Iterator[None]:
+        """Waits until `num_bytes` more fit, and holds them for the duration of the block."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._used_bytes == 0 or self._used_bytes + num_bytes <= self._budget_bytes)
+            self._used_bytes += num_bytes
         try:
-            return None if self._tier is None else self._tier.get(key)
-        except CacheError as error:
-            self.warn("get", f"{error}; cases that cannot be read are prepared again each time they are used")
-            return None
-
-    def put(self, key: str, volume: Volume) -> bool:
-        """Whether it was kept. After a failure that would affect every volume, nothing more is written."""
-        if self._tier is None or not self._is_writable:
-            return False
-        try:
-            self._tier.put(key, volume)
-        except EntryTooLargeError as error:
-            self.warn("large", f"{error}; cases as large as this are prepared again each time they are used")
-            return False
-        except CacheError as error:
-            self._is_writable = False
-            self.warn(
-                "put",
-                f"{error}; continuing without more: cases not in the cache are prepared again each time they are used",
-            )
-            return False
-        return True
-
-    def drop(self, key: str) -> None:
-        if self._tier is not None:
-            # This only makes room; if an entry cannot be removed, the run continues.
-            with contextlib.suppress(OSError, CacheError):
-                self._tier.drop(key)
-                # Others may fit now; a rotating cache would otherwise keep nothing more for the rest of the run.
-                self._is_writable = True
-
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        return nullcontext() if self._tier is None else self._tier.lock(key)
+            yield
+        finally:
+            with self._changed:
+                self._used_bytes -= num_bytes
+                self._changed.notify_all()

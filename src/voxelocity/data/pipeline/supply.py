@@ -1,45 +1,77 @@
-"""The volumes of a step's draws: straight from the cases' cache, or through one that rotates with the epochs."""
+"""Other ways to the volumes of a step's draws than `PreparedCases.take`: by a rotating cache, or in device memory."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+
+import torch
 
 from voxelocity.core.batch import Draw
 from voxelocity.core.contracts import StoredVolume
-from voxelocity.data.cache import RotatingCache
+from voxelocity.core.errors import CacheFullError
+from voxelocity.data.cache import DeviceFront, RotatingCache, open_device_front
+from voxelocity.data.cache.device import DeviceTier
 from voxelocity.data.pipeline.prepared import PreparedCases
 
-
-class Supply(Protocol):
-    """Source of volumes for the feed's threads. Every step is taken once, roughly in order."""
-
-    def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
-        """The volumes of these draws, in their order."""
-        ...
-
-    def close(self) -> None:
-        """Ends threads that work ahead."""
-        ...
+_MOST_OF_FREE = 0.5
+"""Share of the device memory that is free when training begins: the first steps take the rest for the network."""
 
 
-class WholeSupply:
-    """All cases, at any time.
+class ResidentSupply:
+    """All cases, at any time, from the device's memory where they fit. Which are there does not change any batch.
 
     Args:
         prepared: the cases.
+        front: used by this supply alone; its memory is freed with this object and the volumes it gave.
     """
 
-    def __init__(self, prepared: PreparedCases) -> None:
+    def __init__(self, prepared: PreparedCases, front: DeviceFront) -> None:
         self._prepared = prepared
+        self._front = front
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
-        """The volumes of these draws, in their order."""
-        return [self._prepared[draw.case] for draw in draws]
+        """The volumes of these draws, in their order.
 
-    def close(self) -> None:
-        """Nothing to end."""
+        Raises:
+            ScanError: a case cannot be used.
+        """
+        get = self._prepared.__getitem__
+        return [self._front.take(str(draw.case), functools.partial(get, draw.case)) for draw in draws]
+
+
+def open_resident_supply(
+    prepared: PreparedCases,
+    max_bytes: int,
+    device: torch.device,
+    *,
+    free_bytes: Callable[[torch.device], int | None] | None = None,
+) -> ResidentSupply | None:
+    """Supplies cases from the device's memory; None, and a warning, if the device has no room.
+
+    Args:
+        prepared: the cases; its `warn` is called.
+        max_bytes: device memory to take, at once.
+        device: where batches are filled.
+        free_bytes: free memory of a device, None where that sets no limit; by default what CUDA reports.
+    """
+
+    def open_tier() -> DeviceTier:
+        free = (free_bytes or _free_bytes)(device)
+        if free is not None and max_bytes > _MOST_OF_FREE * free:
+            raise CacheFullError(
+                f"cache.device: {device} has {free / 1e9:.1f} GB free, and {max_bytes / 1e9:.1f} GB for prepared cases "
+                "would leave less than half of that for the network; lower data.cache.device_max_bytes"
+            )
+        return DeviceTier(max_bytes, device)
+
+    front = open_device_front(open_tier, prepared.warn)
+    return None if front is None else ResidentSupply(prepared, front)
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
 
 
 class RotatingSupply:

@@ -3,8 +3,7 @@ import os
 import pytest
 
 from voxelocity.core.errors import ScanError
-from voxelocity.data.cache import entry_key, source_identity
-from voxelocity.data.cache import key as key_module
+from voxelocity.data.cache import entry, entry_key, source_identity
 
 
 def test_identity_is_the_same_while_no_file_changes(tmp_path, monkeypatch):
@@ -55,8 +54,8 @@ def test_other_content_of_the_same_size_and_time_has_another_identity(tmp_path, 
 
 
 def test_inodes_do_not_count_where_a_file_system_numbers_its_files_as_they_come(tmp_path, monkeypatch):
-    monkeypatch.setattr(key_module, "_inodes_last", {})
-    monkeypatch.setattr(key_module, "file_system_of", lambda folder: "fuse.s3fs" if folder == str(tmp_path) else "")
+    monkeypatch.setattr(entry, "_inodes_last", {})
+    monkeypatch.setattr(entry, "file_system_of", lambda folder: "fuse.s3fs" if folder == str(tmp_path) else "")
     file = tmp_path / "scan.nii"
     file.write_bytes(b"voxels")
     assert str(file.stat().st_ino) not in source_identity([file])
@@ -74,7 +73,7 @@ def test_folder_is_refused_because_changes_inside_would_go_unnoticed(tmp_path):
 
 def test_key_changes_with_identity_fingerprint_and_format_version(monkeypatch):
     keys = {entry_key("a", "b"), entry_key("a", "c"), entry_key("c", "b"), entry_key("ab", ""), entry_key("", "ab")}
-    monkeypatch.setattr(key_module, "FORMAT_VERSION", key_module.FORMAT_VERSION + 1)
+    monkeypatch.setattr(entry, "FORMAT_VERSION", entry.FORMAT_VERSION + 1)
     keys.add(entry_key("a", "b"))
     assert len(keys) == 6
     assert all(len(key) == 40 and set(key) <= set("0123456789abcdef") for key in keys)

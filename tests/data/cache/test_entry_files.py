@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 
-from voxelocity.data.cache.mapping import map_file
+from voxelocity.data.cache.entry_files import map_file
 
 
 def test_mapped_bytes_are_those_of_the_file_and_read_only(tmp_path):

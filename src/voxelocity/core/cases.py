@@ -11,6 +11,8 @@ from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
 
 Fold = int | Literal["all"]
+MAX_CLASSES = 256
+"""Background included: class indices are uint8 everywhere."""
 MAX_LABEL_VALUE = 65_535
 """Of a label file; predictions are written in the data set's own values, as uint8 or uint16."""
 

@@ -1,6 +1,6 @@
 """Numbers as people read and write them: times, bytes, shares, scores. All pages and terminal tables use these.
 
-A number that does not exist (None, NaN, infinite) reads "n/a". What a plan prints ("40 × 40 × 48", "33.0 %", "10.6 GiB")
+A number that does not exist (None, NaN, infinite) reads "n/a". What a plan prints ("8 × 8 × 4", "33.0 %", "5 min 2 s")
 can be read back.
 """
 

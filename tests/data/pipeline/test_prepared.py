@@ -1,6 +1,8 @@
 import errno
 import os
 import shutil
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.data.pipeline import prepared as prepared_module
+from voxelocity.data.pipeline.prepared import MemoryBudget
 
 
 def prepared(refs, config, warnings=None):
@@ -266,3 +269,40 @@ def test_sources_for_their_owner_alone_in_a_cache_for_a_group_are_reported_once(
     fill(prepared(refs, config, told))
     assert len(told) == (source_mode == 0o600)
     assert all(str(folder) in text and "only their owner may read" in text for text in told)
+
+
+def most_at_once(room, sizes):
+    lock, in_work, largest = threading.Lock(), [], []
+
+    def work(size):
+        with room.taking(size):
+            with lock:
+                in_work.append(size)
+                largest.append(tuple(in_work))
+            time.sleep(0.02)
+            with lock:
+                in_work.remove(size)
+
+    threads = [threading.Thread(target=work, args=(size,)) for size in sizes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+    return largest
+
+
+def test_work_at_once_stays_within_the_budget():
+    assert max(sum(sizes) for sizes in most_at_once(MemoryBudget(100), [40] * 8)) == 80
+
+
+def test_work_larger_than_the_budget_is_done_alone_and_not_refused():
+    assert set(most_at_once(MemoryBudget(100), [500, 600, 700])) == {(500,), (600,), (700,)}
+
+
+def test_room_is_given_back_when_the_work_fails():
+    room = MemoryBudget(10)
+    with pytest.raises(ValueError, match="broken"), room.taking(10):
+        raise ValueError("broken")
+    with room.taking(10):
+        pass

@@ -11,8 +11,7 @@ import numpy as np
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid, Volume, VolumeRef
 from voxelocity.data.decode.header import read_header
-from voxelocity.data.decode.labels import class_indices
-from voxelocity.data.decode.nifti import read_scan
+from voxelocity.data.decode.nifti import class_indices, read_scan
 
 _Found = TypeVar("_Found")
 _SHARED_GRID_VOXEL = 0.25

@@ -1,17 +1,21 @@
-"""Voxels of one NIfTI file, exactly as nibabel gives them, without a copy of the volume unless one is needed."""
+"""Voxels of one NIfTI file, exactly as nibabel gives them, copied only where needed; labels as class indices."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from voxelocity.core.cases import MAX_CLASSES
 from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, Grid, slabs
 from voxelocity.data.decode.gunzip import read_unpacked
 from voxelocity.data.decode.header import ScanHeader, read_header
 
 _SLAB_VALUES = 1 << 20
+_UNDECLARED = 65_535
+_LISTED = 8
 
 
 def read_scan(path: Path) -> tuple[Array, Grid]:
@@ -80,6 +84,36 @@ def whole_numbers(labels: Array, *, where: str) -> Array:
     return whole
 
 
+def class_indices(labels: Array, label_values: Sequence[int], *, where: str) -> Array:
+    """uint8 class indices: index i where the file holds `label_values[i]`. Keeps shape and order in memory.
+
+    Returns the argument itself where it is uint8 and its values are their own indices.
+
+    Args:
+        labels: file values, of any number type.
+        label_values: distinct, at most 256.
+        where: start of the error text.
+
+    Raises:
+        ScanError: a value is not declared or not a whole number, or more than 256 classes are declared.
+    """
+    if len(label_values) > MAX_CLASSES or len(set(label_values)) != len(label_values):
+        raise ScanError(
+            f"{where}: {len(label_values)} label values are declared, {len(set(label_values))} of them distinct; "
+            f"at most {MAX_CLASSES} distinct ones are supported: merge classes in the data set's labels"
+        )
+    whole = whole_numbers(labels, where=where)
+    are_indices = list(label_values) == list(range(len(label_values)))
+    if are_indices and whole.dtype.kind == "u" and int(whole.max()) < len(label_values):
+        return whole.astype(np.uint8, copy=False)
+    indices = _look_up(whole, label_values) if whole.itemsize <= 2 else _search(whole, label_values)
+    undeclared = indices == _UNDECLARED
+    if undeclared.any():
+        values, counts = np.unique(whole[undeclared], return_counts=True)
+        raise ScanError(f"{where}: {_undeclared_in_words(values, counts, label_values)}")
+    return indices.astype(np.uint8)
+
+
 def _voxels(header: ScanHeader) -> Array:
     data = read_unpacked(header.path, num_expected=header.data_start + header.data_bytes)
     num_values = header.num_channels * header.grid.num_voxels
@@ -92,3 +126,34 @@ def _voxels(header: ScanHeader) -> Array:
     for source, target in slabs(stored, scaled, max_values=_SLAB_VALUES):
         target[...] = source.astype(np.float64) * header.slope + header.inter
     return scaled
+
+
+def _look_up(whole: Array, label_values: Sequence[int]) -> Array:
+    # As unsigned, a negative value v is entry v + 65536 (or 256) of the table, which is where v % size puts it.
+    size = 1 << (8 * whole.itemsize)
+    table = np.full(size, _UNDECLARED, dtype=np.uint16)
+    limits = np.iinfo(whole.dtype)
+    for index, value in enumerate(label_values):
+        if limits.min <= value <= limits.max:
+            table[value % size] = index
+    found: Array = table[whole.view(f"u{whole.itemsize}")]
+    return found
+
+
+def _search(whole: Array, label_values: Sequence[int]) -> Array:
+    order = np.argsort(np.array(label_values, dtype=np.int64), kind="stable")
+    ordered = np.array(label_values, dtype=np.int64)[order]
+    signed = whole.astype(np.int64)
+    place = np.minimum(np.searchsorted(ordered, signed), len(ordered) - 1)
+    return np.where(ordered[place] == signed, order[place], _UNDECLARED).astype(np.uint16)
+
+
+def _undeclared_in_words(values: Array, counts: Array, label_values: Sequence[int]) -> str:
+    pairs = [f"{value} ({count:,} voxels)" for value, count in zip(values, counts, strict=True)]
+    more = f" and {len(pairs) - _LISTED} more" if len(pairs) > _LISTED else ""
+    declared = ", ".join(str(value) for value in label_values[:_LISTED])
+    declared += ", ..." if len(label_values) > _LISTED else ""
+    return (
+        f"the label holds values that are not declared: {', '.join(pairs[:_LISTED])}{more}; declared are {declared}: "
+        "add them to the labels of the data set or correct the file"
+    )

@@ -5,11 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from voxelocity.core.cases import MAX_LABEL_VALUE, Cases
+from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE, Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.data.decode import label_values_in, read_header
-
-_MAX_CLASSES = 256
 
 
 def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
@@ -38,9 +36,9 @@ def declare_labels(cases: Cases, *, num_threads: int) -> Cases:
             f"{f' and {len(outside) - 1} more' if len(outside) > 1 else ''} outside 0 to {MAX_LABEL_VALUE}; "
             "change these values in the files, for example to 0 where they mean nothing"
         )
-    if len(values) > _MAX_CLASSES:
+    if len(values) > MAX_CLASSES:
         raise DatasetError(
-            f"source: {cases.root}: the label files hold {len(values)} different values, at most {_MAX_CLASSES} are "
+            f"source: {cases.root}: the label files hold {len(values)} different values, at most {MAX_CLASSES} are "
             "classes; are these label files, or images?"
         )
     names = {value: "background" if value == 0 else f"label_{value}" for value in sorted(values)}

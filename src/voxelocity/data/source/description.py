@@ -13,14 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from voxelocity.core.cases import MAX_LABEL_VALUE
+from voxelocity.core.cases import MAX_CLASSES, MAX_LABEL_VALUE
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.whole_file import check_is_file
 
 T = TypeVar("T")
-
-MAX_CLASSES = 256
-"""Class indices are uint8 everywhere."""
 
 _EXAMPLES = {
     "labels": '{"0": "background", "1": "tumour"}',

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError
+from voxelocity.data.source.described import read_described
 from voxelocity.data.source.description import Description
-from voxelocity.data.source.layout import what_it_holds
-from voxelocity.data.source.msd import read_msd
-from voxelocity.data.source.nnunet import read_nnunet
+from voxelocity.data.source.listing import what_it_holds
 from voxelocity.data.source.table import read_table
 
 DESCRIPTION_NAME = "dataset.json"
@@ -56,10 +55,7 @@ def open_cases(path: Path | str, *, num_folds: int = 5) -> Cases:
     if not description.lists_cases and len(tables := _tables_in(description.folder)) == 1:
         table = description.folder / tables[0]
         return read_table(table, root=root, num_folds=num_folds, description=description)
-    if not description.names_are_values:
-        return read_nnunet(description, root=root, num_folds=num_folds)
-    _check_direction(description)
-    return read_msd(description, root=root, num_folds=num_folds)
+    return read_described(description, root=root, num_folds=num_folds)
 
 
 def _find_listing(root: Path) -> Path:
@@ -101,15 +97,3 @@ def _names_in(folder: Path) -> list[str]:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except OSError as error:
         raise DatasetError(f"source: {folder} cannot be read ({error.strerror}); check its permissions") from None
-
-
-def _check_direction(description: Description) -> None:
-    """Refuses labels in MSD's form in a description that is otherwise nnU-Net's."""
-    if "training" in description.values or "file_ending" not in description.values:
-        return
-    labels = description.labels
-    turned = ", ".join(f'"{name}": {value}' for value, name in list(labels.items())[:3])
-    raise description.error(
-        '"labels" maps numbers to names, as in MSD with its "training" list of cases; nnU-Net v2 writes it the other '
-        f"way around: turn it into {{{turned}{', ...' if len(labels) > 3 else ''}}}"
-    )

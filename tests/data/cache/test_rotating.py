@@ -139,7 +139,7 @@ def test_replacements_are_prepared_while_the_epoch_is_in_use(volumes):
     cache = volumes.cache(num_cases=6, num_cached=2, replace_rate=1.0)
     cache.begin(0)
     for case in (2, 3):
-        while cache._works[case]._state != "done":
+        while not cache._works[case]._is_made:
             threading.Event().wait(0.001)
     assert sorted(volumes.prepared) == [0, 1, 2, 3]
     cache.begin(1)
@@ -197,7 +197,7 @@ def test_a_case_that_leaves_while_it_is_in_work_is_dropped_again_when_the_work_e
     volumes.held_back[4] = threading.Event()
     cache = volumes.cache(num_cases=9, num_cached=4, replace_rate=0.25)
     cache.begin(0)
-    while cache._works[4]._state != "in work":
+    while not cache._works[4]._making.locked():
         threading.Event().wait(0.001)
     cache.begin(8)
     assert 4 in volumes.dropped

@@ -12,7 +12,7 @@ from voxelocity.core.cases import Cases
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.volume import VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, assemble, build
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
 from voxelocity.observe import SpanRecorder
 
 
@@ -176,9 +176,9 @@ def test_threads_of_the_feed_use_the_device_that_was_current_where_it_was_made(
     config = data_config(num_threads=num_threads, engine=engine)
     if engine == "auto":
         config = config.model_copy(update={"cache": config.cache.model_copy(update={"device_max_bytes": 2**20})})
-        monkeypatch.setattr(assemble, "chosen_engine", lambda engine, device: "triton")
+        monkeypatch.setattr(build, "chosen_engine", lambda engine, device: "triton")
         monkeypatch.setattr(build, "filling_device", lambda engine, device: device)
-        monkeypatch.setattr(assemble, "augment", lambda *_, **__: None)
+        monkeypatch.setattr(build, "augment", lambda *_, **__: None)
     gpu = SecondGpu(monkeypatch)
     with Feed(prepared(blob_refs, config), config, seed=3, device="cuda") as feed:
         list(itertools.islice(feed, 4))

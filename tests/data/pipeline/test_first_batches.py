@@ -5,14 +5,14 @@ import itertools
 import pytest
 import torch
 
-from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, assemble
+from voxelocity.data.pipeline import DataConfig, Feed, PreparedCases, build
 
 
 @pytest.fixture
 def first_batches(blob_refs, data_config, monkeypatch):
     """Some batches of a feed, and how many of them were made by plain torch as no loop is ever compiled."""
     meanwhile = []
-    monkeypatch.setattr(assemble, "without_waiting", lambda by_kernels, plain: (meanwhile.append(1), plain())[1])
+    monkeypatch.setattr(build, "without_waiting", lambda by_kernels, plain: (meanwhile.append(1), plain())[1])
 
     def take(number, engine="auto", **options):
         meanwhile.clear()

@@ -17,7 +17,7 @@ from voxelocity.core.contracts import ResidentVolume
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.cache import DeviceFront
 from voxelocity.data.cache.device import DeviceTier
-from voxelocity.data.pipeline import Feed, PreparedCases, assemble
+from voxelocity.data.pipeline import Feed, PreparedCases, build
 from voxelocity.data.pipeline.supply import ResidentSupply, open_resident_supply
 
 CPU = torch.device("cpu")
@@ -172,8 +172,8 @@ def test_an_engine_of_the_cpu_keeps_cases_off_another_device_and_says_so(blob_re
 def test_kernels_read_resident_voxels_in_place(blob_refs, in_front, monkeypatch):
     """As on CUDA: the kernels get places on the device, and the batches are those that copied boxes give."""
     resident = []
-    make = assemble.ResidentSource
-    monkeypatch.setattr(assemble, "ResidentSource", lambda **of: (resident.append(1), make(**of))[1])
+    make = build.ResidentSource
+    monkeypatch.setattr(build, "ResidentSource", lambda **of: (resident.append(1), make(**of))[1])
     ours, _ = take(blob_refs, in_front(2**20, engine="triton"), 2)
     assert len(resident) == 6, "a sample each"
     theirs, _ = take(blob_refs, in_front(0, engine="triton"), 2)

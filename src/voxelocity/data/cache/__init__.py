@@ -5,11 +5,10 @@ Knows nothing about how they are made. Import `cache.device` by its own name, as
 
 from voxelocity.data.cache.choose import open_cache
 from voxelocity.data.cache.config import CacheConfig, default_cache_folder
-from voxelocity.data.cache.disk import DiskTier
+from voxelocity.data.cache.disk import DiskTier, LmdbTier
 from voxelocity.data.cache.entry import FORMAT_VERSION, Format, entry_key, source_identity
 from voxelocity.data.cache.entry_files import disk_bytes_in
 from voxelocity.data.cache.lmdb_file import LmdbFile, open_lmdb_file
-from voxelocity.data.cache.lmdb_tier import LmdbTier
 from voxelocity.data.cache.locks import PassingLocks, is_shared
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.rotating import RotatingCache, RotatingSchedule

@@ -9,8 +9,7 @@ from voxelocity.core.contracts import Tier
 from voxelocity.core.errors import OutputError
 from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache.config import CacheConfig
-from voxelocity.data.cache.disk import DiskTier
-from voxelocity.data.cache.lmdb_tier import LmdbTier
+from voxelocity.data.cache.disk import DiskTier, LmdbTier
 from voxelocity.data.cache.memory import MemoryTier
 from voxelocity.data.cache.shared import SharedMemoryTier
 from voxelocity.data.cache.shared_folder import memory_folder

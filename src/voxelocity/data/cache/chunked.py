@@ -34,7 +34,19 @@ _LEVEL = 5
 _KNOWN_VERSIONS = (2, 19), (4, 0)
 
 _Shape = Sequence[int]
+_pointer, _size, _int, _bool = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_bool
 _int64_p = ctypes.POINTER(ctypes.c_int64)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "blosc2_schunk_from_buffer": (_pointer, _pointer, _size, _bool),
+    "blosc2_schunk_avoid_cframe_free": (None, _pointer, _bool),
+    "blosc2_schunk_open_offset": (_pointer, ctypes.c_char_p, _size),
+    "b2nd_from_schunk": (_int, _pointer, ctypes.POINTER(_pointer)),
+    "b2nd_to_cframe": (_int, _pointer, ctypes.POINTER(_pointer), _int64_p, ctypes.POINTER(_bool)),
+    "b2nd_get_slice_cbuffer": (_int, _pointer, _int64_p, _int64_p, _pointer, _int64_p, _size),
+    "b2nd_set_slice_cbuffer": (_int, _pointer, _int64_p, _size, _int64_p, _int64_p, _pointer),
+    "b2nd_free": (_int, _pointer),
+}
+"""The functions that we call: what each returns, then its arguments."""
 
 
 class UndecodableError(CacheError):
@@ -216,26 +228,11 @@ def _library() -> Any | None:
             stacklevel=2,
         )
         return None
-    pointer, size = ctypes.c_void_p, ctypes.c_int64
-    library.blosc2_schunk_from_buffer.argtypes = [pointer, size, ctypes.c_bool]
-    library.blosc2_schunk_from_buffer.restype = pointer
-    library.blosc2_schunk_avoid_cframe_free.argtypes = [pointer, ctypes.c_bool]
-    library.blosc2_schunk_avoid_cframe_free.restype = None
-    library.blosc2_schunk_open_offset.argtypes = [ctypes.c_char_p, size]
-    library.blosc2_schunk_open_offset.restype = pointer
-    library.b2nd_from_schunk.argtypes = [pointer, ctypes.POINTER(pointer)]
-    library.b2nd_to_cframe.argtypes = [
-        pointer,
-        ctypes.POINTER(pointer),
-        ctypes.POINTER(size),
-        ctypes.POINTER(ctypes.c_bool),
-    ]
-    library.b2nd_get_slice_cbuffer.argtypes = [pointer, _int64_p, _int64_p, pointer, _int64_p, size]
-    library.b2nd_set_slice_cbuffer.argtypes = [pointer, _int64_p, size, _int64_p, _int64_p, pointer]
-    library.b2nd_free.argtypes = [pointer]
+    for function, (result, *arguments) in _SIGNATURES.items():
+        found = getattr(library, function)
+        found.restype, found.argtypes = result, arguments
     library.free = ctypes.CDLL(None).free
-    library.free.argtypes = [pointer]
-    library.free.restype = None
+    library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
     library.blosc2_init()
     return library
 

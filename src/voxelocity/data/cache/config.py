@@ -37,6 +37,17 @@ def _is_local_disk(place: Path) -> bool:
     return not is_on_network(kind) and not is_in_memory(kind)
 
 
+_WRONG = {
+    "folder": 'the {tier} tier needs a folder; name one, or choose tier "memory" or "none"',
+    "max_bytes": 'the {tier} tier needs a budget above 0; raise it, or choose tier "disk" or "none"',
+    "num_cases": 'the rotating tier needs cases; raise num_cases, or choose tier "disk" or "none"',
+    "device_max_bytes": (
+        "the rotating tier replaces its cases, but a device never drops a case; set device_max_bytes to 0"
+    ),
+    "num_parts": "the rotating tier draws from one window over all cases; set num_parts to 1",
+}
+
+
 class CacheConfig(Config):
     """The tier that keeps prepared cases."""
 
@@ -67,44 +78,21 @@ class CacheConfig(Config):
     """Parts into which the cases are divided among training processes; each process then reads only its own parts.
     Every batch takes the same number of patches from each part. 1: every process reads every case."""
 
-    @field_validator("folder")
+    @field_validator("folder", "max_bytes", "num_cases", "device_max_bytes", "num_parts")
     @classmethod
-    def _check_folder(cls, folder: str, info: ValidationInfo) -> str:
+    def _suits_the_tier(cls, value: str | int, info: ValidationInfo) -> str | int:
         tier = info.data.get("tier")
-        if tier in ("disk", "lmdb") and not folder:
-            raise ValueError(f'the {tier} tier needs a folder; name one, or choose tier "memory" or "none"')
-        return folder
-
-    @field_validator("max_bytes")
-    @classmethod
-    def _check_max_bytes(cls, max_bytes: int, info: ValidationInfo) -> int:
-        tier = info.data.get("tier")
-        if tier in ("memory", "rotating") and max_bytes == 0:
-            raise ValueError(f'the {tier} tier needs a budget above 0; raise it, or choose tier "disk" or "none"')
-        return max_bytes
-
-    @field_validator("num_cases")
-    @classmethod
-    def _check_num_cases(cls, num_cases: int, info: ValidationInfo) -> int:
-        if info.data.get("tier") == "rotating" and num_cases == 0:
-            raise ValueError('the rotating tier needs cases; raise num_cases, or choose tier "disk" or "none"')
-        return num_cases
-
-    @field_validator("device_max_bytes")
-    @classmethod
-    def _check_device_max_bytes(cls, device_max_bytes: int, info: ValidationInfo) -> int:
-        if info.data.get("tier") == "rotating" and device_max_bytes > 0:
-            raise ValueError(
-                "the rotating tier replaces its cases, but a device never drops a case; set device_max_bytes to 0"
-            )
-        return device_max_bytes
-
-    @field_validator("num_parts")
-    @classmethod
-    def _check_num_parts(cls, num_parts: int, info: ValidationInfo) -> int:
-        if info.data.get("tier") == "rotating" and num_parts > 1:
-            raise ValueError("the rotating tier draws from one window over all cases; set num_parts to 1")
-        return num_parts
+        rotates = tier == "rotating"
+        wrong = {
+            "folder": tier in ("disk", "lmdb") and not value,
+            "max_bytes": tier in ("memory", "rotating") and value == 0,
+            "num_cases": rotates and value == 0,
+            "device_max_bytes": rotates and value != 0,
+            "num_parts": rotates and value != 1,
+        }
+        if info.field_name and wrong[info.field_name]:
+            raise ValueError(_WRONG[info.field_name].format(tier=tier))
+        return value
 
     @property
     def holds_every_case(self) -> bool:

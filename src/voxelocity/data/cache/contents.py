@@ -12,8 +12,7 @@ from typing import Literal
 from voxelocity.core.errors import CacheError, ConfigError, OutputError
 from voxelocity.data.cache.entry import Content, DamagedEntryError, Format, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
-from voxelocity.data.cache.lmdb_file import DamagedFileError, LmdbFile, open_lmdb_file
-from voxelocity.data.cache.lmdb_tier import LMDB_NAME, remove_lmdb_file
+from voxelocity.data.cache.lmdb_file import LMDB_NAME, DamagedFileError, LmdbFile, open_lmdb_file, remove_lmdb_file
 from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
 
 _KEY = re.compile(r"[0-9a-f]{40}")

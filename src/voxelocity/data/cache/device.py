@@ -134,7 +134,6 @@ class DeviceTier:
         self._builders = ThreadLocks()
 
     def get(self, key: str) -> DeviceVolume | None:
-        """The volume under this key, or None."""
         with self._lock:
             return self._volumes.get(key)
 
@@ -189,7 +188,6 @@ class DeviceTier:
             self._volumes.pop(key, None)
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Holds, among the threads of this process, the right to make this entry."""
         return self._builders.hold(key)
 
     def bytes_used(self) -> int:

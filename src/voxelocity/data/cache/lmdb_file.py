@@ -13,12 +13,13 @@ import shutil
 import struct
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from voxelocity.core.errors import CacheError, CacheFullError
 
+LMDB_NAME = "entries.lmdb"
 _START_BYTES = 2**30
 _MAX_READERS = 1024
 """Concurrent reads, over all processes."""
@@ -115,22 +116,15 @@ class LmdbFile:
             CacheFullError: the disk is full.
             CacheError: they cannot be written for another reason.
         """
-        self._check_writable()
         value = b"".join(parts)
-        while True:
-            try:
-                with self._transaction(write=True) as transaction:
-                    transaction.put(key.encode(), value)
-                return
-            except self._lmdb.MapFullError:
-                self._grow(len(value))
-            except self._lmdb.Error as error:
-                if self._means_full(error, len(value)):
-                    raise CacheFullError(self._full_text(len(value))) from error
-                raise CacheError(
-                    f"cache.lmdb: {self._path} cannot be written ({error}); set data.cache.folder to one you may "
-                    "write to"
-                ) from error
+        try:
+            self._change(lambda transaction: transaction.put(key.encode(), value), len(value))
+        except self._lmdb.Error as error:
+            if self._means_full(error, len(value)):
+                raise CacheFullError(self._full_text(len(value))) from error
+            raise CacheError(
+                f"cache.lmdb: {self._path} cannot be written ({error}); set data.cache.folder to one you may write to"
+            ) from error
 
     def drop(self, key: str) -> None:
         """Removes this value if there is one. Later values reuse its room; the file does not get smaller.
@@ -138,17 +132,11 @@ class LmdbFile:
         Raises:
             CacheError: the file cannot be written.
         """
-        self._check_writable()
-        while True:
-            try:
-                with self._transaction(write=True) as transaction:
-                    transaction.delete(key.encode())
-                return
-            except self._lmdb.MapFullError:
-                # Freed pages must be recorded, and a full map has no page for that.
-                self._grow(0)
-            except self._lmdb.Error as error:
-                raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
+        try:
+            # Freed pages must be recorded, and a full map has no page for that.
+            self._change(lambda transaction: transaction.delete(key.encode()), 0)
+        except self._lmdb.Error as error:
+            raise CacheError(f"cache.lmdb: {self._path} cannot be changed ({error})") from error
 
     def keys(self) -> list[str]:
         """All keys, sorted."""
@@ -169,6 +157,17 @@ class LmdbFile:
             found = transaction.stat(self._environment.open_db(None, transaction))
         pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
         return int(pages * found["psize"])
+
+    def _change(self, change: Callable[[Any], object], num_bytes: int) -> None:
+        """Makes the change in a transaction; first grows a full map, for a value of this many bytes."""
+        self._check_writable()
+        while True:
+            try:
+                with self._transaction(write=True) as transaction:
+                    change(transaction)
+                return
+            except self._lmdb.MapFullError:
+                self._grow(num_bytes)
 
     @contextlib.contextmanager
     def _transaction(self, *, write: bool = False) -> Iterator[Any]:
@@ -264,6 +263,16 @@ def check_lmdb_file(path: Path) -> None:
         raise DamagedFileError(
             f"cache.lmdb: {path} was cut short: it has {num_bytes} bytes of {(last_page + 1) * page_bytes}; remove it"
         )
+
+
+def remove_lmdb_file(path: Path) -> None:
+    """Removes the file and LMDB's lock file next to it. Processes that have it open keep it until they end.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    path.unlink(missing_ok=True)
+    path.with_name(f"{path.name}-lock").unlink(missing_ok=True)
 
 
 def _meta_at(page: bytes) -> tuple[int, ...] | None:

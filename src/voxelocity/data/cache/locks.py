@@ -97,26 +97,33 @@ class ThreadLocks:
 class PassingLocks:
     """Locks named by key in a folder, whose files exist only while a lock is held.
 
-    Like `KeyLocks`, they save double work and guard nothing else.
+    They save double work and guard nothing else: reading and writing are safe without them.
 
     Args:
         folder: exists.
         warn: called once if waiting for the holder of a lock timed out.
     """
 
+    _is_passing = True
+
     def __init__(self, folder: Path, *, warn: Warn | None = None) -> None:
         self._folder = folder
         self._warn = WarnOnce(warn)
 
     def hold(self, key: str) -> AbstractContextManager[None]:
-        """Holds the lock of this key, or proceeds without it, as `KeyLocks.hold`."""
-        return _held(self._folder / f".{key}.lock", self._warn, is_passing=True)
+        """Holds the lock of this key.
+
+        Proceeds without it if it is not available (a full disk, a folder of another user, a file system without
+        locks), or if another process holds it for longer than preparing a case takes, as a stopped one does.
+        """
+        return _held(self._path(key), self._warn, is_passing=self._is_passing)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / f".{key}.lock"
 
 
-class KeyLocks:
+class KeyLocks(PassingLocks):
     """Locks named by key in the folder `locks` of a cache.
-
-    They save double work and guard nothing else: reading and writing are safe without them.
 
     Args:
         folder: of the cache; `locks` is made in it.
@@ -129,28 +136,20 @@ class KeyLocks:
     """
 
     def __init__(self, folder: Path, *, num_files: int = 0, warn: Warn | None = None) -> None:
-        self._folder = folder / LOCKS_NAME
+        super().__init__(folder / LOCKS_NAME, warn=warn)
         self._num_files = num_files
-        self._warn = WarnOnce(warn)
+        self._is_passing = num_files == 0
         make_folder(folder)
         self._folder.mkdir(mode=0o770 if is_shared(folder) else 0o700, exist_ok=True)
 
-    def hold(self, key: str) -> AbstractContextManager[None]:
-        """Holds the lock of this key.
-
-        Proceeds without it if it is not available (a full disk, a folder of another user, a file system without
-        locks), or if another process holds it for longer than preparing a case takes, as a stopped one does.
-        """
-        return _held(self._path(key), self._warn, is_passing=self._num_files == 0)
-
     def forget(self, key: str) -> None:
         """Removes the lock file of this key, if it has its own; older versions left them behind."""
-        if self._num_files == 0:
+        if self._is_passing:
             with contextlib.suppress(OSError):
                 self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
-        name = f"shared-{zlib.crc32(key.encode()) % self._num_files}" if self._num_files else key
+        name = key if self._is_passing else f"shared-{zlib.crc32(key.encode()) % self._num_files}"
         return self._folder / f"{name}.lock"
 
 

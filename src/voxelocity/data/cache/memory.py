@@ -31,7 +31,6 @@ class MemoryTier:
         self._builders = ThreadLocks()
 
     def get(self, key: str) -> Volume | None:
-        """The volume under this key, its arrays read-only, or None."""
         with self._lock:
             volume = self._volumes.get(key)
             if volume is not None:
@@ -63,12 +62,10 @@ class MemoryTier:
             self._num_bytes += size
 
     def drop(self, key: str) -> None:
-        """Removes this entry if there is one. Volumes already handed out stay valid."""
         with self._lock:
             self._drop(key)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
-        """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         evicted = []
         with self._lock:
             while num_bytes > 0 and self._volumes:
@@ -79,16 +76,13 @@ class MemoryTier:
         return evicted
 
     def room_bytes(self, wanted_bytes: int = 0) -> int:
-        """Bytes that can be put before other entries must go."""
         with self._lock:
             return self._max_bytes - self._num_bytes
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Holds, among the threads of this process, the right to make this entry."""
         return self._builders.hold(key)
 
     def bytes_used(self) -> int:
-        """Bytes of the voxels and foreground indices of all entries."""
         with self._lock:
             return self._num_bytes
 

@@ -12,7 +12,6 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Collection
-from typing import Literal
 
 from voxelocity.core.contracts import StoredVolume
 from voxelocity.core.rng import generator
@@ -164,49 +163,41 @@ class _Work:
         self._case = case
         self._name = name
         self._left = left
-        self._state: Literal["new", "in work", "done"] = "new"
-        self._changed = threading.Condition()
+        self._making = threading.Lock()
+        self._is_made = False
         self._is_withdrawn = False
 
     def withdraw(self) -> None:
         """Marks it as no longer needed ahead: threads skip it."""
-        with self._changed:
-            self._is_withdrawn = True
+        self._is_withdrawn = True
 
     def run_ahead(self) -> None:
         """Does the work in a thread of the cache, unless it was begun or withdrawn."""
-        if not self._is_withdrawn and self._claimed(wait=False):
-            # If the error persists, `take` raises it. A disk or a network may be back by then.
-            with contextlib.suppress(Exception):
-                self._run()
+        if self._is_withdrawn or not self._making.acquire(blocking=False):
+            return
+        try:
+            if not self._is_made:
+                # If the error persists, `take` raises it. A disk or a network may be back by then.
+                with contextlib.suppress(Exception):
+                    self._make()
+        finally:
+            self._making.release()
 
     def result(self) -> StoredVolume:
         """The volume, made now if no thread has begun it, or if that failed."""
-        return self._run() if self._claimed(wait=True) else self._named()
+        with self._making:
+            if not self._is_made:
+                return self._make()
+        return self._named()
 
-    def _claimed(self, *, wait: bool) -> bool:
-        """Whether the caller must do the work; if not, and with `wait`, it is done when this returns."""
-        with self._changed:
-            if wait:
-                self._changed.wait_for(lambda: self._state != "in work")
-            if self._state != "new":
-                return False
-            self._state = "in work"
-            return True
-
-    def _run(self) -> StoredVolume:
-        state: Literal["new", "done"] = "new"
+    def _make(self) -> StoredVolume:
         try:
             volume = self._named()
-            state = "done"
+            self._is_made = True
             return volume
         finally:
-            with self._changed:
-                # After an error or a Ctrl-C it is new again.
-                self._state = state
-                has_left = self._is_withdrawn
-                self._changed.notify_all()
-            if has_left and (left := self._left()) is not None:
+            # It may have been dropped before the volume was kept.
+            if self._is_withdrawn and (left := self._left()) is not None:
                 left(self._case)
 
     def _named(self) -> StoredVolume:

@@ -140,7 +140,6 @@ class SharedMemoryTier:
             self._forget_dropped(ledger)
 
     def evict(self, num_bytes: int) -> list[tuple[str, Volume]]:
-        """Drops the least recently used entries, at least this many bytes if there are that many; returns them."""
         evicted = []
         with self._ledger() as ledger:
             for path, size in oldest_first(self._folder.path):
@@ -155,11 +154,7 @@ class SharedMemoryTier:
         return evicted
 
     def room_bytes(self, wanted_bytes: int = 0) -> int:
-        """Bytes that can be put before other entries must go.
-
-        Args:
-            wanted_bytes: before it returns less than this, it frees what killed writers had reserved.
-        """
+        # Before it returns too little, it frees what killed writers had reserved.
         with self._ledger() as ledger:
             if self._max_bytes - ledger.used_bytes < wanted_bytes:
                 self._recount(ledger)
@@ -180,7 +175,6 @@ class SharedMemoryTier:
             yield
 
     def bytes_used(self) -> int:
-        """Bytes of all entries, of all processes."""
         with self._ledger():
             return sum(size for _, size in oldest_first(self._folder.path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -57,7 +58,7 @@ class EntryVolume:
 
     Attributes:
         case_id: the case these voxels belong to.
-        header: all of the entry except its arrays.
+        num_bytes: of the entry as it is kept.
         foreground: its foreground indices.
         read_box: the stored voxels of a box, as fresh arrays. It raises DamagedEntryError or UndecodableError if they
             are damaged, OSError if they cannot be read, CacheError if the entry is gone.
@@ -66,7 +67,10 @@ class EntryVolume:
     """
 
     case_id: str
-    header: Header
+    spec: VolumeSpec
+    scaling: tuple[Scaling, ...]
+    trace: tuple[Mapping[str, Any], ...]
+    num_bytes: int
     foreground: Mapping[int, Array]
     read_box: ReadBox
     on_damage: Callable[[], None]
@@ -74,27 +78,9 @@ class EntryVolume:
 
     @property
     def grid(self) -> Grid:
-        return self.header.spec.grid
-
-    @property
-    def spec(self) -> VolumeSpec:
-        return self.header.spec
-
-    @property
-    def scaling(self) -> tuple[Scaling, ...]:
-        return self.header.scaling
-
-    @property
-    def trace(self) -> tuple[Mapping[str, Any], ...]:
-        return self.header.trace
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the entry as it is kept."""
-        return self.header.num_bytes
+        return self.spec.grid
 
     def renamed(self, case_id: str) -> EntryVolume:
-        """The same voxels under another case id."""
         return self if case_id == self.case_id else replace(self, case_id=case_id)
 
     def read(self, region: Region) -> tuple[Array, Array | None]:
@@ -225,11 +211,9 @@ class EntryTier(ABC, Generic[_Store]):
         self._locks.forget(key)
 
     def keys(self) -> list[str]:
-        """The keys of all entries, sorted."""
         return self._store.keys()
 
     def bytes_used(self) -> int:
-        """Bytes that hold entries."""
         return self._store.bytes_used()
 
     def verify(self, *, full: bool) -> Iterator[str]:
@@ -256,6 +240,20 @@ class EntryTier(ABC, Generic[_Store]):
         with self._store.reading(key) as content:
             if content is not None:
                 check_arrays(read_header(key, content), content, full=full)
+
+    def _entry_volume(
+        self, key: str, header: Header, foreground: Mapping[int, Array], read_box: ReadBox
+    ) -> EntryVolume:
+        return EntryVolume(
+            case_id=header.case_id,
+            spec=header.spec,
+            scaling=header.scaling,
+            trace=header.trace,
+            num_bytes=header.num_bytes,
+            foreground=foreground,
+            read_box=read_box,
+            on_damage=functools.partial(self._drop_damaged, key),
+        )
 
     def _drop_damaged(self, key: str) -> None:
         # Where we may only read, the damaged entry stays, but it is never served.

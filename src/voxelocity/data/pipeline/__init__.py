@@ -1,9 +1,18 @@
 """The pipeline: from the files of a case to an augmented batch on the device."""
 
 from voxelocity.data.pipeline.build import Feed
-from voxelocity.data.pipeline.config import DataConfig
+from voxelocity.data.pipeline.config import DataConfig, FeedConfig
 from voxelocity.data.pipeline.draws import RankDraws
 from voxelocity.data.pipeline.infer_labels import declare_channels, declare_labels
 from voxelocity.data.pipeline.prepared import CachingFacts, PreparedCases
 
-__all__ = ["CachingFacts", "DataConfig", "Feed", "PreparedCases", "RankDraws", "declare_channels", "declare_labels"]
+__all__ = [
+    "CachingFacts",
+    "DataConfig",
+    "Feed",
+    "FeedConfig",
+    "PreparedCases",
+    "RankDraws",
+    "declare_channels",
+    "declare_labels",
+]

@@ -9,9 +9,17 @@ from pydantic import Field, model_validator
 from voxelocity.core.config import Config
 from voxelocity.data.augment import AugmentConfig
 from voxelocity.data.cache import CacheConfig
-from voxelocity.data.feed import FeedConfig
 from voxelocity.data.patch import PatchConfig
 from voxelocity.data.prepare import PrepareConfig
+
+
+class FeedConfig(Config):
+    """Threads of the feed. They affect when a batch is made, never its content."""
+
+    num_threads: int = Field(ge=0, le=1024)
+    """Threads that put batches together; 0 does it in the training thread."""
+    num_batches_ahead: int = Field(default=2, ge=1, le=1024)
+    """Batches made or being made beyond the one in use; each takes memory."""
 
 
 class DataConfig(Config):

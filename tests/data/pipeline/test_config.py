@@ -1,7 +1,7 @@
 import pytest
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.data.feed import FeedConfig
+from voxelocity.data.pipeline import FeedConfig
 
 
 @pytest.mark.parametrize("values", [{"num_threads": -1}, {"num_threads": 1, "num_batches_ahead": 0}])

@@ -1,4 +1,4 @@
-"""The tiers on a disk, shared by processes and kept across runs: one immutable file per prepared volume, or one LMDB file.
+"""The tiers on a disk, kept across runs: one immutable file per prepared volume, or one LMDB file for all.
 
 The LMDB tier is for file systems that handle few files. Both keep the same bytes.
 """
@@ -67,7 +67,6 @@ class DiskTier(EntryTier[EntryFiles]):
         self._room = threading.Lock()
 
     def get(self, key: str) -> StoredVolume | None:
-        """As `EntryTier.get`."""
         return self._again_if_replaced(key, functools.partial(super().get, key))
 
     def drop(self, key: str) -> None:

@@ -237,16 +237,7 @@ def read_header(key: str, content: Content) -> Header:
 
 
 def check_arrays(header: Header, content: Content, *, full: bool) -> None:
-    """Passes if the arrays in these bytes are unchanged.
-
-    Args:
-        header: of the entry.
-        content: its bytes.
-        full: checks every array, otherwise only the foreground indices.
-
-    Raises:
-        DamagedEntryError: they have changed.
-    """
+    """Raises DamagedEntryError if the arrays have changed; if not `full`, only the foreground indices are looked at."""
     changed = header.first_damage(content, full=full)
     if changed is not None:
         raise DamagedEntryError(f"the {changed} of case '{header.case_id}' has changed")

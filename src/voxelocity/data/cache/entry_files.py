@@ -212,9 +212,9 @@ def remove_if_abandoned(temp: Path) -> None:
 
 
 def oldest_first(folder: Path) -> list[tuple[Path, int]]:
-    """Path and bytes of all entries in this folder, the one used longest ago first; none where it is missing."""
+    """Path and bytes of all entries in this folder, the one used longest ago first; none where it cannot be read."""
     found = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(SUFFIX):
                 with contextlib.suppress(FileNotFoundError):

@@ -140,17 +140,7 @@ _Store = TypeVar("_Store", EntryFiles, LmdbFile)
 class EntryTier(ABC, Generic[_Store]):
     """A tier whose entries are bytes in a folder on a disk. Safe to use from several threads and processes at once.
 
-    An entry is checked when this tier first opens it, and dropped if it is damaged.
-
-    Args:
-        folder: made if it is missing, with access for this user alone.
-        format: of the entries that are put; entries of either format are read.
-        num_lock_files: as in `KeyLocks`.
-        warn: called once for each cause.
-
-    Raises:
-        OutputError: the folder cannot be made or written.
-        CacheFullError: it cannot be made because the disk is full.
+    An entry is checked when this tier first opens it, and dropped if it is damaged. See `DiskTier` and `LmdbTier`.
     """
 
     _name: ClassVar[str]
@@ -168,9 +158,7 @@ class EntryTier(ABC, Generic[_Store]):
             raise folder_error(self._name, self._folder, error) from error
 
     def get(self, key: str) -> StoredVolume | None:
-        """The volume under this key, or None where there is none or it is damaged (a damaged one is dropped).
-
-        The length and the header are checked each time, every byte when this tier first opens the entry.
+        """As `Tier.get`; the length and the header are checked each time, every byte at the first.
 
         Raises:
             CacheError: it is there and cannot be read.
@@ -193,12 +181,8 @@ class EntryTier(ABC, Generic[_Store]):
     def put(self, key: str, volume: Volume) -> None:
         """Keeps the volume; it survives a loss of power once this returns.
 
-        In the format "raw" an array that is not in C order is copied for the duration of the call.
-
-        Raises:
-            EntryTooLargeError: the tier can never keep it.
-            CacheFullError: there is no room for it; nothing is left behind.
-            CacheError: it cannot be written for another reason; nothing is left behind.
+        In the format "raw" an array that is not in C order is copied for the duration of the call. Errors are those of
+        `Tier.put`.
         """
         checked_key(key)
         parts = pack(key, volume, format=self._format)

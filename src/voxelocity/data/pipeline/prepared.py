@@ -106,7 +106,11 @@ class PreparedCases:
         return volume
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
-        """The volumes of these draws, in their order, whatever the step."""
+        """The volumes of these draws, in their order, whatever the step.
+
+        Raises:
+            ScanError: a case cannot be used; the text or a note on it names the case.
+        """
         return [self[draw.case] for draw in draws]
 
     def drop(self, index: int) -> None:

@@ -32,11 +32,6 @@ class ResidentSupply:
         self._front = front
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
-        """The volumes of these draws, in their order.
-
-        Raises:
-            ScanError: a case cannot be used.
-        """
         get = self._prepared.__getitem__
         return [self._front.take(str(draw.case), functools.partial(get, draw.case)) for draw in draws]
 
@@ -111,11 +106,6 @@ class RotatingSupply:
         self._cache.begin(epoch_of(start_step))
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
-        """The volumes of these draws, in their order.
-
-        Raises:
-            ScanError: a case cannot be used; the text or a note on it names the case.
-        """
         try:
             return [self._cache.take(draw.case) for draw in draws]
         finally:

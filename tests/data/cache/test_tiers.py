@@ -2,13 +2,23 @@
 
 from functools import partial
 
-from voxelocity.data.cache import DiskTier, LmdbTier, MemoryTier
+from voxelocity.data.cache import DiskTier, LmdbTier, MemoryTier, SharedMemoryTier, TieredCache
 from voxelocity.testing.tier_contract import PersistentTierContract, TierContract
 
 
 class TestMemoryTier(TierContract):
     def maker(self):
         return lambda folder: MemoryTier(2**30)
+
+
+class TestSharedMemoryTier(TierContract):
+    def maker(self):
+        return lambda folder: SharedMemoryTier(folder / "cache", 2**30)
+
+
+class TestMemoryFirstWithAllBehind(TierContract):
+    def maker(self):
+        return lambda folder: TieredCache(lambda: MemoryTier(0), lambda: DiskTier(folder), warn=lambda _: None)
 
 
 class _OfFiles(PersistentTierContract):

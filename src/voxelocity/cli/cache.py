@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from voxelocity.core.errors import ConfigError
+from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.core.quantities import bytes_text, duration_text, parse_duration_s
 from voxelocity.core.terminal_text import printable_lines
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ InMemory = Annotated[
 @app.command("ls")
 def ls(folder: Folder = None, memory: InMemory = False) -> None:
     """List the entries: case, shape, type, bytes, age."""
-    from voxelocity.report import bytes_text
-
     if memory:
         _list_memory(folder)
         return
@@ -41,7 +40,8 @@ def ls(folder: Folder = None, memory: InMemory = False) -> None:
     if entries:
         _say("\n".join(_aligned([_HEAD, *(_row(entry) for entry in entries)])))
     total = sum(entry.num_bytes for entry in entries)
-    unusable = [f"{count} {state}" for state in ("damaged", "outdated") if (count := _num_in(entries, state))]
+    states = [entry.state for entry in entries]
+    unusable = [f"{count} {state}" for state in ("damaged", "outdated") if (count := states.count(state))]
     note = f" ({', '.join(unusable)})" if unusable else ""
     _say(f"{_counted(entries)}{note}, {bytes_text(total)} in {contents.folder}")
 
@@ -84,9 +84,6 @@ def clear(
     memory: InMemory = False,
 ) -> None:
     """Remove entries, and nothing else in the folder; with --memory, what killed runs left there. Asks first."""
-    from voxelocity.core.quantities import parse_duration_s
-    from voxelocity.report import bytes_text
-
     if memory:
         _clear_memory(folder, older_than, yes=yes)
         return
@@ -98,9 +95,8 @@ def clear(
         _say(f"nothing to remove in {contents.folder}")
         return
     total = bytes_text(sum(entry.num_bytes for entry in entries))
-    if not yes and not _agreed(f"Remove {_counted(entries)}, {total}, from {contents.folder}?"):
-        _say("nothing was removed")
-        raise typer.Exit(1)
+    if not yes:
+        _ask(f"Remove {_counted(entries)}, {total}, from {contents.folder}?")
     freed = bytes_text(contents.remove(entries))
     keeps_size = any(entry.tier == "lmdb" for entry in entries)
     note = " (the LMDB file keeps its size; new entries use the room)" if keeps_size else ""
@@ -109,7 +105,6 @@ def clear(
 
 def _list_memory(folder: Path | None) -> None:
     from voxelocity.observe.memory_folders import memory_folders
-    from voxelocity.report import bytes_text
 
     _check_alone(folder)
     found = memory_folders()
@@ -121,10 +116,8 @@ def _list_memory(folder: Path | None) -> None:
 
 
 def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> None:
-    from voxelocity.core.errors import OutputError
     from voxelocity.data.cache.shared_folder import remove_left_behind
     from voxelocity.observe.memory_folders import memory_folders
-    from voxelocity.report import bytes_text
 
     _check_alone(folder or older_than)
     found = memory_folders()
@@ -136,9 +129,8 @@ def _clear_memory(folder: Path | None, older_than: str | None, *, yes: bool) -> 
         _say("nothing to remove in memory")
         return
     total = bytes_text(sum(one.num_bytes for one in left))
-    if not yes and not _agreed(f"Remove {total} from {', '.join(str(one.path) for one in left)}?"):
-        _say("nothing was removed")
-        raise typer.Exit(1)
+    if not yes:
+        _ask(f"Remove {total} from {', '.join(str(one.path) for one in left)}?")
     for one in left:
         try:
             is_gone = remove_left_behind(one.path)
@@ -157,7 +149,6 @@ _HEAD = ("case", "shape (c, x, y, z)", "dtype", "kept as", "bytes", "bytes/voxel
 
 
 def _row(entry: KeptEntry) -> tuple[str, ...]:
-    from voxelocity.report import bytes_text, duration_text
 
     if entry.state != "whole":
         return (f"{entry.state}: {entry.key}", "", "", entry.tier, bytes_text(entry.num_bytes), "", "")
@@ -179,18 +170,17 @@ def _opened(folder: Path | None) -> CacheContents:
     return CacheContents((folder or default_cache_folder()).expanduser())
 
 
-def _agreed(question: str) -> bool:
+def _ask(question: str) -> None:
+    """Ends the command, with status 1, unless the user agrees."""
     if not sys.stdin.isatty():
         raise ConfigError("cache clear: cannot ask whether to remove entries without a terminal; add --yes")
-    return typer.confirm(question)
+    if not typer.confirm(question):
+        _say("nothing was removed")
+        raise typer.Exit(1)
 
 
 def _counted(entries: Sequence[KeptEntry]) -> str:
     return "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
-
-
-def _num_in(entries: Sequence[KeptEntry], state: str) -> int:
-    return sum(entry.state == state for entry in entries)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -126,8 +126,21 @@ def _files(
     for name in (key, "label"):
         if name not in entry:
             raise description.error(f'{case} has no "{name}", only {reprlib.repr(list(entry))}; add its path')
-    images = description.check_images(entry[key], case=case, num_channels=num_channels)
-    return images, description.check_label(entry["label"], case=case)
+    images, label = entry[key], entry["label"]
+    # One file for all channels (a string or a list of one), or one each.
+    paths = [images] if isinstance(images, str) else images
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise description.error(
+            f"{case} has the image {reprlib.repr(images)}; write a path, or a list of one per channel"
+        )
+    if len(paths) not in (1, num_channels):
+        raise description.error(
+            f"{case} has {len(paths)} image files, but the data set has {num_channels} channel(s); "
+            "list one file per channel, or one file that holds them all"
+        )
+    if not isinstance(label, str) or not label:
+        raise description.error(f"{case} has the label {reprlib.repr(label)}; write the path of one label file")
+    return paths, label
 
 
 def _inside(description: Description, listed: str, case: str) -> Path:

@@ -184,32 +184,6 @@ class Description:
             )
         return labels
 
-    def check_images(self, images: object, *, case: str, num_channels: int) -> list[str]:
-        """The image paths of one case, as listed: one file for all channels (a string or a list of one), or one each.
-
-        Raises:
-            DatasetError: the value is something else, or the number of paths is neither 1 nor `num_channels`.
-        """
-        paths = [images] if isinstance(images, str) else images
-        if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
-            raise self.error(f"{case} has the image {reprlib.repr(images)}; write a path, or a list of one per channel")
-        if len(paths) not in (1, num_channels):
-            raise self.error(
-                f"{case} has {len(paths)} image files, but the data set has {num_channels} channel(s); "
-                "list one file per channel, or one file that holds them all"
-            )
-        return paths
-
-    def check_label(self, label: object, *, case: str) -> str:
-        """The label path of one case, as listed.
-
-        Raises:
-            DatasetError: it is not a path.
-        """
-        if not isinstance(label, str) or not label:
-            raise self.error(f"{case} has the label {reprlib.repr(label)}; write the path of one label file")
-        return label
-
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file; an object that names a key twice is refused, because one of the two would be lost.

@@ -166,24 +166,19 @@ class PreparedCases:
         start = time.perf_counter()
         num_bytes = num_with_foreground = 0
         count: Counter[_Origin] = Counter()
+        todo = iter(range(len(self)))
         with ThreadPoolExecutor(max_workers=num_threads) as pool:
-            waiting: set[Future[tuple[StoredVolume, _Origin]]] = set()
-            case_ids: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
-            todo = iter(range(len(self)))
+            waiting: dict[Future[tuple[StoredVolume, _Origin]], str] = {}
             try:
                 while True:
                     while len(waiting) < 2 * num_threads and not should_stop():
-                        index = next(todo, None)
-                        if index is None:
+                        if (index := next(todo, None)) is None:
                             break
-                        future = pool.submit(self._take, index)
-                        case_ids[future] = self.refs[index].case_id
-                        waiting.add(future)
+                        waiting[pool.submit(self._take, index)] = self.refs[index].case_id
                     if not waiting:
                         break
-                    done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        case_id = case_ids.pop(future)
+                    for future in wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                        case_id = waiting.pop(future)
                         try:
                             volume, origin = future.result()
                         except ScanError as error:

@@ -33,7 +33,7 @@ def cache(machine, tmp_path):
         return TieredCache(
             lambda: MemoryTier(max_bytes) if front is None else front,
             behinds.get(behind, behind),
-            behind_name="the disk tier in X",
+            second_name="the disk tier in X",
             warn=machine.told.append,
             floor_bytes=50_000,
             free_bytes=lambda: machine.free_bytes,

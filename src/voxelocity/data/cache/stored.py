@@ -153,7 +153,7 @@ class EntryTier(ABC, Generic[_Store]):
         self._warn = WarnOnce(warn)
         try:
             self._locks = KeyLocks(self._folder, num_files=num_lock_files, warn=warn)
-            self._store = self._open_store()
+            self._store: _Store = self._open_store()
         except OSError as error:
             raise folder_error(self._name, self._folder, error) from error
 

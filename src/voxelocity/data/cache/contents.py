@@ -27,13 +27,10 @@ class KeptEntry:
 
     Attributes:
         tier: where it is kept.
-        key: its name there.
-        num_bytes: its size.
         state: "outdated" is whole, of an older format version, and never used again.
         problem: a text that says what is wrong with it; empty where it is whole.
         case_id: empty, as all fields below, where the header cannot be read.
         shape: (c, x, y, z).
-        dtype: of the image.
         age_s: seconds since it was made, None where unknown.
     """
 

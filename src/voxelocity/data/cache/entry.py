@@ -151,10 +151,7 @@ class Header:
     def first_damage(self, content: Content, *, full: bool) -> str | None:
         """The name of a tensor whose bytes do not match their checksum, or None.
 
-        Args:
-            content: the entry's bytes.
-            full: reads every byte; otherwise only the foreground indices, as a wrong one would point outside the
-                volume.
+        If not `full`, reads only the foreground indices, as a wrong one would point outside the volume.
         """
         for name in self.table:
             if (full or name.startswith(_FOREGROUND)) and _crc32(self.tensor(name, content)) != self.crc32[name]:

@@ -122,7 +122,7 @@ def memory_folder(
     Args:
         min_free_bytes: what must be free there, including what this user's shared folder already holds.
         candidates: checked in order; by default where Linux has such file systems.
-        mounts: the table of mounted file systems, for tests.
+        mounts: the table of mounted file systems.
     """
     reasons = []
     for place in memory_places() if candidates is None else candidates:

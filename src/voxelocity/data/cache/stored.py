@@ -50,9 +50,9 @@ def mapped_volume(header: Header, content: memoryview) -> Volume:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class EntryVolume:
-    """A `StoredVolume` that decodes or copies each box on read. Safe to use from several threads.
+    """A `StoredVolume` that decodes or copies each box on read; a fresh one for each `get`. Safe to use from threads.
 
     Its entry may be damaged, or removed by another process, while it is in use.
 
@@ -63,7 +63,8 @@ class EntryVolume:
         read_box: the stored voxels of a box, as fresh arrays. It raises DamagedEntryError or UndecodableError if they
             are damaged, OSError if they cannot be read, CacheError if the entry is gone.
         on_damage: called when a read finds damaged voxels, so that the entry is made again.
-        renew: gives the same volume in memory from the error that a read raised; without it the error is raised.
+        renew: gives the same volume in memory from the error that a read raised; without it the error is raised. The
+            owner of the cache sets it.
     """
 
     case_id: str

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -63,10 +63,6 @@ class PreparedCases:
         prepare: how each case is prepared.
         cache: where the result is kept.
         warn: called with a text, once for each cause, when the cache cannot be read or written and the run continues.
-
-    Attributes:
-        refs: which cases.
-        warn: as given.
     """
 
     def __init__(
@@ -102,7 +98,7 @@ class PreparedCases:
         """
         volume = self._take(index)[0]
         if isinstance(volume, EntryVolume):
-            return replace(volume, renew=functools.partial(self._renewed, index))
+            volume.renew = functools.partial(self._renewed, index)
         return volume
 
     def take(self, step: int, draws: Sequence[Draw]) -> list[StoredVolume]:
@@ -285,9 +281,6 @@ class MemoryBudget:
     """A budget of bytes for work in several threads, so that many cores and large scans do not exhaust memory.
 
     Work larger than the whole budget is done alone.
-
-    Args:
-        budget_bytes: for all work together.
     """
 
     def __init__(self, budget_bytes: int) -> None:

@@ -22,9 +22,7 @@ _MOST_OF_FREE = 0.5
 class ResidentSupply:
     """All cases, at any time, from the device's memory where they fit. Which are there does not change any batch.
 
-    Args:
-        prepared: the cases.
-        front: used by this supply alone; its memory is freed with this object and the volumes it gave.
+    The memory is freed with this object and the volumes it gave.
     """
 
     def __init__(self, prepared: PreparedCases, front: DeviceFront) -> None:
@@ -47,9 +45,9 @@ def open_resident_supply(
 
     Args:
         prepared: the cases; its `warn` is called.
-        max_bytes: device memory to take, at once.
+        max_bytes: to take, at once.
         device: where batches are filled.
-        free_bytes: free memory of a device, None where that sets no limit; by default what CUDA reports.
+        free_bytes: of a device, None where that sets no limit; by default what CUDA reports.
     """
 
     def open_tier() -> DeviceTier:
@@ -80,7 +78,7 @@ class RotatingSupply:
         window: the indices of an epoch's cases.
         epoch_of: the epoch in which a step begins.
         start_step: the first step that will be taken.
-        num_threads: number of threads that prepare cases ahead.
+        num_threads: they prepare cases ahead.
     """
 
     def __init__(

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 
 from voxelocity.core.errors import CacheError, CacheFullError, OutputError
@@ -53,27 +50,6 @@ def entry_file(folder, key=KEY):
 
 def files_in(folder):
     return sorted(path.name for path in folder.iterdir() if path.is_file())
-
-
-@settings(max_examples=25)
-@given(
-    image=hnp.arrays(
-        st.sampled_from([np.int16, np.float16, np.float32, np.uint8]),
-        hnp.array_shapes(min_dims=4, max_dims=4, max_side=5),
-    ),
-    axes=st.permutations(range(4)),
-    has_label=st.booleans(),
-)
-def test_any_dtype_shape_and_memory_order_comes_back_bit_for_bit(tmp_path_factory, image, axes, has_label):
-    tier = DiskTier(tmp_path_factory.mktemp("cache"))
-    image = image.transpose(axes)[:, ::-1]
-    label = np.asfortranarray(np.full(image.shape[1:], 2, np.uint8)) if has_label else None
-    volume = Volume(case_id="a", image=image, label=label, grid=Grid.of(image.shape, np.eye(4)))
-    tier.put(KEY, volume)
-    got = tier.get(KEY)
-    assert got.image.tobytes() == image.tobytes()
-    assert got.image.flags.c_contiguous
-    assert (got.label is None) == (label is None)
 
 
 def test_entry_is_a_safetensors_file_that_others_can_read(tmp_path):

@@ -220,9 +220,6 @@ class LmdbTier(EntryTier[lmdb_file.LmdbFile]):
     def __init__(self, folder: Path, *, format: Format = "raw", warn: Warn | None = None) -> None:
         super().__init__(folder, format=format, num_lock_files=_NUM_LOCK_FILES, warn=warn)
 
-    def _note_use(self, key: str) -> None:
-        """Nothing to note: no entry is removed to make room for another."""
-
     def _volume(self, key: str, header: Header, content: Content) -> StoredVolume:
         # Few bytes, and needed for every patch.
         foreground = {index: np.array(array) for index, array in header.foreground(content).items()}

@@ -240,6 +240,9 @@ class EntryTier(ABC, Generic[_Store]):
             on_damage=functools.partial(self._drop_damaged, key),
         )
 
+    def _note_use(self, key: str) -> None:
+        """Records that this process uses the entry, where entries are removed to make room for others."""
+
     def _drop_damaged(self, key: str) -> None:
         # Where we may only read, the damaged entry stays, but it is never served.
         self._checked.discard(key)
@@ -248,9 +251,6 @@ class EntryTier(ABC, Generic[_Store]):
 
     @abstractmethod
     def _open_store(self) -> _Store: ...
-
-    @abstractmethod
-    def _note_use(self, key: str) -> None: ...
 
     @abstractmethod
     def _volume(self, key: str, header: Header, content: Content) -> StoredVolume: ...

@@ -9,6 +9,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -112,9 +113,9 @@ class Feed:
         self._supply = self._open_supply(prepared, config, start_step=start_step, filled_on=filled_on)
         take: Take = prepared.take if self._supply is None else self._supply.take
         self._assembler = _Assembler(
-            take,
-            config,
-            self._order,
+            take=take,
+            config=config,
+            order=self._order,
             swapped_classes=swapped,
             effects=effects,
             seed=seed,
@@ -201,68 +202,58 @@ def _prepared(cases: Cases, config: DataConfig) -> PreparedCases:
     )
 
 
+@dataclass(kw_only=True, eq=False)
 class _Assembler:
     """Makes a batch by its step number: the part of the feed that runs in its threads.
 
-    Its spans are collate, the whole batch, and in it read, augment and copy; a case that the cache does not hold adds
+    Its spans are batch, for all of it, and in it read, augment and transfer; a case that the cache does not hold adds
     decode and prepare.
     """
 
-    def __init__(
-        self,
-        take: Take,
-        config: DataConfig,
-        order: RankDraws,
-        *,
-        swapped_classes: Sequence[int],
-        effects: Effects,
-        seed: int,
-        device: torch.device,
-        filled_on: torch.device,
-        progress: Callable[[int], float],
-        waits_for_loops: bool,
-    ) -> None:
-        self._take = take
-        self._config = config
-        self._progress = progress
-        self._order = order
-        self._swapped_classes = swapped_classes
-        self._effects = effects
-        self._seed = seed
-        self._device = device
-        self._filled_on = filled_on
-        engine = chosen_engine(config.augment.engine, filled_on)
+    take: Take
+    config: DataConfig
+    order: RankDraws
+    swapped_classes: Sequence[int]
+    effects: Effects
+    seed: int
+    device: torch.device
+    filled_on: torch.device
+    progress: Callable[[int], float]
+    waits_for_loops: bool
+
+    def __post_init__(self) -> None:
+        named, feed = self.config.augment.engine, self.config.feed
+        engine = chosen_engine(named, self.filled_on)
         self._reads_residents = engine == "triton"
-        self._begins_plain = engine == "numba" and config.augment.engine == "auto" and not waits_for_loops
+        self._begins_plain = engine == "numba" and named == "auto" and not self.waits_for_loops
         self._buffers = BufferRing(
-            max_free=config.feed.num_batches_ahead + config.feed.num_threads + 1, pinned=device.type == "cuda"
+            max_free=feed.num_batches_ahead + feed.num_threads + 1, pinned=self.device.type == "cuda"
         )
         self._own = threading.local()
 
     def __call__(self, step: int) -> Batch:
         # Feed threads start with device 0, where page-locked memory would open a context on a device that may be full.
-        with span("batch", color="gold"), as_current(self._device):
+        with span("batch", color="gold"), as_current(self.device):
             return self._batch(step)
 
     def _batch(self, step: int) -> Batch:
-        draws = self._order.draws(step)
-        patch = self._config.patch.at(self._progress(step))
-        volumes = self._take(step, draws)
+        draws = self.order.draws(step)
+        patch = self.config.patch.at(self.progress(step))
+        volumes = self.take(step, draws)
         num_channels = self._channels_of(volumes, draws)
         params, regions, sources = self._drawn(draws, volumes, patch)
         shapes = (len(draws), num_channels, *patch.shape_voxel), (len(draws), *patch.shape_voxel)
-        if self._filled_on.type == "cuda":
+        if self.filled_on.type == "cuda":
             image, label = self._filled_there(draws, sources, regions, params, *shapes)
         else:
             image, label = self._buffers.take(shapes[0], torch.float32), self._buffers.take(shapes[1], torch.uint8)
-
             fill = functools.partial(augment, sources, regions, params, image, label)
             with span("augment", color="teal"):
                 if self._begins_plain:
                     without_waiting(fill, lambda: fill(engine="torch"))
                 else:
-                    fill(engine=self._config.augment.engine)
-                self._effects.apply(draws, image, label, seed=self._seed)
+                    fill(engine=self.config.augment.engine)
+                self.effects.apply(draws, image, label, seed=self.seed)
             image, label = self._on_device(image), self._on_device(label)
         return Batch(image=image, label=label, draws=draws, regions=regions, step=step)
 
@@ -270,14 +261,15 @@ class _Assembler:
         self, draws: Sequence[Draw], volumes: Sequence[StoredVolume], patch: PatchConfig
     ) -> tuple[AugmentParams, tuple[Region, ...], list[Source | ResidentSource]]:
         """The augmentation of each patch, its region, and the voxels that it needs."""
+        spacing_mm = self.config.prepare.spacing_mm
         params = sample(
             draws,
-            seed=self._seed,
+            seed=self.seed,
             num_channels=volumes[0].spec.num_channels,
             patch_shape=patch.shape_voxel,
-            config=self._config.augment,
-            spacing_mm=self._spacing_mm(),
-            swapped_classes=self._swapped_classes,
+            config=self.config.augment,
+            spacing_mm=None if spacing_mm == "keep" else spacing_mm,
+            swapped_classes=self.swapped_classes,
         )
         regions = tuple(self._region(volume, draw, patch) for volume, draw in zip(volumes, draws, strict=True))
         with span("read", color="sienna"):
@@ -288,7 +280,7 @@ class _Assembler:
         return params, regions, sources
 
     def _region(self, volume: StoredVolume, draw: Draw, patch: PatchConfig) -> Region:
-        rng = generator(self._seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
+        rng = generator(self.seed, stage="patch", epoch=draw.epoch, case=draw.case, draw=draw.draw)
         return choose_region(volume.grid.shape, volume.foreground, patch, rng)
 
     def _channels_of(self, volumes: Sequence[StoredVolume], draws: Sequence[Draw]) -> int:
@@ -300,10 +292,6 @@ class _Assembler:
                     f"'{draws[0].case_id}' {first}; give all cases the same channels"
                 )
         return first
-
-    def _spacing_mm(self) -> tuple[float, float, float] | None:
-        spacing = self._config.prepare.spacing_mm
-        return None if spacing == "keep" else spacing
 
     def _source(self, volume: StoredVolume, box: Region) -> Source | ResidentSource:
         if self._reads_residents and isinstance(volume, ResidentVolume):
@@ -325,21 +313,21 @@ class _Assembler:
         """Image and label, made on the device on a separate stream, finished when this returns."""
         stream = self._stream()
         with torch.cuda.stream(stream), span("augment", color="teal"):
-            image = torch.empty(image_shape, dtype=torch.float32, device=self._device)
-            label = torch.empty(label_shape, dtype=torch.uint8, device=self._device)
-            augment(sources, regions, params, image, label, engine=self._config.augment.engine)
-            self._effects.apply(draws, image, label, seed=self._seed)
+            image = torch.empty(image_shape, dtype=torch.float32, device=self.device)
+            label = torch.empty(label_shape, dtype=torch.uint8, device=self.device)
+            augment(sources, regions, params, image, label, engine=self.config.augment.engine)
+            self.effects.apply(draws, image, label, seed=self.seed)
             stream.synchronize()
         return image, label
 
     def _on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the device, copied on a separate stream, finished when this returns."""
-        if self._device.type != "cuda":
-            return tensor.to(self._device)
+        if self.device.type != "cuda":
+            return tensor.to(self.device)
         stream = self._stream()
         with span("transfer", color="orange"):
             with torch.cuda.stream(stream):
-                copied = tensor.to(self._device, non_blocking=True)
+                copied = tensor.to(self.device, non_blocking=True)
             stream.synchronize()
         return copied
 
@@ -347,5 +335,5 @@ class _Assembler:
         """This thread's stream."""
         stream: torch.cuda.Stream | None = getattr(self._own, "stream", None)
         if stream is None:
-            stream = self._own.stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream = self._own.stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         return stream

@@ -149,7 +149,7 @@ class Description:
 
     def error(self, problem: str) -> DatasetError:
         """The error that describes this problem and names this file."""
-        return DatasetError(f"source: {self.path}: {problem}")
+        return source_error(self.path, problem)
 
     def check_labels(self, pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
         """Class names by file value, in ascending order of value.
@@ -218,6 +218,11 @@ def read_json(path: Path) -> Any:
     except (RecursionError, ValueError) as error:
         # Nested beyond the parser's depth, or a number of thousands of digits.
         raise DatasetError(f"source: {path}: not usable as JSON ({error}); copy the file again") from None
+
+
+def source_error(path: Path, problem: str) -> DatasetError:
+    """The error that describes this problem and names the file."""
+    return DatasetError(f"source: {path}: {problem}")
 
 
 def whole_number(text: str) -> int | None:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import kind_of, read_json
+from voxelocity.data.source.description import kind_of, read_json, source_error
 
 SPLITS_NAME = "splits_final.json"
 _BIDS = re.compile(r"(?:^|[_/])(sub-[A-Za-z0-9]+)(?=_|$)")
@@ -96,7 +95,9 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
     splits = read_json(path)
     if not isinstance(splits, list) or not splits:
         found = "an empty list" if splits == [] else kind_of(splits)
-        raise _error(path, f'the top level is {found}; write a list of {{"train": [...], "val": [...]}}, one per fold')
+        raise source_error(
+            path, f'the top level is {found}; write a list of {{"train": [...], "val": [...]}}, one per fold'
+        )
     known = set(case_ids)
     folds: dict[str, int] = {}
     for fold, split in enumerate(splits):
@@ -104,7 +105,7 @@ def read_splits(path: Path, case_ids: Sequence[str]) -> tuple[dict[str, int], in
         _check_fold(path, fold, training, validation, known)
         for case_id in validation:
             if case_id in folds:
-                raise _error(
+                raise source_error(
                     path,
                     f"case {case_id!r} is validated in fold {folds[case_id]} and again in fold {fold}; keep it in one",
                 )
@@ -140,7 +141,7 @@ def _sides(path: Path, fold: int, split: Any) -> tuple[list[str], list[str]]:
     for key in ("train", "val"):
         ids = sides.get(key)
         if not isinstance(ids, list) or not all(isinstance(case_id, str) for case_id in ids):
-            raise _error(
+            raise source_error(
                 path, f'fold {fold} has "{key}": {reprlib.repr(ids)}; write a list of case ids under "train" and "val"'
             )
     return sides["train"], sides["val"]
@@ -150,24 +151,20 @@ def _check_fold(path: Path, fold: int, training: list[str], validation: list[str
     placed: set[str] = set()
     for case_id in (*training, *validation):
         if case_id not in known:
-            raise _error(
+            raise source_error(
                 path, f"fold {fold} names case {case_id!r}, which is not in the data set; correct the id or remove it"
             )
         if case_id in placed:
             where = 'under both "train" and "val"' if case_id in training and case_id in validation else "twice"
-            raise _error(path, f"fold {fold} names case {case_id!r} {where}; keep it once")
+            raise source_error(path, f"fold {fold} names case {case_id!r} {where}; keep it once")
         placed.add(case_id)
     left_out = sorted(known - placed)
     if left_out:
-        raise _error(
+        raise source_error(
             path,
             f"fold {fold} leaves out {len(left_out)} of {len(known)} cases, the first is {left_out[0]!r}; "
             'add each to "train" or "val", or remove it from the data set',
         )
-
-
-def _error(path: Path, problem: str) -> DatasetError:
-    return DatasetError(f"source: {path}: {problem}")
 
 
 def _subject(case_id: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from voxelocity.core.cases import Cases
 from voxelocity.core.errors import DatasetError
 from voxelocity.core.volume import VolumeRef
-from voxelocity.data.source.description import Description, whole_number
+from voxelocity.data.source.description import Description, source_error, whole_number
 from voxelocity.data.source.listing import case_id_of, check_refs
 from voxelocity.data.source.splits import assign_folds
 
@@ -51,7 +51,7 @@ def read_table(path: Path, *, root: Path, num_folds: int, description: Descripti
     image_columns = _image_columns(path, columns)
     _check_spelling(path, columns)
     if not rows:
-        raise _error(path, "the table has a header and no rows; add one row per case")
+        raise source_error(path, "the table has a header and no rows; add one row per case")
     refs = check_refs([_ref(path, row, image_columns) for row in rows], listing=path)
     refs, num_folds = assign_folds(refs, num_folds=num_folds)
     return Cases(
@@ -93,14 +93,14 @@ def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
                 columns = [cell.lower() for cell in cells]
                 continue
             if len(cells) != len(columns):
-                raise _error(
+                raise source_error(
                     path,
                     f"line {reader.line_num} has {len(cells)} cells, the header has {len(columns)}; "
                     "add or remove cells, or put quotation marks around a cell that holds a delimiter",
                 )
             rows.append(_Row(line=reader.line_num, cells=dict(zip(columns, cells, strict=True))))
     except csv.Error as error:
-        raise _error(
+        raise source_error(
             path, f"line {reader.line_num} is not readable ({error}); check the quotation marks from there on"
         ) from None
     return rows, columns
@@ -120,7 +120,7 @@ def _delimiter(path: Path, text: str) -> str:
             return delimiter
         widths[delimiter] = len(header)
     if not widths:
-        raise _error(path, "the header is not readable; check its quotation marks and delimiters")
+        raise source_error(path, "the header is not readable; check its quotation marks and delimiters")
     return max(widths, key=lambda delimiter: widths[delimiter])
 
 
@@ -131,9 +131,9 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise DatasetError(f"source: {path} cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError as error:
-        raise _error(path, f"byte {error.start} is not UTF-8; save the table as CSV in UTF-8") from None
+        raise source_error(path, f"byte {error.start} is not UTF-8; save the table as CSV in UTF-8") from None
     if not text.strip():
-        raise _error(path, "the table is empty; write a header with the column 'image' and one row per case")
+        raise source_error(path, "the table is empty; write a header with the column 'image' and one row per case")
     return text
 
 
@@ -144,19 +144,19 @@ def _is_image(column: str) -> bool:
 def _image_columns(path: Path, columns: Sequence[str]) -> tuple[str, ...]:
     found = [column for column in columns if _is_image(column)]
     if not found:
-        raise _error(
+        raise source_error(
             path,
             f"no column 'image' among the columns {', '.join(map(repr, columns))}; "
             "name the column of image paths 'image', or 'image_0', 'image_1', ... with one per channel",
         )
     twice = next((name for name in (*found, *OPTIONAL_COLUMNS) if columns.count(name) > 1), None)
     if twice is not None:
-        raise _error(path, f"the column '{twice}' appears twice in the header; remove or rename one")
+        raise source_error(path, f"the column '{twice}' appears twice in the header; remove or rename one")
     if found == ["image"]:
         return ("image",)
     expected = tuple(f"image_{channel}" for channel in range(len(found)))
     if set(found) != set(expected):
-        raise _error(
+        raise source_error(
             path,
             f"the image columns are {', '.join(map(repr, found))}; "
             "name them 'image_0', 'image_1', ... without gaps, or 'image' alone",
@@ -170,20 +170,20 @@ def _check_spelling(path: Path, columns: Sequence[str]) -> None:
     for wanted in OPTIONAL_COLUMNS:
         near = difflib.get_close_matches(wanted, others, n=1, cutoff=0.7) if wanted not in columns else []
         if near:
-            raise _error(path, f"the column '{near[0]}' is not known; did you mean '{wanted}'? If not, rename it")
+            raise source_error(path, f"the column '{near[0]}' is not known; did you mean '{wanted}'? If not, rename it")
 
 
 def _ref(path: Path, row: _Row, image_columns: tuple[str, ...]) -> VolumeRef:
     for column in image_columns:
         if not row.cells[column]:
-            raise _error(
+            raise source_error(
                 path, f"line {row.line} has an empty '{column}'; write the path of the image or remove the row"
             )
     images = tuple(path.parent / row.cells[column] for column in image_columns)
     label = path.parent / row.cells["label"] if row.cells.get("label") else None
     case_id = row.cells["case"] if "case" in row.cells else case_id_of(images, label)
     if not case_id:
-        raise _error(path, f"line {row.line} has an empty 'case'; name the case, or leave the whole column out")
+        raise source_error(path, f"line {row.line} has an empty 'case'; name the case, or leave the whole column out")
     # Without a name in it, the row is a separate patient.
     patient = (row.cells["patient"] or case_id) if "patient" in row.cells else None
     return VolumeRef(case_id=case_id, images=images, label=label, fold=_fold(path, row), patient=patient)
@@ -195,9 +195,7 @@ def _fold(path: Path, row: _Row) -> int | None:
         return None
     fold = whole_number(text)
     if fold is None or fold < 0:
-        raise _error(path, f"line {row.line} has the fold {text!r}; write a whole number from 0, or leave it empty")
+        raise source_error(
+            path, f"line {row.line} has the fold {text!r}; write a whole number from 0, or leave it empty"
+        )
     return fold
-
-
-def _error(path: Path, problem: str) -> DatasetError:
-    return DatasetError(f"source: {path}: {problem}")

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.jit import kernel
+from voxelocity.core.numba_interpolation import interpolate, largest_share
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
@@ -24,7 +25,7 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
     if source.dtype == np.float16 or not source.dtype.isnative:
         source = source.astype(np.float32)
     for index in np.ndindex(*array.shape[:leading]):
-        _fill_image(source[index], out[index], *tables)
+        interpolate(source[index], out[index], *tables)
     return out.transpose(np.argsort(order))
 
 
@@ -35,38 +36,6 @@ def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) 
     tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], label_xyz.shape[axis])]
     _fill_label(label_xyz.transpose(slow_to_fast), out, *tables)
     return out.transpose(np.argsort(slow_to_fast))
-
-
-@kernel
-def _fill_image(
-    source: Any,
-    out: Any,
-    below_a: Any,
-    above_a: Any,
-    weight_a: Any,
-    below_b: Any,
-    above_b: Any,
-    weight_b: Any,
-    below_c: Any,
-    above_c: Any,
-    weight_c: Any,
-) -> None:
-    line = np.empty(source.shape[2], np.float32)
-    for i in range(out.shape[0]):
-        wa = weight_a[i]
-        for j in range(out.shape[1]):
-            wb = weight_b[j]
-            r00, r01 = source[below_a[i], below_b[j]], source[below_a[i], above_b[j]]
-            r10, r11 = source[above_a[i], below_b[j]], source[above_a[i], above_b[j]]
-            for k in range(line.size):
-                v00, v01 = np.float32(r00[k]), np.float32(r01[k])
-                v10, v11 = np.float32(r10[k]), np.float32(r11[k])
-                low, high = v00 + wb * (v01 - v00), v10 + wb * (v11 - v10)
-                line[k] = low + wa * (high - low)
-            row = out[i, j]
-            for k in range(row.size):
-                low = line[below_c[k]]
-                row[k] = low + weight_c[k] * (line[above_c[k]] - low)
 
 
 @kernel
@@ -107,17 +76,4 @@ def _fill_label(
                     share = wa if corner & 4 else one - wa
                     share *= wb if corner & 2 else one - wb
                     shares[corner] = share * (wc if corner & 1 else one - wc)
-                row[k] = _largest(labels, shares)
-
-
-@kernel
-def _largest(labels: Any, shares: Any) -> Any:
-    best, best_share = labels[0], np.float32(-1.0)
-    for a in range(8):
-        total = np.float32(0.0)
-        for b in range(8):
-            if labels[b] == labels[a]:
-                total += shares[b]
-        if total > best_share or (total == best_share and labels[a] < best):
-            best, best_share = labels[a], total
-    return best
+                row[k] = largest_share(labels, shares)

@@ -17,7 +17,7 @@ from voxelocity.core.slabs import slabs
 from voxelocity.core.volume import Array
 from voxelocity.data.decode import read_unpacked
 from voxelocity.data.prepare import in_c_order
-from voxelocity.interop.monai.deterministic.shadow import shadow
+from voxelocity.interop.monai.deterministic.shadow import replaces, shadow
 
 _SLAB_VALUES = 1 << 20
 _MAX_VALUE_BYTES = 8
@@ -26,8 +26,7 @@ _CONVERTED_HERE = ("float32", "float64")
 _WIDE_INTEGERS = ("int64", "uint64")
 
 
-def why_not_load(loader: LoadImage) -> str:
-    """Why this loader is left to MONAI; "" if it is not."""
+def _why_not(loader: LoadImage) -> str:
     readers = [reader for reader in loader.readers if type(reader) is NibabelReader]
     if not readers:
         return "none of its readers is MONAI's NibabelReader"
@@ -38,11 +37,7 @@ def why_not_load(loader: LoadImage) -> str:
     return ""
 
 
-def why_not_loadd(transform: LoadImaged) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return why_not_load(transform._loader)
-
-
+@replaces(LoadImage, LoadImaged, held_as="_loader", why_not=_why_not)
 class FastLoadImage:
     """A `LoadImage` whose NIfTI voxels come from this package; called as MONAI's. Thread-safe.
 
@@ -68,11 +63,6 @@ class FastLoadImage:
         # MONAI's reader keeps the names of the files it is reading: each call needs its own.
         readers = [_fast_reader(r, self._loader.dtype) if type(r) is NibabelReader else r for r in self._loader.readers]
         return shadow(self._loader, readers=readers)(filename)
-
-
-def fast_loadd(transform: LoadImaged) -> LoadImaged:
-    """The dictionary transform with a fast loader."""
-    return shadow(transform, _loader=FastLoadImage(transform._loader))
 
 
 def _fast_reader(reader: NibabelReader, dtype: Any) -> NibabelReader:

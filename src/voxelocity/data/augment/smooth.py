@@ -23,10 +23,10 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
         return _by_torch(fields, kernel)
     # Imported here, as Numba may be missing.
     with kernel_imports:
-        from voxelocity.data.augment import numba_smooth
+        from voxelocity.data.augment import numba_filters
 
     made = np.empty(fields.shape, np.float32)
-    numba_smooth.smooth(np.ascontiguousarray(fields), kernel, made)
+    numba_filters.smooth(np.ascontiguousarray(fields), kernel, made)
     return made
 
 

@@ -20,13 +20,11 @@ from voxelocity.core.volume import Array
 from voxelocity.data.augment import triton_intensity as intensity
 from voxelocity.data.augment import triton_tone as tone
 from voxelocity.data.augment import triton_warp
-from voxelocity.data.augment.bias import coefficient_cube
-from voxelocity.data.augment.blur import blur_weights
-from voxelocity.data.augment.lowres import low_positions
+from voxelocity.data.augment.memory import Piece, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
-from voxelocity.data.augment.staging import Piece, Staging
+from voxelocity.data.augment.tables import blur_weights, coefficient_cube, low_positions
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8

@@ -107,7 +107,7 @@ def coarsen(
         source: (n, nx * ny * nz) float32.
         image: (b * c, nx * ny * nz) float32, written.
         channels: (n,) int32, the list.
-        below: (n, nx + ny + nz) int32, `lowres.low_positions` of x, y and z.
+        below: (n, nx + ny + nz) int32, `tables.low_positions` of x, y and z.
         above: likewise.
         shares: (n, nx + ny + nz) float32, likewise.
         sums: as in `measure`.

@@ -17,23 +17,13 @@ _copy_pair = pair_copier()
 
 
 @kernel
-def interpolate(
-    source: Any,
-    out: Any,
-    below_x: Any,
-    above_x: Any,
-    weight_x: Any,
-    below_y: Any,
-    above_y: Any,
-    weight_y: Any,
-    below_z: Any,
-    above_z: Any,
-    weight_z: Any,
-) -> None:
+def interpolate(source: Any, out: Any, along_x: Any, along_y: Any, along_z: Any) -> None:
     """Fills `out` (x, y, z) float32 from `source` (x, y, z).
 
-    For each axis of `out`, the two voxels of `source` around each place, and the float32 weight of the second.
+    Each `along` is three arrays of an axis of `out`: the two voxels of `source` around each place, and the float32
+    weight of the second.
     """
+    (below_x, above_x, weight_x), (below_y, above_y, weight_y), (below_z, above_z, weight_z) = along_x, along_y, along_z
     line = np.empty(source.shape[2], np.float32)
     for i in range(out.shape[0]):
         wx = weight_x[i]

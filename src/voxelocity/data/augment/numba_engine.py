@@ -133,8 +133,7 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
         fine = scratch("channel", channel.shape, channel.dtype)
         fine[...] = channel
         zoom = float(params.low_resolution[row, number])
-        tables = [table for side in channel.shape for table in low_positions(side, zoom)]
-        interpolate(fine, channel, *tables)
+        interpolate(fine, channel, *(low_positions(side, zoom) for side in channel.shape))
     for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
         if gamma[row, number] != 1.0:
             intensity.bend(flat, gamma[row, number], is_inverted, params.gamma_keeps_moments)

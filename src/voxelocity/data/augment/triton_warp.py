@@ -187,16 +187,7 @@ def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def elastic_lines(
-    control,
-    lines,
-    nx,
-    ny,
-    points_x,
-    points_y,
-    points_z,
-    BLOCK: tl.constexpr,
-):
+def elastic_lines(control, lines, nx, ny, points_x, points_y, points_z, BLOCK: tl.constexpr):
     """The spline of each deformation, summed along x and y; along z it stays in control points.
 
     Programs: (blocks of nx * ny * points_z, deformations).

@@ -20,12 +20,12 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
     order = [*range(leading), *(leading + axis for axis in slow_to_fast)]
     shape = (*array.shape[:leading], *(len(positions[axis]) for axis in slow_to_fast))
     out = np.empty(shape, dtype=np.float32)
-    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], array.shape[leading + axis])]
+    along = [neighbors(positions[axis], array.shape[leading + axis]) for axis in slow_to_fast]
     source = array.transpose(order)
     if source.dtype == np.float16 or not source.dtype.isnative:
         source = source.astype(np.float32)
     for index in np.ndindex(*array.shape[:leading]):
-        interpolate(source[index], out[index], *tables)
+        interpolate(source[index], out[index], *along)
     return out.transpose(np.argsort(order))
 
 
@@ -33,25 +33,14 @@ def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) 
     """Class indices (x, y, z), uint8: the class with the largest linear share, the lower one of equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
     out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=np.uint8)
-    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], label_xyz.shape[axis])]
-    _fill_label(label_xyz.transpose(slow_to_fast), out, *tables)
+    along = [neighbors(positions[axis], label_xyz.shape[axis]) for axis in slow_to_fast]
+    _fill_label(label_xyz.transpose(slow_to_fast), out, *along)
     return out.transpose(np.argsort(slow_to_fast))
 
 
 @kernel
-def _fill_label(
-    source: Any,
-    out: Any,
-    below_a: Any,
-    above_a: Any,
-    weight_a: Any,
-    below_b: Any,
-    above_b: Any,
-    weight_b: Any,
-    below_c: Any,
-    above_c: Any,
-    weight_c: Any,
-) -> None:
+def _fill_label(source: Any, out: Any, along_a: Any, along_b: Any, along_c: Any) -> None:
+    (below_a, above_a, weight_a), (below_b, above_b, weight_b), (below_c, above_c, weight_c) = along_a, along_b, along_c
     one = np.float32(1.0)
     labels, shares = np.empty(8, np.uint8), np.empty(8, np.float32)
     for i in range(out.shape[0]):

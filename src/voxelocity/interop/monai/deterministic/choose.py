@@ -17,7 +17,7 @@ def faster(transform: object) -> Callable[..., Any] | None:
 
     It takes and returns the same items: the same keys, types, metadata and applied operations, so MONAI can invert its
     results. Labels, boxes and indices are equal; intensities to the tolerances in docs/monai.md. It holds the arguments
-    that the transform has now; neither the transform nor the item is changed. Thread-safe.
+    that the transform has now; neither the transform nor the item is changed. It raises what MONAI raises. Thread-safe.
 
     Args:
         transform: of exactly one of MONAI's classes; subclasses are never replaced.

@@ -97,11 +97,6 @@ class FastIndices:
         self._transform = transform
 
     def __call__(self, label: Any, image: Any = None, output_shape: Any = None) -> tuple[Any, Any]:
-        """What `FgBgToIndices` returns for this label and image.
-
-        Raises:
-            Whatever `FgBgToIndices` raises.
-        """
         transform = self._transform
         if image is None:
             is_ours = is_whole_volume(label, _LABEL_DTYPES)

@@ -36,11 +36,6 @@ class FastScaleRange:
         self._transform = transform
 
     def __call__(self, img: Any) -> Any:
-        """What `ScaleIntensityRange` returns for this volume.
-
-        Raises:
-            Whatever `ScaleIntensityRange` raises.
-        """
         transform = self._transform
         if not is_whole_volume(img, _DTYPES):
             return transform(img)
@@ -78,11 +73,6 @@ class FastNormalize:
         self._transform = transform
 
     def __call__(self, img: Any) -> Any:
-        """What `NormalizeIntensity` returns for this volume.
-
-        Raises:
-            Whatever `NormalizeIntensity` raises.
-        """
         transform = self._transform
         given = (transform.subtrahend, transform.divisor)
         is_ours = is_whole_volume(img, _DTYPES) and not (

@@ -53,11 +53,6 @@ class FastLoadImage:
         return bool(self._loader.image_only)
 
     def __call__(self, filename: Any, reader: Any = None) -> Any:
-        """What `LoadImage` returns for these files.
-
-        Raises:
-            Whatever `LoadImage` raises.
-        """
         if reader is not None:
             return self._loader(filename, reader)
         # MONAI's reader keeps the names of the files it is reading: each call needs its own.

@@ -142,26 +142,16 @@ def reverse_axes(source: Any, target: Any, is_a: bool, is_b: bool, is_c: bool, i
 
 
 @kernel
-def sample_linear(
-    source_xyz: Any,
-    out_xyz: Any,
-    low_x: Any,
-    high_x: Any,
-    weight_low_x: Any,
-    weight_high_x: Any,
-    low_y: Any,
-    high_y: Any,
-    weight_low_y: Any,
-    weight_high_y: Any,
-    low_z: Any,
-    high_z: Any,
-    weight_low_z: Any,
-    weight_high_z: Any,
-) -> None:
+def sample_linear(source_xyz: Any, out_xyz: Any, along_x: Any, along_y: Any, along_z: Any) -> None:
     """Fills `out_xyz` with the weighted means of eight voxels, summed in float64 and rounded once.
+
+    Each `along` is the four arrays of `AxisPlaces.neighbors`.
 
     Not `numba_interpolation.interpolate`: that one sums in float32, and torch weights both neighbors.
     """
+    low_x, high_x, weight_low_x, weight_high_x = along_x
+    low_y, high_y, weight_low_y, weight_high_y = along_y
+    low_z, high_z, weight_low_z, weight_high_z = along_z
     line = np.empty(source_xyz.shape[2], np.float64)
     for i in range(out_xyz.shape[0]):
         for j in range(out_xyz.shape[1]):

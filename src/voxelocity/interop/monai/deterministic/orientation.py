@@ -32,11 +32,6 @@ class FastOrientation:
         self._transform = transform
 
     def __call__(self, data_array: Any, lazy: bool | None = None) -> Any:
-        """What `Orientation` returns for this volume.
-
-        Raises:
-            Whatever `Orientation` raises.
-        """
         transform = self._transform
         if lazy or not is_whole_volume(data_array, _DTYPES):
             return transform(data_array, lazy=lazy)

@@ -89,11 +89,6 @@ class FastResample:
         dtype: Any = None,
         lazy: bool | None = None,
     ) -> Any:
-        """What `SpatialResample` returns for this volume.
-
-        Raises:
-            Whatever `SpatialResample` raises.
-        """
         own = self._resample
         mode = own.mode if mode is None else mode
         padding_mode = own.padding_mode if padding_mode is None else padding_mode
@@ -183,9 +178,9 @@ def _sampled(image_cxyz: Array, places: tuple[AxisPlaces, ...], mode: str) -> Ar
         for channel, new in zip(source, out, strict=True):
             sample_nearest(channel, new, *indices)
         return out
-    tables: Any = [table for axis in places for table in axis.neighbors()]
+    along = [axis.neighbors() for axis in places]
     for channel, new in zip(source, out, strict=True):
-        sample_linear(channel, new, *tables)
+        sample_linear(channel, new, *along)
     return out
 
 

@@ -109,15 +109,15 @@ def _resize(last: _Last, step: Resize) -> None:
     shown = last.work.after.shown(target)
     order = _order(shown)
     along = [last.work.after.along[axis] for axis in order]
-    tables = [step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along]
-    arguments = [
+    x, y, z = (step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along)
+    numba_resize.resize(
         source.transpose(0, *(one.axis + 1 for one in along)),
-        *(value for table in tables[:2] for value in (table.index, table.weight)),
-        *(np.ascontiguousarray(value.T) for value in (tables[2].index, tables[2].weight)),
+        (x.index, x.weight),
+        (y.index, y.weight),
+        (np.ascontiguousarray(z.index.T), np.ascontiguousarray(z.weight.T)),
         _scale(last),
         *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
-    ]
-    numba_resize.resize(*arguments)
+    )
     _finish(last, target)
 
 
@@ -142,14 +142,14 @@ def _warp(lasts: Sequence[_Last]) -> None:
     targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
     shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
     order = _order(shown[0])
-    arguments: dict[str, list[Any]] = {}
+    arguments: dict[str, tuple[Any, ...]] = {}
     for last, target, part in zip(lasts, targets, shown, strict=True):
         name = last.work.resampling.interpolation if isinstance(last.work.resampling, Warp) else ""
         dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
         _check_size(low, high)
         box = _boxed(name, last.source, last.work.before, low, high, warp.beyond, dtype)
         flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
-        arguments[name] = [box, _scale(last), flat, steps]
+        arguments[name] = (box, _scale(last), flat, steps)
     all_arguments = [
         *_along_result(places, work.after, order),
         np.array(sides, dtype=np.int64),
@@ -158,8 +158,8 @@ def _warp(lasts: Sequence[_Last]) -> None:
         _BEYOND[warp.beyond],
         np.array(low, dtype=np.int64),
         scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
-        *arguments.get("linear", _nothing(np.dtype(np.float32))),
-        *arguments.get("nearest", _nothing(np.dtype(np.uint8))),
+        arguments.get("linear", _nothing(np.dtype(np.float32))),
+        arguments.get("nearest", _nothing(np.dtype(np.uint8))),
     ]
     numba_sample.sample(*all_arguments)
     for last, target in zip(lasts, targets, strict=True):
@@ -196,9 +196,9 @@ def _along_result(places: Places, after: Moves, order: Sequence[int]) -> list[An
     return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]
 
 
-def _nothing(dtype: np.dtype[Any]) -> list[Any]:
+def _nothing(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     empty = np.zeros((0, 0), np.float32)
-    return [np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)]
+    return np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)
 
 
 def _scale(last: _Last) -> npt.NDArray[np.float32]:

@@ -10,32 +10,19 @@ from voxelocity.core.jit import kernel
 
 
 @kernel
-def resize(
-    source: Any,
-    index_x: Any,
-    weight_x: Any,
-    index_y: Any,
-    weight_y: Any,
-    index_z: Any,
-    weight_z: Any,
-    scale: Any,
-    out: Any,
-    steps: Any,
-) -> None:
+def resize(source: Any, along_x: Any, along_y: Any, along_z: Any, scale: Any, out: Any, steps: Any) -> None:
     """Fills a result whose voxels are weighted sums along each axis, plane by plane.
 
     Args:
         source: (c, x, y, z) of any memory order.
-        index_x: (nx, taps) int32, `Table.index`.
-        weight_x: (nx, taps) float32.
-        index_y: as `index_x`.
-        weight_y: as `weight_x`.
-        index_z: (taps, nz) int32, transposed, so that the loop along z runs along its memory.
-        weight_z: (taps, nz) float32.
+        along_x: two arrays, `Table.index` and `Table.weight`.
+        along_y: likewise.
+        along_z: likewise, (taps, nz): transposed, so that the loop along z runs along its memory.
         scale: (c, 2) float32: a voxel's value times the first plus the second.
         out: flat float32.
         steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels, x, y and z.
     """
+    (index_x, weight_x), (index_y, weight_y), (index_z, weight_z) = along_x, along_y, along_z
     num_channels, _, side_y, side_z = source.shape
     plane = np.empty((side_y, side_z), np.float32)
     row, ended = np.empty(side_z, np.float32), np.empty(index_z.shape[1], np.float32)

@@ -35,14 +35,8 @@ def sample(
     beyond: Any,
     first: Any,
     points: Any,
-    linear: Any,
-    linear_scale: Any,
-    linear_out: Any,
-    linear_steps: Any,
+    interpolated: Any,
     nearest: Any,
-    nearest_scale: Any,
-    nearest_out: Any,
-    nearest_steps: Any,
 ) -> None:
     """Fills up to two results at the same places: one interpolated, one from the nearest voxels.
 
@@ -63,15 +57,13 @@ def sample(
         beyond: ZEROS, BORDER or REFLECTION.
         first: (3,) the voxel of the array at which the box begins, without its ring.
         points: (3, n2) scratch, float64 or float32, for all computations after the sums.
-        linear: (c, bx, by, bz) box in C order, with its ring, fewer than 2**31 voxels; c = 0 for none.
-        linear_scale: (c, 2) float32: a voxel's value times the first plus the second.
-        linear_out: flat float32.
-        linear_steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels and axes 0, 1, 2.
-        nearest: as `linear`.
-        nearest_scale: as `linear_scale`.
-        nearest_out: as `linear_out`.
-        nearest_steps: as `linear_steps`.
+        interpolated: four arrays: the box (c, bx, by, bz) in C order, with its ring, fewer than 2**31 voxels, c = 0 for
+            none; its scale (c, 2) float32, a voxel's value times the first plus the second; the result, flat float32;
+            and its steps (5,): where voxel (0, 0, 0) of channel 0 lies, the steps of channels and axes 0, 1, 2.
+        nearest: likewise.
     """
+    linear, linear_scale, linear_out, linear_steps = interpolated
+    near, near_scale, near_out, near_steps = nearest
     n2 = line_2.size
     coordinates, moved = np.empty(n2, np.float32), np.empty((3, n2), np.float32)
     place, row = np.empty(n2, np.uint32), np.empty(n2, np.float32)
@@ -98,12 +90,12 @@ def sample(
                     fetch(box, place, linear.shape[2] * linear.shape[3], linear.shape[3], corners)
                     blend(corners, weights[0], weights[1], weights[2], linear_scale[c, 0], linear_scale[c, 1], row)
                     _store(row, linear_out, start + c * linear_steps[1], linear_steps[4])
-            if nearest.shape[0] > 0:
-                _round(points, first, nearest.shape, place)
-                start = nearest_steps[0] + i * nearest_steps[2] + j * nearest_steps[3]
-                for c in range(nearest.shape[0]):
-                    _take(nearest[c].reshape(-1), place, nearest_scale[c, 0], nearest_scale[c, 1], row)
-                    _store(row, nearest_out, start + c * nearest_steps[1], nearest_steps[4])
+            if near.shape[0] > 0:
+                _round(points, first, near.shape, place)
+                start = near_steps[0] + i * near_steps[2] + j * near_steps[3]
+                for c in range(near.shape[0]):
+                    _take(near[c].reshape(-1), place, near_scale[c, 0], near_scale[c, 1], row)
+                    _store(row, near_out, start + c * near_steps[1], near_steps[4])
 
 
 @exact_kernel

@@ -84,8 +84,8 @@ def _warp(
     else:
         control = np.zeros((3, 0, 0, 0), dtype=np.float32)
     gx, gy, gz = control.shape[1:]
-    tables = _spline_tables((nx, gx), (ny, gy), (nz, gz))
-    numba_warp.warp(image, label, origin, step, control, *tables, scale, params.votes, out_image, out_label)
+    spline = _spline_tables((nx, gx), (ny, gy), (nz, gz))
+    numba_warp.warp(image, label, origin, step, control, spline, scale, params.votes, out_image, out_label)
 
 
 def _spline_tables(x: tuple[int, int], y: tuple[int, int], z: tuple[int, int]) -> tuple[Array, Array, Array, Array]:

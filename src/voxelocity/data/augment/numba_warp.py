@@ -22,10 +22,7 @@ def warp(
     origin: Any,
     step: Any,
     control: Any,
-    weights_x: Any,
-    weights_y: Any,
-    first_z: Any,
-    weights_z: Any,
+    spline: Any,
     scale: Any,
     votes: Any,
     out_image: Any,
@@ -40,15 +37,14 @@ def warp(
         origin: (3,) float64, place of patch voxel (0, 0, 0) in the box.
         step: (3, 3) float64, column j the step along patch axis j.
         control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
-        weights_x: (nx, gx) float32, `tables.spline_weights`.
-        weights_y: (ny, gy) float32.
-        first_z: (nz,) int32, `tables.four_weights`.
-        weights_z: (nz, 4) float32.
+        spline: four arrays: `tables.spline_weights` (nx, gx) and (ny, gy), and `tables.four_weights` of z, (nz,) int32
+            and (nz, 4).
         scale: (c, 3) float32: an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
         votes: bool; False takes the nearest voxel's label.
         out_image: (c, nx, ny, nz) float32, in C order.
         out_label: (nx, ny, nz) uint8, in C order.
     """
+    weights_x, weights_y, first_z, weights_z = spline
     num_channels, nx, ny, nz = out_image.shape
     is_elastic = control.size > 0
     shifts = np.zeros((3, control.shape[2], control.shape[3]), np.float32)

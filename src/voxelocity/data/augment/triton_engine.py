@@ -245,9 +245,9 @@ class _Changes:
             flags = self._still_contrasted.of(memory)
             tone.bend[self._grid(self._bent)](image, self._bent.of(memory), values, flags, sums, *size, **constants)
         if self._bent_twice.shape[0] > 0:
-            listed, keeps_moments = self._bent_twice.of(memory), {"KEEPS_MOMENTS": self._keeps_moments}
+            listed = self._bent_twice.of(memory)
             tone.bend_again[self._grid(self._bent_twice)](
-                image, listed, values, sums, *size, **keeps_moments, **constants
+                image, listed, values, sums, *size, KEEPS_MOMENTS=self._keeps_moments, **constants
             )
         if self._restored.shape[0] > 0:
             flags = self._were_bent_twice.of(memory)

@@ -11,6 +11,7 @@ import torch
 
 from voxelocity.core.region import Index3
 from voxelocity.data.augment.noise import standard_normal
+from voxelocity.data.augment.smooth import convolved
 from voxelocity.data.augment.steps.intensity.field import (
     Bias,
     Blur,
@@ -61,7 +62,7 @@ def make_field(patch: torch.Tensor, step: Field) -> None:
     elif isinstance(step, Bias):
         _apply_bias(patch, step)
     elif isinstance(step, Blur):
-        blurred = _blurred(patch, step)
+        blurred = convolved(patch, step.weights)
         patch.copy_(blurred if step.alpha is None else patch + step.alpha * (patch - blurred))
     elif isinstance(step, LowPass):
         _low_pass(patch, step)
@@ -119,16 +120,6 @@ def _apply_bias(patch: torch.Tensor, step: Bias) -> None:
     ]
     coefficients = torch.from_numpy(step.coefficients).to(patch.device)
     patch.mul_(torch.einsum("ijk,xi,yj,zk->xyz", coefficients, *tables).exp_())
-
-
-def _blurred(patch: torch.Tensor, step: Blur) -> torch.Tensor:
-    blurred = patch.unsqueeze(1)
-    for axis, weights in enumerate(step.weights):
-        shape, padding = [1, 1, 1, 1, 1], [0, 0, 0]
-        shape[axis + 2], padding[axis] = len(weights), len(weights) // 2
-        kernel = torch.from_numpy(weights).to(patch.device).view(shape)
-        blurred = torch.nn.functional.conv3d(blurred, kernel, padding=padding)
-    return blurred.squeeze(1)
 
 
 def _column(values: Floats, patch: torch.Tensor) -> torch.Tensor:

@@ -42,13 +42,13 @@ def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) 
 def _fill_label(source: Any, out: Any, along_a: Any, along_b: Any, along_c: Any) -> None:
     (below_a, above_a, weight_a), (below_b, above_b, weight_b), (below_c, above_c, weight_c) = along_a, along_b, along_c
     one = np.float32(1.0)
-    labels, shares = np.empty(8, np.uint8), np.empty(8, np.float32)
     for i in range(out.shape[0]):
         wa = weight_a[i]
         for j in range(out.shape[1]):
             wb = weight_b[j]
             r00, r01 = source[below_a[i], below_b[j]], source[below_a[i], above_b[j]]
             r10, r11 = source[above_a[i], below_b[j]], source[above_a[i], above_b[j]]
+            u00, u01, u10, u11 = (one - wa) * (one - wb), (one - wa) * wb, wa * (one - wb), wa * wb
             row = out[i, j]
             for k in range(row.size):
                 low, high = below_c[k], above_c[k]
@@ -58,11 +58,8 @@ def _fill_label(source: Any, out: Any, along_a: Any, along_b: Any, along_c: Any)
                 if differs == 0:
                     row[k] = first
                     continue
-                wc = weight_c[k]
-                labels[0], labels[1], labels[2], labels[3] = r00[low], r00[high], r01[low], r01[high]
-                labels[4], labels[5], labels[6], labels[7] = r10[low], r10[high], r11[low], r11[high]
-                for corner in range(8):
-                    share = wa if corner & 4 else one - wa
-                    share *= wb if corner & 2 else one - wb
-                    shares[corner] = share * (wc if corner & 1 else one - wc)
+                w = weight_c[k]
+                u = one - w
+                labels = (first, r00[high], r01[low], r01[high], r10[low], r10[high], r11[low], r11[high])
+                shares = (u00 * u, u00 * w, u01 * u, u01 * w, u10 * u, u10 * w, u11 * u, u11 * w)
                 row[k] = largest_share(labels, shares)

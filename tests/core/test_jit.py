@@ -1,3 +1,5 @@
+import importlib
+import linecache
 import os
 import subprocess
 import sys
@@ -56,6 +58,40 @@ def test_a_fused_sum_rounds_once_and_an_exact_kernel_rounds_at_each_operation():
     np.testing.assert_array_equal(fused, (a.astype(np.float64) * b.astype(np.float64) + c).astype(np.float32))
     np.testing.assert_array_equal(rounded, a * b + c)
     assert (fused != rounded).any()
+
+
+INNER = """
+from voxelocity.core.jit import kernel
+
+@kernel
+def scaled(value):
+    return value * {factor}
+"""
+OUTER = """
+from inner_loops import scaled
+from voxelocity.core.jit import kernel
+
+@kernel
+def shifted(value):
+    return scaled(value) + 1.0
+"""
+
+
+def test_a_kept_kernel_is_compiled_again_when_a_kernel_that_it_calls_changes_in_another_file(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "outer_loops.py").write_text(OUTER)
+
+    def call(factor):
+        (tmp_path / "inner_loops.py").write_text(INNER.format(factor=factor))
+        linecache.clearcache()
+        for name in ("inner_loops", "outer_loops"):
+            sys.modules.pop(name, None)
+        shifted = importlib.import_module("outer_loops").shifted
+        return shifted(2.0), sum(shifted.stats.cache_hits.values())
+
+    assert [call("3.0"), call("3.0"), call("10.0")] == [(7.0, 0), (7.0, 1), (21.0, 0)]
+    for name in ("inner_loops", "outer_loops"):
+        sys.modules.pop(name)
 
 
 NO_PLACE = """

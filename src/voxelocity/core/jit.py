@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
+import linecache
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from voxelocity.core.waiting import refuse_to_wait
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+Engine = Literal["auto", "numba", "torch"]
+"""Compiled loops, for arrays of a CPU if Numba is installed, or plain torch on any device; "auto" takes the former if
+available. "torch" is the off switch."""
 
 _FAST_MATH = {"nsz", "arcp", "contract", "afn", "reassoc"}
 """Without "nnan" and "ninf", so that a NaN in a volume stays a NaN."""
@@ -33,7 +39,8 @@ def kernel(function: _Function) -> _Function:
     It releases the GIL, follows C's rules for numbers, and does not check indices. Compiling takes seconds, once per
     machine, or once per process if Numba has no place to keep the code; a warning then says so once.
 
-    Numba recompiles only if the file of the function itself changes, so a kernel calls only kernels of its own module.
+    It is compiled again when its file changes, or a file from which its module imports kernels, or this one. Constants
+    that it takes from other files do not count.
     """
     return _kept(function, fastmath=_FAST_MATH)
 
@@ -51,14 +58,38 @@ def _kept(function: _Function, *, fastmath: bool | set[str]) -> _Function:
         return made
 
     try:
-        made = compiled(cache=True)
+        made: Any = compiled(cache=True)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
         _warn_of_no_place()
         made = compiled(cache=False)
+    else:
+        # Numba's own stamp covers only the file of the function, and kernels of other files become part of its code.
+        made._cache._cache_file._source_stamp = _stamp(function)
     refuse_to_wait(made)
-    return made
+    kept: _Function = made
+    return kept
+
+
+def _stamp(function: Any) -> str:
+    """The same for the same sources: of the function, of what its module imports, and of this module."""
+    digest = hashlib.sha256("".join(linecache.getlines(__file__)).encode())
+    for _, source in sorted(_sources(function).items()):
+        digest.update(source.encode())
+    return digest.hexdigest()
+
+
+def _sources(function: Any) -> dict[str, str]:
+    """The texts of the function's file and of those of the kernels that it imports, by name."""
+    from numba.core.dispatcher import Dispatcher
+
+    file = function.__code__.co_filename
+    found = {file: "".join(linecache.getlines(file, function.__globals__))}
+    for value in function.__globals__.values():
+        if isinstance(value, Dispatcher) and value.py_func.__code__.co_filename not in found:
+            found |= _sources(value.py_func)
+    return found
 
 
 @functools.cache

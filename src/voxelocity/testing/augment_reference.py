@@ -15,8 +15,8 @@ from scipy.ndimage import gaussian_filter1d, map_coordinates
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Volume
 from voxelocity.data.augment import AugmentParams
-from voxelocity.data.augment.bias import DEGREES
 from voxelocity.data.augment.noise import standard_normal
+from voxelocity.data.augment.tables import DEGREES
 
 
 def augment_one(volume: Volume, region: Region, params: AugmentParams, row: int) -> tuple[Array, Array]:

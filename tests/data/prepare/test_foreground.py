@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from voxelocity.core.errors import ScanError
 from voxelocity.data.prepare import foreground
-from voxelocity.data.prepare.foreground import FindForeground, find_foreground
+from voxelocity.data.prepare.foreground import FindForeground, class_boxes, find_foreground
 
 
 @given(shape=st.tuples(*[st.integers(1, 7)] * 3), per_class=st.integers(1, 40), seed=st.integers(0, 999))
@@ -47,3 +47,16 @@ def test_a_scan_with_more_voxels_than_int32_can_number_is_refused(monkeypatch, m
     monkeypatch.setattr(foreground, "_MAX_VOXELS", 26)
     with pytest.raises(ScanError, match="case 'liver_01' has 27 voxels, at most 26 can be numbered; choose a coarser"):
         FindForeground(per_class=5)(make_volume(np.zeros((3, 3, 3)), label=np.ones((3, 3, 3), np.uint8)))
+
+
+@given(shape=st.tuples(*[st.integers(1, 6)] * 3), order=st.permutations([0, 1, 2]), seed=st.integers(0, 999))
+def test_each_class_fills_its_box_to_the_edges(shape, order, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 5, shape).astype(np.uint8) * (rng.random(shape) < 0.3)
+    label = np.ascontiguousarray(label.transpose(order)).transpose(np.argsort(order))[:, ::-1]
+    boxes = class_boxes(label)
+    assert list(boxes) == [k for k in np.unique(label) if k]
+    for index, box in boxes.items():
+        places = np.argwhere(label == index)
+        assert [part.start for part in box] == places.min(0).tolist()
+        assert [part.stop for part in box] == (places.max(0) + 1).tolist()

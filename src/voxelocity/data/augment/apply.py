@@ -147,19 +147,18 @@ def _sample_with(engine: Engine) -> _Sample:
         from voxelocity.data.augment.torch_engine import augment_sample
 
         return augment_sample
-    return _numba_sample
-
-
-def _numba_sample(
-    source: Source | ResidentSource,
-    region: Region,
-    params: AugmentParams,
-    row: int,
-    image: torch.Tensor,
-    label: torch.Tensor,
-) -> None:
     with kernel_imports:
-        from voxelocity.data.augment.numba_engine import augment_sample
+        from voxelocity.data.augment import numba_engine
 
-    assert isinstance(source, Source), "voxels on a device are not for a CPU"
-    augment_sample(source, region, params, row, image.numpy(), label.numpy())
+    def fill(
+        source: Source | ResidentSource,
+        region: Region,
+        params: AugmentParams,
+        row: int,
+        image: torch.Tensor,
+        label: torch.Tensor,
+    ) -> None:
+        assert isinstance(source, Source), "voxels on a device are not for a CPU"
+        numba_engine.augment_sample(source, region, params, row, image.numpy(), label.numpy())
+
+    return fill

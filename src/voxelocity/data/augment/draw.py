@@ -14,7 +14,7 @@ from voxelocity.core.rng import generator
 from voxelocity.core.volume import Spacing
 from voxelocity.data.augment.config import AugmentConfig
 from voxelocity.data.augment.params import NUM_BIAS_COEFFICIENTS, AugmentParams
-from voxelocity.data.augment.spline import elastic_points
+from voxelocity.data.augment.tables import elastic_points
 
 Matrix = npt.NDArray[np.float64]
 

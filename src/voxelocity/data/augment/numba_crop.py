@@ -25,19 +25,19 @@ def crop(
     out_image: Any,
     out_label: Any,
 ) -> None:
-    """Fills a patch whose voxels are those of a box, flipped or not.
+    """Fills a patch whose voxels are those of a box, flipped or not. Other arguments are as in `numba_warp.warp`.
 
     Args:
-        image: as in `numba_warp.warp`.
-        image_steps: as in `numba_warp.warp`.
-        label: as in `numba_warp.warp`.
-        label_steps: as in `numba_warp.warp`.
+        image: flat memory that holds the box.
+        image_steps: (3,) in it, of channels, x and y; that of z is 1.
+        label: as `image`.
+        label_steps: (2,) of x and y.
         start: (x, y, z), where the box begins in the patch before any flip. Beyond it are intensity 0 and class 0.
         stop: (x, y, z), where it ends.
         flips: (3,) bool.
-        scale: as in `numba_warp.warp`.
-        out_image: as in `numba_warp.warp`.
-        out_label: as in `numba_warp.warp`.
+        scale: as there.
+        out_image: as there.
+        out_label: as there.
     """
     num_channels, nx, ny, nz = out_image.shape
     z0, z1 = start[2], stop[2]

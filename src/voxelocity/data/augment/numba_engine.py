@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.core.region import Index3, Region
+from voxelocity.core.numba_interpolation import interpolate
+from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Scaling
 from voxelocity.data.augment import numba_crop, numba_noise, numba_warp
 from voxelocity.data.augment import numba_intensity as intensity
-from voxelocity.data.augment.bias import coefficient_cube, legendre
-from voxelocity.data.augment.blur import blur_weights
-from voxelocity.data.augment.lowres import low_positions
+from voxelocity.data.augment.memory import scratch
+from voxelocity.data.augment.numba_filters import blur_mirrored
 from voxelocity.data.augment.params import AugmentParams, Floats
 from voxelocity.data.augment.placement import Source, origin_and_step
-from voxelocity.data.augment.spline import four_weights, weights
+from voxelocity.data.augment.tables import (
+    blur_weights,
+    coefficient_cube,
+    four_weights,
+    legendre,
+    low_positions,
+    spline_weights,
+)
 
 _KERNEL_DTYPES = frozenset(np.dtype(name) for name in ("int16", "uint8", "float32"))
-_own = threading.local()
 
 
 def augment_sample(
@@ -82,26 +84,15 @@ def _warp(
     else:
         control = np.zeros((3, 0, 0, 0), dtype=np.float32)
     gx, gy, gz = control.shape[1:]
-    tables = _spline_tables((nx, gx), (ny, gy), (nz, gz))
-    numba_warp.warp(
-        image,
-        label,
-        origin,
-        step,
-        control,
-        *tables,
-        scale,
-        params.votes,
-        out_image,
-        out_label,
-    )
+    spline = _spline_tables((nx, gx), (ny, gy), (nz, gz))
+    numba_warp.warp(image, label, origin, step, control, spline, scale, params.votes, out_image, out_label)
 
 
 def _spline_tables(x: tuple[int, int], y: tuple[int, int], z: tuple[int, int]) -> tuple[Array, Array, Array, Array]:
     if x[1] == 0:
         none = np.zeros((0, 0), dtype=np.float32)
         return none, none, np.zeros(0, dtype=np.int32), none
-    return weights(*x), weights(*y), *four_weights(*z)
+    return spline_weights(*x), spline_weights(*y), *four_weights(*z)
 
 
 def _crop(
@@ -115,14 +106,11 @@ def _crop(
 ) -> None:
     image, image_steps = _flat(source.image)
     label, label_steps = _flat(source.label)
-    start = _minus(source.start, region.start) if source.label.size > 0 else (0, 0, 0)
-    x, y, z = source.label.shape if source.label.size > 0 else (0, 0, 0)
-    stop = (start[0] + x, start[1] + y, start[2] + z)
+    (ax, ay, az), (bx, by, bz), (nx, ny, nz) = source.start, region.start, source.label.shape
+    start, stop = (ax - bx, ay - by, az - bz), (ax - bx + nx, ay - by + ny, az - bz + nz)
+    if source.label.size == 0:
+        start = stop = (0, 0, 0)
     numba_crop.crop(image, image_steps, label, label_steps, start, stop, params.flips[row], scale, out_image, out_label)
-
-
-def _minus(one: Index3, other: Index3) -> Index3:
-    return (one[0] - other[0], one[1] - other[1], one[2] - other[2])
 
 
 def _change_intensities(channel: Floats, params: AugmentParams, row: int, number: int, *, is_folded: bool) -> None:
@@ -142,21 +130,21 @@ def _change_intensities(channel: Floats, params: AugmentParams, row: int, number
     if params.contrast[row, number] != 1.0:
         intensity.spread(flat, params.contrast[row, number])
     if params.low_resolution[row, number] != 1.0:
-        scratch = _scratch("channel", channel.shape, channel.dtype)
-        scratch[...] = channel
+        fine = scratch("channel", channel.shape, channel.dtype)
+        fine[...] = channel
         zoom = float(params.low_resolution[row, number])
-        intensity.coarsen(scratch, channel, *(table for side in channel.shape for table in low_positions(side, zoom)))
+        interpolate(fine, channel, *(low_positions(side, zoom) for side in channel.shape))
     for gamma, is_inverted in ((params.gamma_inverted, True), (params.gamma, False)):
         if gamma[row, number] != 1.0:
             intensity.bend(flat, gamma[row, number], is_inverted, params.gamma_keeps_moments)
 
 
 def _blur(channel: Floats, sigma_voxel: Floats) -> None:
-    source, target = channel, _scratch("channel", channel.shape, channel.dtype)
+    source, target = channel, scratch("channel", channel.shape, channel.dtype)
     for axis, sigma in enumerate(sigma_voxel.tolist()):
         kernel = blur_weights(sigma, channel.shape[axis])
         if kernel.size > 1:
-            intensity.blur_along(source, target, kernel, axis)
+            blur_mirrored(source, target, kernel, axis)
             source, target = target, source
     if source is not channel:
         channel[...] = source
@@ -171,19 +159,9 @@ def _compact(array: Array, name: str) -> Array:
     dtype = array.dtype if array.dtype in _KERNEL_DTYPES else np.dtype(np.float32)
     if array.flags.c_contiguous and array.dtype == dtype:
         return array
-    copy = _scratch(name, array.shape, dtype)
+    copy = scratch(name, array.shape, dtype)
     np.copyto(copy, array, casting="unsafe")
     return copy
-
-
-def _scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An uninitialized array that this thread keeps until it requests one of this name again."""
-    num_bytes = math.prod(shape) * dtype.itemsize
-    held: npt.NDArray[np.uint8] | None = getattr(_own, name, None)
-    if held is None or held.size < num_bytes:
-        held = np.empty(num_bytes, dtype=np.uint8)
-        setattr(_own, name, held)
-    return held[:num_bytes].view(dtype).reshape(shape)
 
 
 def _flat(array: Array) -> tuple[Array, npt.NDArray[np.int64]]:

@@ -1,6 +1,6 @@
-"""Compiled loops over the intensities of a patch: bias, blur, brightness, contrast, low resolution, gamma.
+"""Compiled loops over the intensities of a patch: bias, brightness, contrast, gamma, boxes, and programs of `steps`.
 
-All work in place on C-contiguous float32 without the GIL. `run_program` applies the pointwise steps of `steps`.
+All work in place on C-contiguous float32 without the GIL.
 """
 
 from __future__ import annotations
@@ -10,16 +10,9 @@ from typing import Any
 import numpy as np
 
 from voxelocity.core.jit import inlined, kernel
-from voxelocity.data.augment.steps.intensity.program import (
-    CLIP,
-    CURVE,
-    KEEP_ABOVE,
-    KEEP_BELOW,
-    LINEAR,
-    LINEAR_BUT_ZERO,
-    POWER,
-)
 
+LINEAR, LINEAR_BUT_ZERO, CLIP, KEEP_ABOVE, KEEP_BELOW, POWER, CURVE = range(7)
+"""The steps of a program."""
 _CHUNK_VOXELS = 2048
 """Voxels that go through all steps of a program before the next ones: they stay in the first-level cache."""
 
@@ -113,78 +106,6 @@ def apply_bias(channel: Any, cube: Any, legendre_x: Any, legendre_y: Any, legend
             for k in range(nz):
                 exponent = min(max(field[k] * _LOG2_E, np.float32(-126.0)), np.float32(126.0))
                 channel[i, j, k] *= _exp2(exponent)
-
-
-@kernel
-def blur_along(source: Any, target: Any, weights: Any, axis: Any) -> None:
-    """The blur of one axis, mirrored about the outermost voxels: (nx, ny, nz) to another array of that shape."""
-    nx, ny, nz = source.shape
-    radius = weights.size // 2
-    if axis == 2:
-        padded = np.empty(nz + 2 * radius, np.float32)
-        for i in range(nx):
-            for j in range(ny):
-                padded[radius : radius + nz] = source[i, j]
-                for r in range(1, radius + 1):
-                    padded[radius - r] = source[i, j, r]
-                    padded[radius + nz - 1 + r] = source[i, j, nz - 1 - r]
-                row = target[i, j]
-                for k in range(nz):
-                    row[k] = weights[0] * padded[k]
-                for w in range(1, weights.size):
-                    weight = weights[w]
-                    for k in range(nz):
-                        row[k] += weight * padded[k + w]
-        return
-    length = nx if axis == 0 else ny
-    for i in range(nx):
-        for j in range(ny):
-            row = target[i, j]
-            middle = i if axis == 0 else j
-            for w in range(weights.size):
-                place = abs(middle + w - radius)
-                if place >= length:
-                    place = 2 * (length - 1) - place
-                line = source[place, j] if axis == 0 else source[i, place]
-                weight = weights[w]
-                if w == 0:
-                    for k in range(nz):
-                        row[k] = weight * line[k]
-                else:
-                    for k in range(nz):
-                        row[k] += weight * line[k]
-
-
-@kernel
-def coarsen(
-    source: Any,
-    target: Any,
-    below_x: Any,
-    above_x: Any,
-    weight_x: Any,
-    below_y: Any,
-    above_y: Any,
-    weight_y: Any,
-    below_z: Any,
-    above_z: Any,
-    weight_z: Any,
-) -> None:
-    """The low resolution of a channel: each voxel interpolated between the kept ones from `lowres.low_positions`."""
-    nx, ny, nz = source.shape
-    row = np.empty(nz, np.float32)
-    for i in range(nx):
-        wx = weight_x[i]
-        for j in range(ny):
-            wy = weight_y[j]
-            r00, r01 = source[below_x[i], below_y[j]], source[below_x[i], above_y[j]]
-            r10, r11 = source[above_x[i], below_y[j]], source[above_x[i], above_y[j]]
-            for k in range(nz):
-                low = r00[k] + wy * (r01[k] - r00[k])
-                high = r10[k] + wy * (r11[k] - r10[k])
-                row[k] = low + wx * (high - low)
-            for k in range(nz):
-                low = row[below_z[k]]
-                target[i, j, k] = low + weight_z[k] * (row[above_z[k]] - low)
 
 
 @kernel
@@ -328,7 +249,7 @@ def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, ta
 
     Args:
         flat: of the channel.
-        codes: (n,) of `steps.program`.
+        codes: (n,) of the steps.
         starts: (n,) where the numbers of each step begin.
         numbers: float32, of all steps.
         facts: (5,) float64, filled where `takes` is not 0: number of voxels, smallest, largest, mean, variance.
@@ -352,3 +273,45 @@ def run_program(flat: Any, codes: Any, starts: Any, numbers: Any, facts: Any, ta
     facts[3], facts[4] = sums[3] + mean, max(sums[2] / count - mean * mean, np.float64(0.0))
     if count == 0 or np.isnan(mean):
         facts[1:] = np.nan
+
+
+@kernel
+def fill_boxes(patch: Any, places: Any, noise: Any, low: float, width: float) -> None:
+    """Fills the boxes in place.
+
+    Args:
+        patch: (c, x, y, z) float32.
+        places: (n, 2, 3) int64, start and stop.
+        noise: float64, a number for each voxel of box after box, or empty.
+        low: the fill value without noise.
+        width: of the range that the noise is spread over.
+    """
+    has_noise = len(noise) > 0
+    place = 0
+    for b in range(len(places)):
+        first, last = places[b, 0, 2], places[b, 1, 2]
+        for c in range(patch.shape[0]):
+            for i in range(places[b, 0, 0], places[b, 1, 0]):
+                for j in range(places[b, 0, 1], places[b, 1, 1]):
+                    for k in range(first, last):
+                        patch[c, i, j, k] = np.float32(low + noise[place] * width) if has_noise else np.float32(low)
+                        place += 1
+
+
+@kernel
+def fill_outside(patch: Any, places: Any, noise: Any, low: float, width: float) -> None:
+    """As `fill_boxes`, for all voxels outside the boxes; `noise` has a number for each voxel of the patch."""
+    has_noise = len(noise) > 0
+    num_channels, nx, ny, nz = patch.shape
+    is_kept = np.empty(nz, np.bool_)
+    for i in range(nx):
+        for j in range(ny):
+            is_kept[:] = False
+            for b in range(len(places)):
+                if places[b, 0, 0] <= i < places[b, 1, 0] and places[b, 0, 1] <= j < places[b, 1, 1]:
+                    is_kept[places[b, 0, 2] : places[b, 1, 2]] = True
+            for c in range(num_channels):
+                place = ((c * nx + i) * ny + j) * nz
+                for k in range(nz):
+                    if not is_kept[k]:
+                        patch[c, i, j, k] = np.float32(low + noise[place + k] * width) if has_noise else np.float32(low)

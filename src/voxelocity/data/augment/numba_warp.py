@@ -1,8 +1,7 @@
 """Compiled loops that take a warped patch from a volume: one pass for warp, label, decoding and brightness.
 
 Nothing here holds the GIL. A patch is filled plane by plane: first the places of the plane's voxels, then its channels
-one after the other, then its label. A row of a channel takes two steps: first loading all voxels' neighbors, one by
-one, and then their weighted sums, as only the sums can use the processor's wide registers.
+one after the other, then its label.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.core.jit import kernel, pair_copier
-
-_copy_pair = pair_copier()
+from voxelocity.core.jit import kernel
+from voxelocity.core.numba_interpolation import blend, fetch, largest_share
 
 
 @kernel
@@ -24,10 +22,7 @@ def warp(
     origin: Any,
     step: Any,
     control: Any,
-    weights_x: Any,
-    weights_y: Any,
-    first_z: Any,
-    weights_z: Any,
+    spline: Any,
     scale: Any,
     votes: Any,
     out_image: Any,
@@ -42,15 +37,14 @@ def warp(
         origin: (3,) float64, place of patch voxel (0, 0, 0) in the box.
         step: (3, 3) float64, column j the step along patch axis j.
         control: (3, gx, gy, gz) float32 shifts in the box of the control points, size 0 for none.
-        weights_x: (nx, gx) float32, `spline.weights`.
-        weights_y: (ny, gy) float32.
-        first_z: (nz,) int32, `spline.four_weights`.
-        weights_z: (nz, 4) float32.
+        spline: four arrays: `tables.spline_weights` (nx, gx) and (ny, gy), and `tables.four_weights` of z, (nz,) int32
+            and (nz, 4).
         scale: (c, 3) float32: an intensity is `stored * scale[0] + scale[1]`, and everywhere plus `scale[2]`.
         votes: bool; False takes the nearest voxel's label.
         out_image: (c, nx, ny, nz) float32, in C order.
         out_label: (nx, ny, nz) uint8, in C order.
     """
+    weights_x, weights_y, first_z, weights_z = spline
     num_channels, nx, ny, nz = out_image.shape
     is_elastic = control.size > 0
     shifts = np.zeros((3, control.shape[2], control.shape[3]), np.float32)
@@ -185,9 +179,9 @@ def _fill_image(channel: Any, points: Any, place: Any, weights: Any, parts: Any,
     for j in range(ny):
         first, start, stop, last = parts[j, 0], parts[j, 1], parts[j, 2], parts[j, 3]
         if start < stop:
-            _fetch(line, place[j, start:stop], step_x, step_y, corners)
+            fetch(line, place[j, start:stop], step_x, step_y, corners)
             wx, wy, wz = weights[0, j, start:stop], weights[1, j, start:stop], weights[2, j, start:stop]
-            _blend(corners, wx, wy, wz, factor, shift + everywhere, out[j, start:stop])
+            blend(corners, wx, wy, wz, factor, shift + everywhere, out[j, start:stop])
         out[j, :first] = everywhere
         out[j, last:] = everywhere
         for part in range(2):
@@ -209,7 +203,7 @@ def _fill_label(label: Any, points: Any, place: Any, weights: Any, parts: Any, v
             at = place[j, start:stop]
             wx, wy, wz = weights[0, j, start:stop], weights[1, j, start:stop], weights[2, j, start:stop]
             if votes:
-                _fetch(line, at, step_x, step_y, corners)
+                fetch(line, at, step_x, step_y, corners)
                 _vote(corners, wx, wy, wz, is_mixed, out[j, start:stop])
             else:
                 _take_nearest(line, at, wx, wy, wz, step_x, step_y, nearest, out[j, start:stop])
@@ -218,34 +212,6 @@ def _fill_label(label: Any, points: Any, place: Any, weights: Any, parts: Any, v
         for part in range(2):
             for k in range(first if part == 0 else stop, start if part == 0 else last):
                 out[j, k] = _label_at(label, points[0, j, k], points[1, j, k], points[2, j, k], votes)
-
-
-@kernel
-def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
-    """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
-    # Unsigned, so that indices are not checked for negative values.
-    jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
-    for n in range(place.size):
-        k, first = np.uint64(n), np.uint64(place[n])
-        _copy_pair(line, first, corners, np.uint64(0), k)
-        _copy_pair(line, first + jump_y, corners, np.uint64(1), k)
-        _copy_pair(line, first + jump_x, corners, np.uint64(2), k)
-        _copy_pair(line, first + jump_x + jump_y, corners, np.uint64(3), k)
-
-
-@kernel
-def _blend(corners: Any, wx: Any, wy: Any, wz: Any, factor: Any, shift: Any, out: Any) -> None:
-    """The trilinear sum of the neighbors, as an intensity."""
-    c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
-    for k in range(out.size):
-        low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
-        v00 = np.float32(c00[low]) + wz[k] * (np.float32(c00[high]) - np.float32(c00[low]))
-        v01 = np.float32(c01[low]) + wz[k] * (np.float32(c01[high]) - np.float32(c01[low]))
-        v10 = np.float32(c10[low]) + wz[k] * (np.float32(c10[high]) - np.float32(c10[low]))
-        v11 = np.float32(c11[low]) + wz[k] * (np.float32(c11[high]) - np.float32(c11[low]))
-        v0 = v00 + wy[k] * (v01 - v00)
-        v1 = v10 + wy[k] * (v11 - v10)
-        out[k] = (v0 + wx[k] * (v1 - v0)) * factor + shift
 
 
 @kernel
@@ -283,37 +249,7 @@ def _vote(corners: Any, wx: Any, wy: Any, wz: Any, is_mixed: Any, out: Any) -> N
             labels = (c00[low], c00[high], c01[low], c01[high], c10[low], c10[high], c11[low], c11[high])
             u = one - z
             shares = (u00 * u, u00 * z, u01 * u, u01 * z, u10 * u, u10 * z, u11 * u, u11 * z)
-            out[k] = _largest(labels, shares)
-
-
-@kernel
-def _largest(labels: Any, shares: Any) -> Any:
-    first = other = labels[0]
-    for a in range(1, 8):
-        if labels[a] != first:
-            other = labels[a]
-    first_share = other_share = np.float32(0.0)
-    num = 0
-    for a in range(8):
-        if labels[a] == first:
-            first_share += shares[a]
-            num += 1
-        elif labels[a] == other:
-            other_share += shares[a]
-            num += 1
-    if num == 8:  # two classes, as almost everywhere on a border
-        if first_share == other_share:
-            return min(first, other)
-        return first if first_share > other_share else other
-    best, best_share = labels[0], np.float32(-1.0)
-    for a in range(8):
-        total = np.float32(0.0)
-        for b in range(8):
-            if labels[b] == labels[a]:
-                total += shares[b]
-        if total > best_share or (total == best_share and labels[a] < best):
-            best, best_share = labels[a], total
-    return best
+            out[k] = largest_share(labels, shares)
 
 
 @kernel
@@ -357,4 +293,4 @@ def _label_at(label: Any, x: Any, y: Any, z: Any, votes: Any) -> Any:
         shares[corner] = (wx if dx else one - wx) * (wy if dy else one - wy) * (wz if dz else one - wz)
         if qx >= 0 and qy >= 0 and qz >= 0 and qx < shape[0] and qy < shape[1] and qz < shape[2]:
             labels[corner] = label[qx, qy, qz]
-    return _largest(labels, shares)
+    return largest_share(labels, shares)

@@ -22,7 +22,7 @@ class AugmentParams:
     1. Warp, straight from the volume, which continues with intensity 0 and class 0 beyond its borders. The voxel at
        offset `o` from the patch's center takes the value found at offset `matrix @ f + offset_voxel` from it, with
        `f = o * (-1 where flipped) + elastic(o)`: images by trilinear interpolation, labels as `votes` says.
-       `elastic(o)` is a uniform cubic B-spline over the patch (`spline.py`) with the control points `elastic`.
+       `elastic(o)` is a uniform cubic B-spline over the patch (`tables.py`) with the control points `elastic`.
        Where `is_swapped`, the classes of a pair then swap: `swapped_classes[label]`.
     2. Bias: times `exp(sum of bias[i] * product i of Legendre polynomials)`, over -1..1 along each axis of the patch.
     3. Noise: plus `noise_std` times standard normal numbers from a counter-based generator (`noise.py`).

@@ -1,14 +1,14 @@
-"""Fields smoothed by one kernel along each axis, with zeros beyond their border."""
+"""Fields smoothed along each axis, with zeros beyond their border."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from voxelocity.core.jit import has_numba, kernel_imports
-
-Floats = npt.NDArray[np.float32]
+from voxelocity.data.augment.params import Floats
 
 
 def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
@@ -20,22 +20,23 @@ def smoothed(fields: Floats, kernel: Floats, *, engine: str = "auto") -> Floats:
         engine: "auto" is a compiled loop if Numba is installed, "torch" plain torch.
     """
     if engine == "torch" or not has_numba():
-        return _by_torch(fields, kernel)
+        by_torch: Floats = convolved(torch.from_numpy(fields), (kernel, kernel, kernel)).numpy()
+        return by_torch
     # Imported here, as Numba may be missing.
     with kernel_imports:
-        from voxelocity.data.augment import numba_smooth
+        from voxelocity.data.augment import numba_filters
 
     made = np.empty(fields.shape, np.float32)
-    numba_smooth.smooth(np.ascontiguousarray(fields), kernel, made)
+    numba_filters.smooth(np.ascontiguousarray(fields), kernel, made)
     return made
 
 
-def _by_torch(fields: Floats, kernel: Floats) -> Floats:
-    values = torch.from_numpy(fields)[:, None]
-    radius = len(kernel) // 2
-    for axis in range(3):
+def convolved(values: torch.Tensor, weights: Sequence[Floats]) -> torch.Tensor:
+    """(c, x, y, z) float32 on any device, each axis convolved with its own weights, symmetric and of odd length."""
+    values = values[:, None]
+    for axis, kernel in enumerate(weights):
         shape, pad = [1, 1, 1, 1, 1], [0, 0, 0]
-        shape[axis + 2], pad[axis] = -1, radius
-        values = torch.nn.functional.conv3d(values, torch.from_numpy(kernel).view(shape), padding=pad)
-    made: Floats = values[:, 0].numpy()
-    return made
+        shape[axis + 2], pad[axis] = -1, len(kernel) // 2
+        taps = torch.from_numpy(kernel).to(values.device).view(shape)
+        values = torch.nn.functional.conv3d(values, taps, padding=pad)
+    return values[:, 0]

@@ -9,13 +9,10 @@ import torch
 from torch.nn import functional
 
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.augment.bias import coefficient_cube, legendre
-from voxelocity.data.augment.blur import blur_weights
-from voxelocity.data.augment.lowres import low_positions
 from voxelocity.data.augment.noise import standard_normal
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, origin_and_step
-from voxelocity.data.augment.spline import weights
+from voxelocity.data.augment.tables import blur_weights, coefficient_cube, legendre, low_positions, spline_weights
 
 Tensor = torch.Tensor
 
@@ -91,7 +88,7 @@ def _places(source: Source | ResidentSource, region: Region, params: AugmentPara
     axes = [np.arange(side, dtype=np.float64) for side in region.shape]
     places = origin.reshape(3, 1, 1, 1) + np.einsum("ij,jxyz->ixyz", step, np.stack(np.meshgrid(*axes, indexing="ij")))
     if params.is_elastic[row]:
-        tables = [weights(*pair) for pair in zip(region.shape, params.elastic.shape[2:], strict=True)]
+        tables = [spline_weights(*pair) for pair in zip(region.shape, params.elastic.shape[2:], strict=True)]
         shifts = np.einsum("jabc,xa,yb,zc->jxyz", params.elastic[row], *tables, optimize=True)
         places += np.einsum("ij,jxyz->ixyz", params.matrix[row].astype(np.float64), shifts)
     return torch.from_numpy(places.astype(np.float32))

@@ -4,6 +4,7 @@ some channels drew. The host never waits.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,13 +21,11 @@ from voxelocity.core.volume import Array
 from voxelocity.data.augment import triton_intensity as intensity
 from voxelocity.data.augment import triton_tone as tone
 from voxelocity.data.augment import triton_warp
-from voxelocity.data.augment.bias import coefficient_cube
-from voxelocity.data.augment.blur import blur_weights
-from voxelocity.data.augment.lowres import low_positions
+from voxelocity.data.augment.memory import Piece, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
-from voxelocity.data.augment.staging import Piece, Staging
+from voxelocity.data.augment.tables import blur_weights, coefficient_cube, low_positions
 
 _KERNEL_DTYPES = ("int16", "uint8", "float16", "float32")
 GATHER_WARPS = 8
@@ -123,38 +122,21 @@ class _Gather:
             triton_warp.elastic_lines[(triton.cdiv(nx * ny * gz, block), len(controls))](
                 controls, lines, nx, ny, gx, gy, gz, BLOCK=block
             )
-        tile_x, tile_y, tile_z = triton_warp.TILE
-        num_tiles = triton.cdiv(nx, tile_x) * triton.cdiv(ny, tile_y) * triton.cdiv(nz, tile_z)
+        tiles = [triton.cdiv(side, tile) for side, tile in zip((nx, ny, nz), triton_warp.TILE, strict=True)]
+        constants = dict(zip(("TILE_X", "TILE_Y", "TILE_Z"), triton_warp.TILE, strict=True))
+        constants |= {"VOTES": self._votes, "num_warps": GATHER_WARPS}
         for group in self._groups:
             stored = memory if group.memory is None else group.memory
-            triton_warp.gather[(num_tiles, group.rows.shape[0])](
-                stored.view(getattr(torch, group.dtype)),
-                stored,
-                group.rows.of(memory),
-                self._places.of(memory),
-                self._steps.of(memory),
-                self._scales.of(memory),
-                lines,
-                image,
-                label,
-                num_channels,
-                nx,
-                ny,
-                nz,
-                gz,
-                VOTES=self._votes,
-                TILE_X=tile_x,
-                TILE_Y=tile_y,
-                TILE_Z=tile_z,
-                num_warps=GATHER_WARPS,
+            tables = [piece.of(memory) for piece in (group.rows, self._places, self._steps, self._scales)]
+            patches = (lines, image, label, num_channels, nx, ny, nz, gz)
+            triton_warp.gather[(math.prod(tiles), group.rows.shape[0])](
+                stored.view(getattr(torch, group.dtype)), stored, *tables, *patches, **constants
             )
         if self._swapped_rows.shape[0] > 0:
-            triton_warp.swap_classes[(triton.cdiv(nx * ny * nz, triton_warp.SWAP_BLOCK), self._swapped_rows.shape[0])](
-                label,
-                self._swapped_rows.of(memory),
-                self._swapped_classes.of(memory),
-                nx * ny * nz,
-                BLOCK=triton_warp.SWAP_BLOCK,
+            block, num_voxels = triton_warp.SWAP_BLOCK, nx * ny * nz
+            tables = [piece.of(memory) for piece in (self._swapped_rows, self._swapped_classes)]
+            triton_warp.swap_classes[(triton.cdiv(num_voxels, block), self._swapped_rows.shape[0])](
+                label, *tables, num_voxels, BLOCK=block
             )
 
 
@@ -221,15 +203,9 @@ class _Changes:
 
     def launch(self, memory: torch.Tensor, image: torch.Tensor) -> None:
         if self._changed.shape[0] > 0:
+            pieces = (self._changed, self._values, self._cubes, self._seeds, self._pieces)
             intensity.change_points[(triton.cdiv(self._num_voxels, CHUNK_VOXELS), self._changed.shape[0])](
-                image,
-                self._changed.of(memory),
-                self._values.of(memory),
-                self._cubes.of(memory),
-                self._seeds.of(memory),
-                self._pieces.of(memory),
-                image.shape[1],
-                *self._shape,
+                image, *(piece.of(memory) for piece in pieces), image.shape[1], *self._shape
             )
         if self._blurred.shape[0] > 0:
             self._blur(memory, image)
@@ -239,24 +215,13 @@ class _Changes:
         nx, ny, nz = self._shape
         listed, block = self._blurred.shape[0], intensity.BLOCK
         scratch = torch.empty((2, listed, self._num_voxels), dtype=torch.float32, device=image.device)
-        taps, radii = self._taps.of(memory), self._radii.of(memory)
+        tables = [piece.of(memory) for piece in (self._blurred, self._taps, self._radii, self._values)]
         stations = (image, scratch[0], scratch[1], image)
         for axis, (side, inner) in enumerate(((nx, ny * nz), (ny, nz), (nz, 1))):
+            numbers = (axis, self._taps.shape[2], side, inner, self._num_voxels)
+            constants = {"FROM_IMAGE": axis == 0, "TO_IMAGE": axis == 2, "BLOCK": block}
             intensity.blur_along[(triton.cdiv(self._num_voxels, block), listed)](
-                stations[axis],
-                stations[axis + 1],
-                self._blurred.of(memory),
-                taps,
-                radii,
-                self._values.of(memory),
-                axis,
-                taps.shape[2],
-                side,
-                inner,
-                self._num_voxels,
-                FROM_IMAGE=axis == 0,
-                TO_IMAGE=axis == 2,
-                BLOCK=block,
+                *stations[axis : axis + 2], *tables, *numbers, **constants
             )
 
     def _bend(self, memory: torch.Tensor, image: torch.Tensor) -> None:
@@ -280,14 +245,9 @@ class _Changes:
             flags = self._still_contrasted.of(memory)
             tone.bend[self._grid(self._bent)](image, self._bent.of(memory), values, flags, sums, *size, **constants)
         if self._bent_twice.shape[0] > 0:
+            listed = self._bent_twice.of(memory)
             tone.bend_again[self._grid(self._bent_twice)](
-                image,
-                self._bent_twice.of(memory),
-                values,
-                sums,
-                *size,
-                KEEPS_MOMENTS=self._keeps_moments,
-                **constants,
+                image, listed, values, sums, *size, KEEPS_MOMENTS=self._keeps_moments, **constants
             )
         if self._restored.shape[0] > 0:
             flags = self._were_bent_twice.of(memory)

@@ -39,7 +39,7 @@ def change_points(image, channels, values, cubes, seeds, pieces, num_channels, n
         image: (b * c, nx * ny * nz) float32, changed in place.
         channels: (n,) int32, the list.
         values: (b * c, 8) float32, `VALUE_NAMES`.
-        cubes: (b * c, 64) float32, `bias.coefficient_cube`; not read where no channel of the list has a bias.
+        cubes: (b * c, 64) float32, `tables.coefficient_cube`; not read where no channel of the list has a bias.
         seeds: (b,) int64.
         pieces: (n,) int32, `noise.PIECES`.
         num_channels: c.
@@ -104,7 +104,7 @@ def blur_along(
         source: (b * c, num_voxels) float32, or (n, num_voxels) scratch.
         target: likewise, in other memory than `source`.
         channels: (n,) int32, the list.
-        taps: (n, 3, num_taps) float32, `blur.blur_weights` of each axis.
+        taps: (n, 3, num_taps) float32, `tables.blur_weights` of each axis.
         radii: (n, 3) int32.
         values: (b * c, 8) float32, `VALUE_NAMES`.
         axis: 0, 1 or 2.

@@ -2,7 +2,12 @@
 
 `PARTS` programs sum over a channel and leave their parts in `sums`; each kernel that needs a sum adds the parts in the
 same order, so that nothing waits for the host and a sample comes out the same in any batch. Channels and their lists
-are those of `triton_intensity`.
+are those of `triton_intensity`. Programs are (PARTS, channels of the list), and kernels share these arguments:
+
+- image: (b * c, num_voxels) float32, changed in place where nothing else is said.
+- channels: (n,) int32, the list; values: (b * c, 8) float32, `VALUE_NAMES`.
+- sums: (NUM_SLOTS, b * c, 4, PARTS) float64; slot_size: of one slot, b * c * 4 * PARTS.
+- num_voxels: of a channel; BLOCK: voxels in work at once.
 """
 
 from __future__ import annotations
@@ -24,17 +29,7 @@ _FIRST, _SPREAD, _BENT, _BENT_AGAIN = tl.constexpr(0), tl.constexpr(1), tl.const
 
 @triton.jit
 def measure(image, channels, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of unchanged channels, into slot FIRST. Programs: (PARTS, channels of the list).
-
-    Args:
-        image: (b * c, num_voxels) float32.
-        channels: (n,) int32, the list.
-        sums: (NUM_SLOTS, b * c, 4, PARTS) float64.
-        slot_size: of one slot, b * c * 4 * PARTS.
-        num_voxels: of a channel.
-        PARTS: programs a channel.
-        BLOCK: voxels in work at once.
-    """
+    """Sums of unchanged channels, into slot FIRST. Only reads `image`."""
     channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
     start, stop = _part(num_voxels, PARTS, BLOCK)
     low, high, total, squares = _nothing(BLOCK)
@@ -47,29 +42,10 @@ def measure(image, channels, sums, slot_size, num_voxels, PARTS: tl.constexpr, B
 
 
 @triton.jit
-def spread(
-    image,
-    target,
-    channels,
-    values,
-    sums,
-    slot_size,
-    num_voxels,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Contrast of channels that are coarsened next, into scratch. Programs: (PARTS, channels of the list).
+def spread(image, target, channels, values, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Contrast of channels that are coarsened next, into `target` (n, num_voxels) float32, scratch.
 
-    Args:
-        image: (b * c, num_voxels) float32.
-        target: (n, num_voxels) float32, written.
-        channels: (n,) int32, the list.
-        values: (b * c, 8) float32, `VALUE_NAMES`.
-        sums: as in `measure`; FIRST is read where there is a contrast.
-        slot_size: as in `measure`.
-        num_voxels: of a channel.
-        PARTS: programs a channel.
-        BLOCK: voxels in work at once.
+    FIRST is read where there is a contrast.
     """
     place = tl.program_id(1).to(tl.int64)
     channel = tl.load(channels + place).to(tl.int64)
@@ -87,36 +63,11 @@ def spread(
 
 @triton.jit
 def coarsen(
-    source,
-    image,
-    channels,
-    below,
-    above,
-    shares,
-    sums,
-    slot_size,
-    nx,
-    ny,
-    nz,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    source, image, channels, below, above, shares, sums, slot_size, nx, ny, nz, PARTS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """The low resolution of channels, and its sums into slot FIRST. Programs: (PARTS, channels of the list).
+    """The low resolution of `source` (n, nx * ny * nz) float32 into `image`, and its sums into slot FIRST.
 
-    Args:
-        source: (n, nx * ny * nz) float32.
-        image: (b * c, nx * ny * nz) float32, written.
-        channels: (n,) int32, the list.
-        below: (n, nx + ny + nz) int32, `lowres.low_positions` of x, y and z.
-        above: likewise.
-        shares: (n, nx + ny + nz) float32, likewise.
-        sums: as in `measure`.
-        slot_size: as in `measure`.
-        nx: of the patch.
-        ny: of the patch.
-        nz: of the patch.
-        PARTS: programs a channel.
-        BLOCK: voxels in work at once.
+    `below`, `above` int32 and `shares` float32 are `tables.low_positions` of x, y and z: (n, nx + ny + nz).
     """
     place = tl.program_id(1).to(tl.int64)
     channel = tl.load(channels + place).to(tl.int64)
@@ -147,31 +98,10 @@ def coarsen(
 
 
 @triton.jit
-def bend(
-    image,
-    channels,
-    values,
-    has_contrast,
-    sums,
-    slot_size,
-    num_voxels,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Contrast, then the first gamma that a channel drew, if any. Programs: (PARTS, channels of the list).
+def bend(image, channels, values, has_contrast, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Contrast, where `has_contrast` (n,) int32 says so, then the first gamma that a channel drew, if any.
 
     Reads FIRST; writes SPREAD for the channel before its gamma, and BENT for after it.
-
-    Args:
-        image: (b * c, num_voxels) float32, changed in place.
-        channels: (n,) int32, the list.
-        values: (b * c, 8) float32, `VALUE_NAMES`.
-        has_contrast: (n,) int32, whether the contrast is still to be made.
-        sums: as in `measure`.
-        slot_size: as in `measure`.
-        num_voxels: of a channel.
-        PARTS: programs a channel.
-        BLOCK: voxels in work at once.
     """
     place = tl.program_id(1).to(tl.int64)
     channel = tl.load(channels + place).to(tl.int64)
@@ -202,19 +132,12 @@ def bend(
 
 @triton.jit
 def bend_again(
-    image,
-    channels,
-    values,
-    sums,
-    slot_size,
-    num_voxels,
-    KEEPS_MOMENTS: tl.constexpr,
-    PARTS: tl.constexpr,
+    image, channels, values, sums, slot_size, num_voxels, KEEPS_MOMENTS: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
-):
-    """Finishes the first gamma, then applies the second, for channels that drew both. Programs: (PARTS, channels).
+):  # fmt: skip
+    """Finishes the first gamma, then applies the second, for channels that drew both.
 
-    Reads SPREAD and BENT, writes BENT_AGAIN. Its arguments are those of `bend`.
+    Reads SPREAD and BENT, writes BENT_AGAIN.
     """
     channel = tl.load(channels + tl.program_id(1)).to(tl.int64)
     gamma = tl.load(values + channel * _NUM_VALUES + 6)
@@ -236,27 +159,10 @@ def bend_again(
 
 
 @triton.jit
-def restore(
-    image,
-    channels,
-    was_bent_twice,
-    sums,
-    slot_size,
-    num_voxels,
-    PARTS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Restores the mean and deviation that channels had before gamma. Programs: (PARTS, channels of the list).
+def restore(image, channels, was_bent_twice, sums, slot_size, num_voxels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Restores the mean and deviation that channels had before gamma.
 
-    Args:
-        image: (b * c, num_voxels) float32, changed in place.
-        channels: (n,) int32, the list.
-        was_bent_twice: (n,) int32.
-        sums: as in `measure`; SPREAD and BENT or BENT_AGAIN are read.
-        slot_size: as in `measure`.
-        num_voxels: of a channel.
-        PARTS: programs a channel.
-        BLOCK: voxels in work at once.
+    Reads SPREAD, and BENT or, where `was_bent_twice` (n,) int32, BENT_AGAIN.
     """
     place = tl.program_id(1)
     channel = tl.load(channels + place).to(tl.int64)

@@ -187,16 +187,7 @@ def swap_classes(label, rows, swapped, num_voxels, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def elastic_lines(
-    control,
-    lines,
-    nx,
-    ny,
-    points_x,
-    points_y,
-    points_z,
-    BLOCK: tl.constexpr,
-):
+def elastic_lines(control, lines, nx, ny, points_x, points_y, points_z, BLOCK: tl.constexpr):
     """The spline of each deformation, summed along x and y; along z it stays in control points.
 
     Programs: (blocks of nx * ny * points_z, deformations).
@@ -247,7 +238,7 @@ def _along(base, column, fi, fj, fk):
 
 @triton.jit
 def _spline(index, side, points):
-    """`spline.four_weights`: the first of the four control points, and their shares."""
+    """`tables.four_weights`: the first of the four control points, and their shares."""
     intervals = points - 3
     place = index.to(tl.float32) * (intervals.to(tl.float32) / tl.maximum(side - 1, 1).to(tl.float32))
     first = tl.minimum(place.to(tl.int32), intervals - 1)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from voxelocity.core.jit import kernel
+from voxelocity.core.numba_interpolation import interpolate, largest_share
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare.interpolate import Positions, neighbors
 
@@ -19,12 +20,12 @@ def interpolate_compiled(array: Array, positions: tuple[Positions, ...]) -> npt.
     order = [*range(leading), *(leading + axis for axis in slow_to_fast)]
     shape = (*array.shape[:leading], *(len(positions[axis]) for axis in slow_to_fast))
     out = np.empty(shape, dtype=np.float32)
-    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], array.shape[leading + axis])]
+    along = [neighbors(positions[axis], array.shape[leading + axis]) for axis in slow_to_fast]
     source = array.transpose(order)
     if source.dtype == np.float16 or not source.dtype.isnative:
         source = source.astype(np.float32)
     for index in np.ndindex(*array.shape[:leading]):
-        _fill_image(source[index], out[index], *tables)
+        interpolate(source[index], out[index], *along)
     return out.transpose(np.argsort(order))
 
 
@@ -32,65 +33,22 @@ def resample_label_compiled(label_xyz: Array, positions: tuple[Positions, ...]) 
     """Class indices (x, y, z), uint8: the class with the largest linear share, the lower one of equals."""
     slow_to_fast = sorted(range(3), key=lambda axis: -abs(label_xyz.strides[axis]))
     out = np.empty([len(positions[axis]) for axis in slow_to_fast], dtype=np.uint8)
-    tables: Any = [t for axis in slow_to_fast for t in neighbors(positions[axis], label_xyz.shape[axis])]
-    _fill_label(label_xyz.transpose(slow_to_fast), out, *tables)
+    along = [neighbors(positions[axis], label_xyz.shape[axis]) for axis in slow_to_fast]
+    _fill_label(label_xyz.transpose(slow_to_fast), out, *along)
     return out.transpose(np.argsort(slow_to_fast))
 
 
 @kernel
-def _fill_image(
-    source: Any,
-    out: Any,
-    below_a: Any,
-    above_a: Any,
-    weight_a: Any,
-    below_b: Any,
-    above_b: Any,
-    weight_b: Any,
-    below_c: Any,
-    above_c: Any,
-    weight_c: Any,
-) -> None:
-    line = np.empty(source.shape[2], np.float32)
-    for i in range(out.shape[0]):
-        wa = weight_a[i]
-        for j in range(out.shape[1]):
-            wb = weight_b[j]
-            r00, r01 = source[below_a[i], below_b[j]], source[below_a[i], above_b[j]]
-            r10, r11 = source[above_a[i], below_b[j]], source[above_a[i], above_b[j]]
-            for k in range(line.size):
-                v00, v01 = np.float32(r00[k]), np.float32(r01[k])
-                v10, v11 = np.float32(r10[k]), np.float32(r11[k])
-                low, high = v00 + wb * (v01 - v00), v10 + wb * (v11 - v10)
-                line[k] = low + wa * (high - low)
-            row = out[i, j]
-            for k in range(row.size):
-                low = line[below_c[k]]
-                row[k] = low + weight_c[k] * (line[above_c[k]] - low)
-
-
-@kernel
-def _fill_label(
-    source: Any,
-    out: Any,
-    below_a: Any,
-    above_a: Any,
-    weight_a: Any,
-    below_b: Any,
-    above_b: Any,
-    weight_b: Any,
-    below_c: Any,
-    above_c: Any,
-    weight_c: Any,
-) -> None:
+def _fill_label(source: Any, out: Any, along_a: Any, along_b: Any, along_c: Any) -> None:
+    (below_a, above_a, weight_a), (below_b, above_b, weight_b), (below_c, above_c, weight_c) = along_a, along_b, along_c
     one = np.float32(1.0)
-    labels, shares = np.empty(8, np.uint8), np.empty(8, np.float32)
     for i in range(out.shape[0]):
         wa = weight_a[i]
         for j in range(out.shape[1]):
             wb = weight_b[j]
             r00, r01 = source[below_a[i], below_b[j]], source[below_a[i], above_b[j]]
             r10, r11 = source[above_a[i], below_b[j]], source[above_a[i], above_b[j]]
+            u00, u01, u10, u11 = (one - wa) * (one - wb), (one - wa) * wb, wa * (one - wb), wa * wb
             row = out[i, j]
             for k in range(row.size):
                 low, high = below_c[k], above_c[k]
@@ -100,24 +58,8 @@ def _fill_label(
                 if differs == 0:
                     row[k] = first
                     continue
-                wc = weight_c[k]
-                labels[0], labels[1], labels[2], labels[3] = r00[low], r00[high], r01[low], r01[high]
-                labels[4], labels[5], labels[6], labels[7] = r10[low], r10[high], r11[low], r11[high]
-                for corner in range(8):
-                    share = wa if corner & 4 else one - wa
-                    share *= wb if corner & 2 else one - wb
-                    shares[corner] = share * (wc if corner & 1 else one - wc)
-                row[k] = _largest(labels, shares)
-
-
-@kernel
-def _largest(labels: Any, shares: Any) -> Any:
-    best, best_share = labels[0], np.float32(-1.0)
-    for a in range(8):
-        total = np.float32(0.0)
-        for b in range(8):
-            if labels[b] == labels[a]:
-                total += shares[b]
-        if total > best_share or (total == best_share and labels[a] < best):
-            best, best_share = labels[a], total
-    return best
+                w = weight_c[k]
+                u = one - w
+                labels = (first, r00[high], r01[low], r01[high], r10[low], r10[high], r11[low], r11[high])
+                shares = (u00 * u, u00 * w, u01 * u, u01 * w, u10 * u, u10 * w, u11 * u, u11 * w)
+                row[k] = largest_share(labels, shares)

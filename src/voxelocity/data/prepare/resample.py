@@ -14,8 +14,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.jit import has_numba, kernel_imports
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, Spacing, Volume, VolumeSpec
-from voxelocity.data.prepare.interpolate import Positions, sample_along, sample_positions
-from voxelocity.data.prepare.resample_label import resample_label
+from voxelocity.data.prepare.interpolate import Positions, resample_label, sample_along, sample_positions
 
 ResampleEngine = Literal["auto", "numpy"]
 

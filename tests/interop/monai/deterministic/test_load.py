@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from monai.data import NibabelReader, NumpyReader
 from monai.transforms import LoadImage, LoadImaged
 
-from voxelocity.interop.monai.deterministic import faster, load, why_not
+from voxelocity.interop.monai.deterministic import faster, why_not
 
 STORED = ["uint8", "int16", ">i2", "uint16", "int32", "float32", "float64", "int64"]
 
@@ -112,7 +112,7 @@ def test_what_is_left_to_monai_is_told_in_words():
     )
     gpu = NibabelReader()
     gpu.to_gpu = True
-    assert load.why_not_load(LoadImage(gpu)) == "its reader reads into the memory of a GPU (to_gpu=True)"
+    assert why_not(LoadImage(gpu)) == "its reader reads into the memory of a GPU (to_gpu=True)"
 
 
 @pytest.mark.data

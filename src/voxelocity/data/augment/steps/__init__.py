@@ -4,12 +4,22 @@
 for other libraries, and must give the same results as there.
 """
 
-from voxelocity.data.augment.steps.intensity.fill import Fill
-from voxelocity.data.augment.steps.intensity.step import IntensityStep, Linear
+from voxelocity.data.augment.steps.intensity.field import Fill
+from voxelocity.data.augment.steps.intensity.pointwise import Linear
+from voxelocity.data.augment.steps.intensity.statistic import IntensityStep
 from voxelocity.data.augment.steps.run import Piece, Step, run
-from voxelocity.data.augment.steps.spatial.places import Places
-from voxelocity.data.augment.steps.spatial.resize import Resize, Table
-from voxelocity.data.augment.steps.spatial.step import Beyond, Crop, Flip, Interpolation, SpatialStep, Turn, Warp
+from voxelocity.data.augment.steps.spatial.step import (
+    Beyond,
+    Crop,
+    Flip,
+    Interpolation,
+    Places,
+    Resize,
+    SpatialStep,
+    Table,
+    Turn,
+    Warp,
+)
 
 __all__ = [
     "Beyond",

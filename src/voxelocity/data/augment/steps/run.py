@@ -9,10 +9,12 @@ from typing import cast
 
 import torch
 
-from voxelocity.data.augment.steps.engine import Engine
+from voxelocity.core.jit import Engine
 from voxelocity.data.augment.steps.intensity.change import change
-from voxelocity.data.augment.steps.intensity.step import IntensityStep, Linear
-from voxelocity.data.augment.steps.spatial.gather import Gain, Task, gather
+from voxelocity.data.augment.steps.intensity.pointwise import Linear
+from voxelocity.data.augment.steps.intensity.statistic import IntensityStep
+from voxelocity.data.augment.steps.spatial.gather import gather
+from voxelocity.data.augment.steps.spatial.moves import Gain, Task
 from voxelocity.data.augment.steps.spatial.step import SpatialStep
 
 Step = SpatialStep | IntensityStep

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from voxelocity.core.jit import has_numba
 from voxelocity.interop.monai.compared import why_not_readable
+from voxelocity.interop.monai.deterministic.shadow import WAYS, Way
 from voxelocity.interop.monai.ranges import plain_class
-
-
-@dataclass(frozen=True)
-class _Way:
-    """How one class is made faster.
-
-    Attributes:
-        why_not: why a transform is left to MONAI, in words; "" if it is not.
-        make: makes the faster one.
-    """
-
-    why_not: Callable[[Any], str]
-    make: Callable[[Any], Callable[..., Any]]
 
 
 def faster(transform: object) -> Callable[..., Any] | None:
@@ -30,7 +17,7 @@ def faster(transform: object) -> Callable[..., Any] | None:
 
     It takes and returns the same items: the same keys, types, metadata and applied operations, so MONAI can invert its
     results. Labels, boxes and indices are equal; intensities to the tolerances in docs/monai.md. It holds the arguments
-    that the transform has now; neither the transform nor the item is changed. Thread-safe.
+    that the transform has now; neither the transform nor the item is changed. It raises what MONAI raises. Thread-safe.
 
     Args:
         transform: of exactly one of MONAI's classes; subclasses are never replaced.
@@ -53,25 +40,8 @@ def why_not(transform: object) -> str:
 
 
 @functools.cache
-def _ways() -> dict[type, _Way]:
+def _ways() -> dict[type, Way]:
     # Compiled loops are imported when the first transform is asked about, not with the package.
-    from monai import transforms as mt
+    from voxelocity.interop.monai.deterministic import foreground, intensity, load, orientation, spacing  # noqa: F401
 
-    from voxelocity.interop.monai.deterministic import crop, indices, intensity, load, orientation, spacing
-
-    return {
-        mt.LoadImage: _Way(load.why_not_load, load.FastLoadImage),
-        mt.LoadImaged: _Way(load.why_not_loadd, load.fast_loadd),
-        mt.Orientation: _Way(orientation.why_not_orientation, orientation.FastOrientation),
-        mt.Orientationd: _Way(orientation.why_not_orientationd, orientation.fast_orientationd),
-        mt.Spacing: _Way(spacing.why_not_spacing, spacing.fast_spacing),
-        mt.Spacingd: _Way(spacing.why_not_spacingd, spacing.fast_spacingd),
-        mt.CropForeground: _Way(crop.why_not_crop, crop.fast_crop),
-        mt.CropForegroundd: _Way(crop.why_not_cropd, crop.fast_cropd),
-        mt.FgBgToIndices: _Way(indices.why_not_indices, indices.FastIndices),
-        mt.FgBgToIndicesd: _Way(indices.why_not_indicesd, indices.fast_indicesd),
-        mt.ScaleIntensityRange: _Way(intensity.why_not_range, intensity.FastScaleRange),
-        mt.ScaleIntensityRanged: _Way(intensity.why_not_ranged, intensity.fast_ranged),
-        mt.NormalizeIntensity: _Way(intensity.why_not_normalize, intensity.FastNormalize),
-        mt.NormalizeIntensityd: _Way(intensity.why_not_normalized, intensity.fast_normalized),
-    }
+    return WAYS

@@ -12,14 +12,13 @@ from monai.utils import convert_data_type
 
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import in_c_order
-from voxelocity.interop.monai.deterministic.numba_intensity import moments, normalize, scale_range
-from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, shadow, voxels, with_meta
+from voxelocity.interop.monai.deterministic.numba_loops import moments, normalize, scale_range
+from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, replaces, voxels, with_meta
 
 _DTYPES = frozenset({torch.float32})
 
 
-def why_not_range(transform: ScaleIntensityRange) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
+def _why_not_range(transform: ScaleIntensityRange) -> str:
     for name in ("a_min", "a_max", "b_min", "b_max"):
         value = getattr(transform, name)
         if not (_is_number(value) or (value is None and name.startswith("b"))):
@@ -29,38 +28,7 @@ def why_not_range(transform: ScaleIntensityRange) -> str:
     return ""
 
 
-def why_not_ranged(transform: ScaleIntensityRanged) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return why_not_range(transform.scaler)
-
-
-def fast_ranged(transform: ScaleIntensityRanged) -> ScaleIntensityRanged:
-    """The dictionary transform with a fast scaler."""
-    return shadow(transform, scaler=FastScaleRange(transform.scaler))
-
-
-def why_not_normalize(transform: NormalizeIntensity) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    for name in ("subtrahend", "divisor"):
-        value = getattr(transform, name)
-        values = value if transform.channel_wise and isinstance(value, (list, tuple)) else [value]
-        if value is not None and not all(_is_number(number) for number in values):
-            return f"{name} is neither a plain number nor a list of one per channel"
-        if transform.channel_wise and _is_number(value):
-            return f"{name}={value!r} is one number although channel_wise=True"
-    return ""
-
-
-def why_not_normalized(transform: NormalizeIntensityd) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return why_not_normalize(transform.normalizer)
-
-
-def fast_normalized(transform: NormalizeIntensityd) -> NormalizeIntensityd:
-    """The dictionary transform with a fast normalizer."""
-    return shadow(transform, normalizer=FastNormalize(transform.normalizer))
-
-
+@replaces(ScaleIntensityRange, ScaleIntensityRanged, held_as="scaler", why_not=_why_not_range)
 class FastScaleRange:
     """`ScaleIntensityRange` in one pass, the same to the last bit. Volumes (c, x, y, z) float32. Thread-safe."""
 
@@ -68,11 +36,6 @@ class FastScaleRange:
         self._transform = transform
 
     def __call__(self, img: Any) -> Any:
-        """What `ScaleIntensityRange` returns for this volume.
-
-        Raises:
-            Whatever `ScaleIntensityRange` raises.
-        """
         transform = self._transform
         if not is_whole_volume(img, _DTYPES):
             return transform(img)
@@ -88,6 +51,18 @@ class FastScaleRange:
         return convert_data_type(with_meta(out, img), dtype=transform.dtype or img.dtype)[0]
 
 
+def _why_not_normalize(transform: NormalizeIntensity) -> str:
+    for name in ("subtrahend", "divisor"):
+        value = getattr(transform, name)
+        values = value if transform.channel_wise and isinstance(value, (list, tuple)) else [value]
+        if value is not None and not all(_is_number(number) for number in values):
+            return f"{name} is neither a plain number nor a list of one per channel"
+        if transform.channel_wise and _is_number(value):
+            return f"{name}={value!r} is one number although channel_wise=True"
+    return ""
+
+
+@replaces(NormalizeIntensity, NormalizeIntensityd, held_as="normalizer", why_not=_why_not_normalize)
 class FastNormalize:
     """`NormalizeIntensity` in two passes, with mean and deviation summed in float64. Thread-safe.
 
@@ -98,11 +73,6 @@ class FastNormalize:
         self._transform = transform
 
     def __call__(self, img: Any) -> Any:
-        """What `NormalizeIntensity` returns for this volume.
-
-        Raises:
-            Whatever `NormalizeIntensity` raises.
-        """
         transform = self._transform
         given = (transform.subtrahend, transform.divisor)
         is_ours = is_whole_volume(img, _DTYPES) and not (

@@ -16,7 +16,7 @@ from voxelocity.core.errors import ScanError
 from voxelocity.core.volume import Array, slabs
 from voxelocity.data.decode import read_unpacked
 from voxelocity.data.prepare import in_c_order
-from voxelocity.interop.monai.deterministic.shadow import shadow
+from voxelocity.interop.monai.deterministic.shadow import replaces, shadow
 
 _SLAB_VALUES = 1 << 20
 _MAX_VALUE_BYTES = 8
@@ -25,8 +25,7 @@ _CONVERTED_HERE = ("float32", "float64")
 _WIDE_INTEGERS = ("int64", "uint64")
 
 
-def why_not_load(loader: LoadImage) -> str:
-    """Why this loader is left to MONAI; "" if it is not."""
+def _why_not(loader: LoadImage) -> str:
     readers = [reader for reader in loader.readers if type(reader) is NibabelReader]
     if not readers:
         return "none of its readers is MONAI's NibabelReader"
@@ -37,11 +36,7 @@ def why_not_load(loader: LoadImage) -> str:
     return ""
 
 
-def why_not_loadd(transform: LoadImaged) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return why_not_load(transform._loader)
-
-
+@replaces(LoadImage, LoadImaged, held_as="_loader", why_not=_why_not)
 class FastLoadImage:
     """A `LoadImage` whose NIfTI voxels come from this package; called as MONAI's. Thread-safe.
 
@@ -57,21 +52,11 @@ class FastLoadImage:
         return bool(self._loader.image_only)
 
     def __call__(self, filename: Any, reader: Any = None) -> Any:
-        """What `LoadImage` returns for these files.
-
-        Raises:
-            Whatever `LoadImage` raises.
-        """
         if reader is not None:
             return self._loader(filename, reader)
         # MONAI's reader keeps the names of the files it is reading: each call needs its own.
         readers = [_fast_reader(r, self._loader.dtype) if type(r) is NibabelReader else r for r in self._loader.readers]
         return shadow(self._loader, readers=readers)(filename)
-
-
-def fast_loadd(transform: LoadImaged) -> LoadImaged:
-    """The dictionary transform with a fast loader."""
-    return shadow(transform, _loader=FastLoadImage(transform._loader))
 
 
 def _fast_reader(reader: NibabelReader, dtype: Any) -> NibabelReader:

@@ -13,29 +13,15 @@ from monai.transforms.inverse import TraceableTransform
 from monai.utils import SpaceKeys
 
 from voxelocity.core.volume import Array
-from voxelocity.interop.monai.deterministic.numba_reverse import reverse_axes
-from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, shadow, voxels, with_meta
+from voxelocity.interop.monai.deterministic.numba_loops import reverse_axes
+from voxelocity.interop.monai.deterministic.shadow import is_whole_volume, replaces, voxels, with_meta
 
 _DTYPES = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
 _LPS_LABELS = (("R", "L"), ("A", "P"), ("I", "S"))
 _SPATIAL_AXES = 3
 
 
-def why_not_orientation(transform: Orientation) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return "it is evaluated lazily (lazy=True)" if transform.lazy else ""
-
-
-def why_not_orientationd(transform: Orientationd) -> str:
-    """Why this transform is left to MONAI; "" if it is not."""
-    return "it is evaluated lazily (lazy=True)" if transform.lazy else why_not_orientation(transform.ornt_transform)
-
-
-def fast_orientationd(transform: Orientationd) -> Orientationd:
-    """The dictionary transform with a fast turn."""
-    return shadow(transform, ornt_transform=FastOrientation(transform.ornt_transform))
-
-
+@replaces(Orientation, Orientationd, held_as="ornt_transform", why_not=lambda transform: "")
 class FastOrientation:
     """An `Orientation` whose volumes (c, x, y, z) are reversed by one copy. Thread-safe.
 
@@ -46,11 +32,6 @@ class FastOrientation:
         self._transform = transform
 
     def __call__(self, data_array: Any, lazy: bool | None = None) -> Any:
-        """What `Orientation` returns for this volume.
-
-        Raises:
-            Whatever `Orientation` raises.
-        """
         transform = self._transform
         if lazy or not is_whole_volume(data_array, _DTYPES):
             return transform(data_array, lazy=lazy)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from voxelocity.data.augment.steps import Crop, Flip, Linear, Piece, Places, Resize, Table, Turn, Warp, run
 from voxelocity.data.augment.steps.spatial import numba_gather
-from voxelocity.data.augment.steps.spatial.box import scratch
-from voxelocity.data.augment.steps.spatial.gather import passes
+from voxelocity.data.augment.steps.spatial.moves import passes
 
 TOLERANCE = 1e-3
 """Largest difference of values of up to 100, after several interpolations: other orders of float32 sums."""
@@ -244,16 +243,6 @@ def test_of_a_large_volume_only_the_box_that_is_needed_is_read():
         low, high = numba_gather.reach(places, (200, 200, 200), beyond)
         numbers.append(max(b - a for a, b in zip(low, high, strict=True)))
     assert max(numbers) <= 8
-
-
-def test_scratch_of_a_whole_large_scan_is_not_kept(monkeypatch):
-    from voxelocity.data.augment.steps.spatial import box
-
-    monkeypatch.setattr(box, "_LARGEST_KEPT_BYTES", 100)
-    one, other = (scratch("of this test", (101,), np.dtype(np.uint8)) for _ in range(2))
-    assert not np.shares_memory(one, other)
-    one, other = (scratch("of this test", (99,), np.dtype(np.uint8)) for _ in range(2))
-    assert np.shares_memory(one, other)
 
 
 def test_a_pass_has_one_resampling_and_the_exact_moves_around_it():

@@ -8,14 +8,16 @@ from typing import Protocol
 
 import torch
 
-from voxelocity.core.jit import has_numba
-from voxelocity.data.augment.steps.engine import Engine
+from voxelocity.core.jit import Engine, has_numba, kernel_imports
 from voxelocity.data.augment.steps.intensity.field import Field
-from voxelocity.data.augment.steps.intensity.fill import Fill, fill
-from voxelocity.data.augment.steps.intensity.percentile import percentiles
 from voxelocity.data.augment.steps.intensity.pointwise import Pointwise
-from voxelocity.data.augment.steps.intensity.statistic import PercentileRange, Statistic, Statistics
-from voxelocity.data.augment.steps.intensity.step import IntensityStep
+from voxelocity.data.augment.steps.intensity.statistic import (
+    IntensityStep,
+    PercentileRange,
+    Statistic,
+    Statistics,
+    percentiles,
+)
 
 
 class Backend(Protocol):
@@ -41,6 +43,9 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
         patch: any device; in C order it is changed without a copy.
         steps: as drawn.
         engine: what computes them.
+
+    Raises:
+        OverflowError: boxes are to be filled from the patch's own range, which is not finite.
     """
     if not steps or patch.numel() == 0:
         return
@@ -61,9 +66,7 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
             left.extendleft(reversed(settled))
         else:
             backend.make_pointwise(patch, waiting)
-            if isinstance(step, Fill):
-                fill(patch, step, engine)
-            elif isinstance(step, PercentileRange):
+            if isinstance(step, PercentileRange):
                 settled = step.settle(percentiles(patch, (step.lower, step.upper), per_channel=step.per_channel))
                 left.extendleft(reversed(settled))
             else:
@@ -74,7 +77,8 @@ def change(patch: torch.Tensor, steps: Sequence[IntensityStep], *, engine: Engin
 
 def _backend(patch: torch.Tensor, engine: Engine) -> Backend:
     if engine != "torch" and patch.device.type == "cpu" and has_numba():
-        from voxelocity.data.augment.steps.intensity import change_numba
+        with kernel_imports:
+            from voxelocity.data.augment.steps.intensity import change_numba
 
         return change_numba
     from voxelocity.data.augment.steps.intensity import change_torch

@@ -1,4 +1,4 @@
-"""Changes of intensities that depend on where a voxel lies, or on other voxels: noise, smooth fields, filters."""
+"""Changes of intensities that depend on where a voxel lies, or on other voxels: noise, fields, filters, boxes."""
 
 from __future__ import annotations
 
@@ -119,4 +119,27 @@ class Shuffle:
     orders: npt.NDArray[np.int64]
 
 
-Field = Noise | Rician | Bias | Blur | LowPass | Spikes | Shuffle
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fill:
+    """Fills each box with one value or with noise spread evenly over a range, computed in float64.
+
+    One box after the other, or with `is_outside` everything except the boxes.
+
+    Attributes:
+        boxes: (n, 2, 3) int64, start and stop of each on x, y, z, within the array.
+        is_outside: keeps the boxes and fills everything outside them.
+        low: the fill value; None for the smallest value of the array before this step.
+        high: upper end of the noise; None for the largest value of the array before this step.
+        noise: numbers from 0 to 1, float64; each filled voxel is `low + noise * (high - low)` with its own number: box
+            after box, each in C order over (c, x, y, z), or with `is_outside` one for each voxel of the array, in C
+            order. None fills with `low`.
+    """
+
+    boxes: npt.NDArray[np.int64]
+    is_outside: bool = False
+    low: float | None
+    high: float | None = None
+    noise: npt.NDArray[np.float64] | None = None
+
+
+Field = Noise | Rician | Bias | Blur | LowPass | Spikes | Shuffle | Fill

@@ -1,4 +1,7 @@
-"""Changes of intensities that depend on a patch's values: given its statistics, each becomes other steps."""
+"""Changes of intensities that depend on a patch's values.
+
+Given a patch's statistics, or its percentiles (c, 2), `settle` returns the steps that each becomes on it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from voxelocity.data.augment.steps.intensity.field import Rician
+from voxelocity.data.augment.steps.intensity.field import Field, Rician
 from voxelocity.data.augment.steps.intensity.pointwise import Clip, Curve, Floats, Linear, Pointwise, Power, negative
 
 Facts = npt.NDArray[np.float64]
+_MAX_FLOAT32_RANKS = 1_000_000
+"""Up to this many voxels a rank is computed in float32, as in `torch.quantile`; beyond, in float64, as in NumPy."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,15 +47,9 @@ class Statistics:
         share = self.num_voxels[some] / total
         mean = (share * self.mean[some]).sum()
         variance = (share * (self.variance[some] + (self.mean[some] - mean) ** 2)).sum()
-        low, high = self.low[some].min(), self.high[some].max()
-        return Statistics(
-            **{
-                name: np.full(self.low.shape, value)
-                for name, value in zip(
-                    ("num_voxels", "low", "high", "mean", "variance"), (total, low, high, mean, variance), strict=True
-                )
-            }
-        )
+        values = {"num_voxels": total, "mean": mean, "variance": variance}
+        values |= {"low": self.low[some].min(), "high": self.high[some].max()}
+        return Statistics(**{name: np.full(self.low.shape, value) for name, value in values.items()})
 
     @property
     def std(self) -> Facts:
@@ -74,7 +74,6 @@ class StdShift:
     nonzero: bool
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         shift = np.where(found.num_voxels > 0, self.factor * found.std, 0.0)
         return [_linear(scale=np.ones_like(shift), shift=shift, keeps_zero=self.nonzero)]
@@ -97,15 +96,12 @@ class Standardize:
     nonzero: bool
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         center = found.mean if self.subtract is None else self.subtract.astype(np.float64)
         divisor = found.std if self.divide is None else self.divide.astype(np.float64)
         is_some = found.num_voxels > 0
         center, divisor = np.where(is_some, center, 0.0), np.where(is_some & (divisor != 0.0), divisor, 1.0)
-        return [
-            _linear(center=center, scale=1.0 / divisor, shift=np.zeros_like(center), keeps_zero=self.nonzero),
-        ]
+        return [_linear(center=center, scale=1.0 / divisor, shift=np.zeros_like(center), keeps_zero=self.nonzero)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,7 +117,6 @@ class Stretch:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         span = found.high - found.low
         is_flat = span == 0.0
@@ -146,7 +141,6 @@ class ScaleAboutMean:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         center = found.mean if self.keeps_mean else np.zeros_like(found.mean)
         steps: list[Pointwise] = [_linear(center=center, scale=self.factor, shift=center)]
@@ -171,7 +165,6 @@ class Contrast:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise | Rematch]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         low, high, mean = found.low[0], found.high[0], found.mean[0]
         flips: list[Pointwise | Rematch] = []
@@ -195,7 +188,6 @@ class Rematch:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         scale = self.std / (found.sample_std + 1e-8)
         return [_linear(center=found.mean, scale=scale, shift=np.full_like(scale, self.mean))]
@@ -212,7 +204,6 @@ class HistogramShift:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics.pooled()
         low, high = float(found.low[0]), float(found.high[0])
         if low == high:
@@ -229,7 +220,6 @@ class RelativeRician:
     nonzero: bool = False
 
     def settle(self, statistics: Statistics) -> Sequence[Rician]:
-        """The steps it becomes on a patch with these statistics."""
         found = statistics if self.per_channel else statistics.pooled()
         return [replace(self.rician, std=_floats(self.rician.std * found.sample_std))]
 
@@ -255,7 +245,6 @@ class PercentileRange:
     per_channel: bool
 
     def settle(self, ends: Facts) -> Sequence[Pointwise]:
-        """The steps it becomes on a patch with these percentiles: (c, 2)."""
         start, stop = ends.T
         is_flat = start == stop
         width, shift = (1.0, 0.0) if self.low is None or self.high is None else (self.high - self.low, self.low)
@@ -272,6 +261,35 @@ class PercentileRange:
 
 
 Statistic = StdShift | Standardize | Stretch | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
+IntensityStep = Pointwise | Statistic | PercentileRange | Field
+"""A change of an array (c, x, y, z) float32: by each voxel alone, by all of them, or by places and neighbors."""
+
+
+def percentiles(patch: torch.Tensor, shares: Sequence[float], *, per_channel: bool) -> Facts:
+    """(c, shares) of each channel of `patch` (c, x, y, z), or of all channels together, repeated for each channel.
+
+    Shares are percentiles, 0 to 100, interpolated between two voxels' values.
+    """
+    rows = (patch.flatten(1) if per_channel else patch.reshape(1, -1)).cpu().numpy()
+    found = np.array([_of_row(row, shares) for row in rows], np.float64)
+    return np.broadcast_to(found, (len(patch), len(shares)))
+
+
+def _of_row(row: np.ndarray[tuple[int], np.dtype[np.float32]], shares: Sequence[float]) -> list[float]:
+    last = row.size - 1
+    is_small = row.size <= _MAX_FLOAT32_RANKS
+    ranks = [
+        float(np.float32(share / 100.0) * np.float32(last)) if is_small else share / 100.0 * last for share in shares
+    ]
+    belows = [min(int(rank), last) for rank in ranks]
+    if np.isnan(row).any():
+        return [np.nan for _ in ranks]
+    wanted = sorted({place for below in belows for place in (below, min(below + 1, last))})
+    ordered = np.partition(row, wanted)
+    return [
+        float(ordered[below] + (rank - below) * (ordered[min(below + 1, last)] - ordered[below]))
+        for rank, below in zip(ranks, belows, strict=True)
+    ]
 
 
 def _linear(

@@ -1,62 +1,22 @@
-"""Gathers the voxels of patches after spatial steps, in as few passes as possible.
+"""Gathers the voxels of patches after spatial steps: by compiled loops, or in plain torch.
 
-A pass is exact moves, at most one resampling, and exact moves again. Two resamplings are two passes.
+The torch implementation makes one step after the other: easy to read, and the reference for the compiled passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
+from torch.nn import functional
 
-from voxelocity.core.jit import has_numba, kernel_imports
-from voxelocity.core.region import Index3
-from voxelocity.data.augment.steps.engine import Engine
-from voxelocity.data.augment.steps.spatial.moves import Moves, composed
-from voxelocity.data.augment.steps.spatial.resize import Resize
-from voxelocity.data.augment.steps.spatial.step import ExactStep, SpatialStep, Warp
-from voxelocity.data.augment.steps.spatial.torch_gather import taken
+from voxelocity.core.jit import Engine, has_numba, kernel_imports
+from voxelocity.data.augment.steps.spatial.moves import Task
+from voxelocity.data.augment.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
 _NUMBA_DTYPES = frozenset(
     (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32)
 ) | {torch.float64}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Gain:
-    """`v * scale + shift`, each (c,) float32, applied to voxels as they are written to the result."""
-
-    scale: npt.NDArray[np.float32]
-    shift: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
-    """A result and what it is made of.
-
-    Attributes:
-        source: (c, x, y, z), only read.
-        steps: applied to it in this order.
-        gain: applied to each value after them, or None; with a gain `out` is float32.
-        out: (c, *shape after the steps), filled; another dtype than the source's converts.
-    """
-
-    source: torch.Tensor
-    steps: Sequence[SpatialStep]
-    gain: Gain | None
-    out: torch.Tensor
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
-    """Exact moves of an array, at most one resampling of the result, then exact moves again."""
-
-    before: Moves
-    resampling: Warp | Resize | None
-    after: Moves
 
 
 def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
@@ -64,8 +24,7 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
 
     Args:
         tasks: of one sample; those whose warps have the same `Places` object may share the work.
-        engine: "numba" for CPU tensors if Numba is installed, "torch" for plain torch on any device; "auto" is the
-            former if available.
+        engine: what computes them.
     """
     compiled = []
     for task in tasks:
@@ -81,42 +40,81 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
         gather_compiled(compiled)
 
 
-def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
-    """The passes over an array of `shape`; at least one."""
-    made: list[Pass] = []
-    rest = list(steps)
-    while rest or not made:
-        before, num = composed(shape, _leading(rest))
-        rest = rest[num:]
-        resampling, shape = None, before.shape
-        if rest and isinstance(rest[0], Warp | Resize):
-            resampling, rest = rest[0], rest[1:]
-            shape = resampling.shape_after(shape)
-        after, num = composed(shape, _leading(rest)) if resampling is not None else (Moves.none(shape), 0)
-        rest, shape = rest[num:], after.shape
-        made.append(Pass(before=before, resampling=resampling, after=after))
-    return made
-
-
-def _leading(steps: Sequence[SpatialStep]) -> list[ExactStep]:
-    exact: list[ExactStep] = []
-    for step in steps:
-        if isinstance(step, Warp | Resize):
-            break
-        exact.append(step)
-    return exact
-
-
 def _is_for_numba(task: Task) -> bool:
     devices = {task.source.device.type, task.out.device.type}
     return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES and has_numba()
 
 
 def _by_torch(task: Task) -> None:
-    task.out.copy_(taken(task.source, task.steps))
+    task.out.copy_(_taken(task.source, task.steps))
     if task.gain is not None:
         scale, shift = (
             torch.from_numpy(value).view(-1, 1, 1, 1).to(task.out.device)
             for value in (task.gain.scale, task.gain.shift)
         )
         task.out.mul_(scale).add_(shift)
+
+
+def _taken(source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
+    """The result of the steps on `source` (c, x, y, z); a view of it if possible."""
+    for step in steps:
+        source = _one(source, step)
+    return source
+
+
+def _one(source: torch.Tensor, step: SpatialStep) -> torch.Tensor:
+    if isinstance(step, Flip):
+        return source.flip([axis + 1 for axis in range(3) if step.axes[axis]])
+    if isinstance(step, Turn):
+        return source.rot90(step.quarter_turns, (step.axes[0] + 1, step.axes[1] + 1))
+    if isinstance(step, Warp):
+        return _warped(source, step)
+    if isinstance(step, Resize):
+        return _resized(source, step)
+    return _crop(source, step)
+
+
+def _crop(source: torch.Tensor, step: Crop) -> torch.Tensor:
+    inside, pads = [], []
+    for start, length, side in zip(step.start, step.shape, source.shape[1:], strict=True):
+        first, last = min(max(start, 0), side), min(max(start + length, 0), side)
+        last = max(first, last)
+        inside.append(slice(first, last))
+        before = min(max(-start, 0), length)
+        pads.append((before, length - before - (last - first)))
+    box = source[(slice(None), *inside)]
+    if not any(map(any, pads)):
+        return box
+    return functional.pad(box, [n for pair in reversed(pads) for n in pair], value=step.fill)
+
+
+def _warped(source: torch.Tensor, step: Warp) -> torch.Tensor:
+    grid = step.places.normalized(source.device)
+    source = source.to(grid.dtype)
+    is_plane = step.places.num_spatial == 2
+    if is_plane:
+        grid, source = grid[:, :, 0, 1:], source[..., 0]
+    sampled = functional.grid_sample(
+        source[None],
+        grid[None],
+        mode="bilinear" if step.interpolation == "linear" else "nearest",
+        padding_mode=step.beyond,
+        align_corners=step.places.align_corners,
+    )[0].float()
+    return sampled[..., None] if is_plane else sampled
+
+
+def _resized(source: torch.Tensor, step: Resize) -> torch.Tensor:
+    values = source.float()
+    for axis, table in enumerate(step.tables, start=1):
+        along = [1, 1, 1, 1]
+        along[axis] = -1
+        total = None
+        for tap in range(table.index.shape[1]):
+            index = torch.from_numpy(table.index[:, tap].astype("int64")).to(values.device)
+            weight = torch.from_numpy(table.weight[:, tap].copy()).to(values.device).view(along)
+            term = values.index_select(axis, index) * weight
+            total = term if total is None else total + term
+        assert total is not None, "a table has at least one tap"
+        values = total
+    return values

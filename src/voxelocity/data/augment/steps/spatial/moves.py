@@ -1,4 +1,8 @@
-"""Several exact moves as one: which axis of an array becomes which of the result, and what surrounds it."""
+"""What gathering works on: tasks, whose steps become as few passes over an array as possible.
+
+A pass is exact moves, at most one resampling, and exact moves again; two resamplings are two passes. Several exact
+moves are one: which axis of an array becomes which of the result, and what surrounds it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
-from voxelocity.data.augment.steps.spatial.step import Crop, ExactStep, Flip
+from voxelocity.data.augment.steps.spatial.step import Crop, ExactStep, Flip, Floats, Resize, SpatialStep, Warp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,3 +143,63 @@ def composed(shape: Index3, steps: Sequence[ExactStep]) -> tuple[Moves, int]:
             return moves, number
         moves = further
     return moves, len(steps)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gain:
+    """`v * scale + shift`, each (c,) float32, applied to voxels as they are written to the result."""
+
+    scale: Floats
+    shift: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """A result and what it is made of.
+
+    Attributes:
+        source: (c, x, y, z), only read.
+        steps: applied to it in this order.
+        gain: applied to each value after them, or None; with a gain `out` is float32.
+        out: (c, *shape after the steps), filled; another dtype than the source's converts.
+    """
+
+    source: torch.Tensor
+    steps: Sequence[SpatialStep]
+    gain: Gain | None
+    out: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pass:
+    """Exact moves of an array, at most one resampling of the result, then exact moves again."""
+
+    before: Moves
+    resampling: Warp | Resize | None
+    after: Moves
+
+
+def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
+    """The passes over an array of `shape`; at least one."""
+    made: list[Pass] = []
+    rest = list(steps)
+    while rest or not made:
+        before, num = composed(shape, _leading(rest))
+        rest = rest[num:]
+        resampling, shape = None, before.shape
+        if rest and isinstance(rest[0], Warp | Resize):
+            resampling, rest = rest[0], rest[1:]
+            shape = resampling.shape_after(shape)
+        after, num = composed(shape, _leading(rest)) if resampling is not None else (Moves.none(shape), 0)
+        rest, shape = rest[num:], after.shape
+        made.append(Pass(before=before, resampling=resampling, after=after))
+    return made
+
+
+def _leading(steps: Sequence[SpatialStep]) -> list[ExactStep]:
+    exact: list[ExactStep] = []
+    for step in steps:
+        if isinstance(step, Warp | Resize):
+            break
+        exact.append(step)
+    return exact

@@ -12,14 +12,10 @@ import numpy.typing as npt
 
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
+from voxelocity.data.augment.memory import scratch
 from voxelocity.data.augment.steps.spatial import numba_resize, numba_sample
-from voxelocity.data.augment.steps.spatial.box import RING, boxed, copy, scratch
-from voxelocity.data.augment.steps.spatial.gather import Gain, Pass, Task, passes
-from voxelocity.data.augment.steps.spatial.moves import Moves
-from voxelocity.data.augment.steps.spatial.places import Places, sampler_is_fused
-from voxelocity.data.augment.steps.spatial.reach import reach
-from voxelocity.data.augment.steps.spatial.resize import Resize
-from voxelocity.data.augment.steps.spatial.step import Warp
+from voxelocity.data.augment.steps.spatial.moves import Gain, Moves, Pass, Task, passes
+from voxelocity.data.augment.steps.spatial.step import Beyond, Places, Resize, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
 _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
@@ -30,6 +26,9 @@ _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
 _RESIZED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "float32"))
 _BEYOND = {"zeros": numba_sample.ZEROS, "border": numba_sample.BORDER, "reflection": numba_sample.REFLECTION}
 _MOST_VOXELS = 2**31 - 1
+_MOVED_DTYPES = frozenset(np.dtype(name) for name in ("uint8", "int16", "int32", "int64", "float32", "float64"))
+_RING = 3
+"""Extra voxels of a box along each axis, beyond those requested."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,7 +87,7 @@ def _make(last: _Last) -> None:
 
 def _move(last: _Last) -> None:
     moves = last.work.before
-    copy(moves.view(last.source), moves.shown(last.out))
+    _copy(moves.view(last.source), moves.shown(last.out))
     if moves.has_fill:
         moves.fill_around(last.out)
     if last.gain is not None:
@@ -103,22 +102,22 @@ def _resize(last: _Last, step: Resize) -> None:
     if before.has_fill or source.dtype not in _RESIZED_DTYPES:
         dtype = source.dtype if source.dtype in _RESIZED_DTYPES else _FLOAT32
         padded = scratch("padded", (len(source), *before.shape), dtype)
-        copy(source, before.shown(padded))
+        _copy(source, before.shown(padded))
         before.fill_around(padded)
         source = padded
     target = _flat_target(last, "target")
     shown = last.work.after.shown(target)
     order = _order(shown)
     along = [last.work.after.along[axis] for axis in order]
-    tables = [step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along]
-    arguments = [
+    x, y, z = (step.tables[one.axis].rows(np.arange(len(step.tables[one.axis].index))[one.taken]) for one in along)
+    numba_resize.resize(
         source.transpose(0, *(one.axis + 1 for one in along)),
-        *(value for table in tables[:2] for value in (table.index, table.weight)),
-        *(np.ascontiguousarray(value.T) for value in (tables[2].index, tables[2].weight)),
+        (x.index, x.weight),
+        (y.index, y.weight),
+        (np.ascontiguousarray(z.index.T), np.ascontiguousarray(z.weight.T)),
         _scale(last),
         *_flat(shown.transpose(0, *(axis + 1 for axis in order)), target),
-    ]
-    numba_resize.resize(*arguments)
+    )
     _finish(last, target)
 
 
@@ -143,14 +142,14 @@ def _warp(lasts: Sequence[_Last]) -> None:
     targets = [_flat_target(last, f"target {number}") for number, last in enumerate(lasts)]
     shown = [last.work.after.shown(target) for last, target in zip(lasts, targets, strict=True)]
     order = _order(shown[0])
-    arguments: dict[str, list[Any]] = {}
+    arguments: dict[str, tuple[Any, ...]] = {}
     for last, target, part in zip(lasts, targets, shown, strict=True):
         name = last.work.resampling.interpolation if isinstance(last.work.resampling, Warp) else ""
         dtype = _BOX_DTYPES[name].get(last.source.dtype, _FLOAT32)
         _check_size(low, high)
-        box = boxed(name, last.source, last.work.before, low, high, warp.beyond, dtype)
+        box = _boxed(name, last.source, last.work.before, low, high, warp.beyond, dtype)
         flat, steps = _flat(part.transpose(0, *(axis + 1 for axis in order)), target)
-        arguments[name] = [box, _scale(last), flat, steps]
+        arguments[name] = (box, _scale(last), flat, steps)
     all_arguments = [
         *_along_result(places, work.after, order),
         np.array(sides, dtype=np.int64),
@@ -159,8 +158,8 @@ def _warp(lasts: Sequence[_Last]) -> None:
         _BEYOND[warp.beyond],
         np.array(low, dtype=np.int64),
         scratch("points", (3, shown[0].shape[order[2] + 1]), np.dtype(np.float64 if places.is_wide else np.float32)),
-        *arguments.get("linear", _nothing(np.dtype(np.float32))),
-        *arguments.get("nearest", _nothing(np.dtype(np.uint8))),
+        arguments.get("linear", _nothing(np.dtype(np.float32))),
+        arguments.get("nearest", _nothing(np.dtype(np.uint8))),
     ]
     numba_sample.sample(*all_arguments)
     for last, target in zip(lasts, targets, strict=True):
@@ -168,7 +167,7 @@ def _warp(lasts: Sequence[_Last]) -> None:
 
 
 def _check_size(low: Index3, high: Index3) -> None:
-    num = math.prod(stop - start + RING for start, stop in zip(low, high, strict=True))
+    num = math.prod(stop - start + _RING for start, stop in zip(low, high, strict=True))
     if num > _MOST_VOXELS:
         raise ValueError(
             f"augment.steps: a warp needs a box of {num} voxels, and its compiled loops allow at most {_MOST_VOXELS}; "
@@ -197,9 +196,9 @@ def _along_result(places: Places, after: Moves, order: Sequence[int]) -> list[An
     return [*lines, theta, np.array(summed, np.int64), places.is_fused, scale, shifts]
 
 
-def _nothing(dtype: np.dtype[Any]) -> list[Any]:
+def _nothing(dtype: np.dtype[Any]) -> tuple[Any, ...]:
     empty = np.zeros((0, 0), np.float32)
-    return [np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)]
+    return np.zeros((0, 1, 1, 1), dtype), empty, np.zeros(0, np.float32), np.zeros(5, np.int64)
 
 
 def _scale(last: _Last) -> npt.NDArray[np.float32]:
@@ -237,3 +236,75 @@ def _flat(part: Array, whole: Array) -> tuple[Array, npt.NDArray[np.int64]]:
     first = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     numbers = [first, *part.strides]
     return whole.reshape(-1), np.array(numbers, dtype=np.int64) // whole.itemsize
+
+
+def _boxed(
+    name: str, array: Array, moves: Moves, start: Index3, stop: Index3, beyond: Beyond, dtype: np.dtype[Any]
+) -> Array:
+    """Voxels `start` to `stop` of the moved array, plus one before and two after them, (c, ...) in C order, scratch.
+
+    Beyond the end of the array, voxels are 0 if `beyond` is "zeros", else copies of the outermost voxel.
+    """
+    target = scratch(name, (len(array), *(b - a + _RING for a, b in zip(start, stop, strict=True))), dtype)
+    inner, window = [], []
+    for one, side, first, last in zip(moves.along, moves.shape, start, stop, strict=True):
+        low, high = max(first - 1, 0), min(last + 2, side)
+        inner.append(slice(low - first + 1, high - first + 1))
+        window.append(one.cropped(low, high - low))
+    part = target[(slice(None), *inner)]
+    shown = Moves((window[0], window[1], window[2]), moves.fill)
+    _copy(shown.view(array), shown.shown(part))
+    if shown.has_fill:
+        shown.fill_around(part)
+    for axis, within in enumerate(inner, start=1):
+        lines = np.moveaxis(target, axis, 0)
+        for edge in (*range(within.start), *range(within.stop, target.shape[axis])):
+            inward = within.start if edge < within.start else within.stop - 1
+            lines[edge] = 0 if beyond == "zeros" else lines[inward]
+    return target
+
+
+def _copy(source: Array, target: Array) -> None:
+    """Copies between arrays (c, x, y, z) of any memory order, by rows if their orders match, else by small tiles."""
+    if source.size == 0:
+        return
+    steps = [abs(step) if side > 1 else 2**62 for step, side in zip(source.strides, source.shape, strict=True)]
+    fastest = int(np.argmin(steps[1:])) + 1
+    if fastest == 3 or not {source.dtype, target.dtype} <= _MOVED_DTYPES:
+        np.copyto(target, source, casting="unsafe")
+        return
+    # The source's fastest axis comes third, the target's fastest last.
+    axes = (0, *(axis for axis in (1, 2) if axis != fastest), fastest, 3)
+    numba_resize.move(source.transpose(axes), target.transpose(axes))
+
+
+def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
+    """The box of an array of `sides`, as start and stop, that holds every voxel that is needed; never empty."""
+    if places.shifts is not None or any(line.size == 0 for line in places.lines):
+        return (0, 0, 0), sides
+    starts, stops = [], []
+    for axis, side in enumerate(sides):
+        low = high = float(places.theta[axis, 3])
+        for factor, line in zip(places.theta[axis, :3].tolist(), places.lines, strict=True):
+            ends = (factor * float(line[0]), factor * float(line[-1]))
+            low, high = low + min(ends), high + max(ends)
+        factor = 1.0 if places.scale is None else float(places.scale[axis])
+        span = (side - 1) / 2 if places.align_corners else side / 2
+        middle = (side - 1) / 2
+        # A rounded sum of float32 is off by a few millionths of its size.
+        slack = 0.01 + 1e-5 * (abs(low) + abs(high)) * factor * span
+        start, stop = _seen(low * factor * span + middle - slack, high * factor * span + middle + slack, side, beyond)
+        starts.append(start)
+        stops.append(stop)
+    return (starts[0], starts[1], starts[2]), (stops[0], stops[1], stops[2])
+
+
+def _seen(low: float, high: float, side: int, beyond: Beyond) -> tuple[int, int]:
+    """First and last voxel for places from `low` to `high`, as start and stop."""
+    if beyond == "reflection" and (low < 0.0 or high > side - 1.0):
+        # About the faces or the centers of the outermost voxels, whichever reaches farther.
+        low, high = min(low, 2.0 * side - 2.0 - high - 1.0), max(high, -low)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return 0, side
+    start = min(max(math.floor(low), 0), side - 1)
+    return start, min(max(math.floor(high) + 2, start + 1), side)

@@ -1,4 +1,4 @@
-"""Compiled loops that resample an array axis by axis, plane by plane of the result. Nothing here holds the GIL."""
+"""Compiled loops that resample an array axis by axis or copy it to another memory order, without the GIL."""
 
 from __future__ import annotations
 
@@ -10,32 +10,19 @@ from voxelocity.core.jit import kernel
 
 
 @kernel
-def resize(
-    source: Any,
-    index_x: Any,
-    weight_x: Any,
-    index_y: Any,
-    weight_y: Any,
-    index_z: Any,
-    weight_z: Any,
-    scale: Any,
-    out: Any,
-    steps: Any,
-) -> None:
-    """Fills a result whose voxels are weighted sums along each axis.
+def resize(source: Any, along_x: Any, along_y: Any, along_z: Any, scale: Any, out: Any, steps: Any) -> None:
+    """Fills a result whose voxels are weighted sums along each axis, plane by plane.
 
     Args:
         source: (c, x, y, z) of any memory order.
-        index_x: (nx, taps) int32, `Table.index`.
-        weight_x: (nx, taps) float32.
-        index_y: as `index_x`.
-        weight_y: as `weight_x`.
-        index_z: (taps, nz) int32, transposed, so that the loop along z runs along its memory.
-        weight_z: (taps, nz) float32.
+        along_x: two arrays, `Table.index` and `Table.weight`.
+        along_y: likewise.
+        along_z: likewise, (taps, nz): transposed, so that the loop along z runs along its memory.
         scale: (c, 2) float32: a voxel's value times the first plus the second.
         out: flat float32.
         steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels, x, y and z.
     """
+    (index_x, weight_x), (index_y, weight_y), (index_z, weight_z) = along_x, along_y, along_z
     num_channels, _, side_y, side_z = source.shape
     plane = np.empty((side_y, side_z), np.float32)
     row, ended = np.empty(side_z, np.float32), np.empty(index_z.shape[1], np.float32)
@@ -100,3 +87,21 @@ def _sum_along(row: Any, index: Any, weight: Any, factor: Any, shift: Any, out: 
             out[k] += row[np.uint32(further[k])] * share[k]
     for k in range(out.size):
         out[k] = out[k] * factor + shift
+
+
+@kernel
+def move(source: Any, target: Any) -> None:
+    """Copies (c, x, y, z) where y is the fastest axis of the source and z that of the target.
+
+    Tile by tile: each loaded cache line is used completely while it is in the processor's cache.
+    """
+    tile = 16
+    num_channels, nx, ny, nz = target.shape
+    for c in range(num_channels):
+        for i in range(nx):
+            plane, out = source[c, i], target[c, i]
+            for j in range(0, ny, tile):
+                for k in range(0, nz, tile):
+                    for b in range(j, min(j + tile, ny)):
+                        for d in range(k, min(k + tile, nz)):
+                            out[b, d] = plane[b, d]

@@ -3,8 +3,6 @@
 Nothing here holds the GIL. The result is filled row by row: the coordinates of its voxels with the roundings that
 `Places` requires, then the voxels of the box, by one load for two neighbors, and their sums. With the ring and places
 limited to it, no voxel needs a test of whether its neighbors lie inside.
-
-`numba_warp` finds and sums its neighbors by the same two steps; a kernel calls only kernels of its own module.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel, pair_copier
+from voxelocity.core.jit import exact_kernel, fused_multiply_add, kernel
+from voxelocity.core.numba_interpolation import blend, fetch
 
-_copy_pair = pair_copier()
 _fma = fused_multiply_add()
 
 ZEROS, BORDER, REFLECTION = 0, 1, 2
@@ -37,14 +35,8 @@ def sample(
     beyond: Any,
     first: Any,
     points: Any,
-    linear: Any,
-    linear_scale: Any,
-    linear_out: Any,
-    linear_steps: Any,
+    interpolated: Any,
     nearest: Any,
-    nearest_scale: Any,
-    nearest_out: Any,
-    nearest_steps: Any,
 ) -> None:
     """Fills up to two results at the same places: one interpolated, one from the nearest voxels.
 
@@ -65,15 +57,13 @@ def sample(
         beyond: ZEROS, BORDER or REFLECTION.
         first: (3,) the voxel of the array at which the box begins, without its ring.
         points: (3, n2) scratch, float64 or float32, for all computations after the sums.
-        linear: (c, bx, by, bz) box in C order, with its ring, fewer than 2**31 voxels; c = 0 for none.
-        linear_scale: (c, 2) float32: a voxel's value times the first plus the second.
-        linear_out: flat float32.
-        linear_steps: (5,) where in it voxel (0, 0, 0) of channel 0 lies, the steps of channels and axes 0, 1, 2.
-        nearest: as `linear`.
-        nearest_scale: as `linear_scale`.
-        nearest_out: as `linear_out`.
-        nearest_steps: as `linear_steps`.
+        interpolated: four arrays: the box (c, bx, by, bz) in C order, with its ring, fewer than 2**31 voxels, c = 0 for
+            none; its scale (c, 2) float32, a voxel's value times the first plus the second; the result, flat float32;
+            and its steps (5,): where voxel (0, 0, 0) of channel 0 lies, the steps of channels and axes 0, 1, 2.
+        nearest: likewise.
     """
+    linear, linear_scale, linear_out, linear_steps = interpolated
+    near, near_scale, near_out, near_steps = nearest
     n2 = line_2.size
     coordinates, moved = np.empty(n2, np.float32), np.empty((3, n2), np.float32)
     place, row = np.empty(n2, np.uint32), np.empty(n2, np.float32)
@@ -97,15 +87,15 @@ def sample(
                 start = linear_steps[0] + i * linear_steps[2] + j * linear_steps[3]
                 for c in range(linear.shape[0]):
                     box = linear[c].reshape(-1)
-                    _fetch(box, place, linear.shape[2] * linear.shape[3], linear.shape[3], corners)
-                    _blend(corners, weights, linear_scale[c, 0], linear_scale[c, 1], row)
+                    fetch(box, place, linear.shape[2] * linear.shape[3], linear.shape[3], corners)
+                    blend(corners, weights[0], weights[1], weights[2], linear_scale[c, 0], linear_scale[c, 1], row)
                     _store(row, linear_out, start + c * linear_steps[1], linear_steps[4])
-            if nearest.shape[0] > 0:
-                _round(points, first, nearest.shape, place)
-                start = nearest_steps[0] + i * nearest_steps[2] + j * nearest_steps[3]
-                for c in range(nearest.shape[0]):
-                    _take(nearest[c].reshape(-1), place, nearest_scale[c, 0], nearest_scale[c, 1], row)
-                    _store(row, nearest_out, start + c * nearest_steps[1], nearest_steps[4])
+            if near.shape[0] > 0:
+                _round(points, first, near.shape, place)
+                start = near_steps[0] + i * near_steps[2] + j * near_steps[3]
+                for c in range(near.shape[0]):
+                    _take(near[c].reshape(-1), place, near_scale[c, 0], near_scale[c, 1], row)
+                    _store(row, near_out, start + c * near_steps[1], near_steps[4])
 
 
 @exact_kernel
@@ -259,34 +249,6 @@ def _round(points: Any, first: Any, shape: Any, place: Any) -> None:
         y = np.int32((np.float64(py[k]) + big) - big) - fy
         z = np.int32((np.float64(pz[k]) + big) - big) - fz
         place[k] = np.uint32(x * step_x + y * step_y + z)
-
-
-@kernel
-def _fetch(line: Any, place: Any, step_x: Any, step_y: Any, corners: Any) -> None:
-    """The eight neighbors of n voxels: (4, 2 * n), a row for each (x, y), in it the two along z side by side."""
-    jump_x, jump_y = np.uint64(step_x), np.uint64(step_y)
-    for n in range(place.size):
-        k, first = np.uint64(n), np.uint64(place[n])
-        _copy_pair(line, first, corners, np.uint64(0), k)
-        _copy_pair(line, first + jump_y, corners, np.uint64(1), k)
-        _copy_pair(line, first + jump_x, corners, np.uint64(2), k)
-        _copy_pair(line, first + jump_x + jump_y, corners, np.uint64(3), k)
-
-
-@kernel
-def _blend(corners: Any, weights: Any, factor: Any, shift: Any, out: Any) -> None:
-    """The trilinear sum of the neighbors."""
-    c00, c01, c10, c11 = corners[0], corners[1], corners[2], corners[3]
-    wx, wy, wz = weights[0], weights[1], weights[2]
-    for k in range(out.size):
-        low, high = np.uint64(2 * k), np.uint64(2 * k + 1)
-        v00 = np.float32(c00[low]) + wz[k] * (np.float32(c00[high]) - np.float32(c00[low]))
-        v01 = np.float32(c01[low]) + wz[k] * (np.float32(c01[high]) - np.float32(c01[low]))
-        v10 = np.float32(c10[low]) + wz[k] * (np.float32(c10[high]) - np.float32(c10[low]))
-        v11 = np.float32(c11[low]) + wz[k] * (np.float32(c11[high]) - np.float32(c11[low]))
-        v0 = v00 + wy[k] * (v01 - v00)
-        v1 = v10 + wy[k] * (v11 - v10)
-        out[k] = (v0 + wx[k] * (v1 - v0)) * factor + shift
 
 
 @kernel

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from monai.transforms import RandCoarseDropout, RandCoarseDropoutd
 
-from voxelocity.data.augment.steps.intensity.fill import Fill
+from voxelocity.data.augment.steps import Fill
 from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.forms import continued, or_monais
 from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings

@@ -1,9 +1,11 @@
-"""Puts the arrays of a batch side by side into one piece of memory that goes to the device in a single copy."""
+"""Memory that engines work in: scratch that a thread keeps, and one piece for all arrays that go to a device."""
 
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +13,21 @@ import torch
 from voxelocity.core.volume import Array
 
 _ALIGN_BYTES = 16
+_LARGEST_KEPT_BYTES = 2**27
+"""Larger scratch, as for a warp of a whole large scan, is freed when it is done."""
+_own = threading.local()
+
+
+def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialized array that this thread keeps until it requests one of this name again."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    held: Array | None = getattr(_own, name, None)
+    if held is None or held.size < num_bytes:
+        held = np.empty(num_bytes, dtype=np.uint8)
+        if num_bytes <= _LARGEST_KEPT_BYTES:
+            setattr(_own, name, held)
+    kept: Array = held[:num_bytes].view(dtype).reshape(shape)
+    return kept
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,12 @@ def file_text(path: Path) -> str:
         return ""
 
 
+def file_number(*files: Path) -> int | None:
+    """The whole number in the first of the files that exists; None if it holds "max" or none exists."""
+    text = next((text for file in files if (text := file_text(file))), "")
+    return int(text) if text.lstrip("-").isdigit() else None
+
+
 def read_small(path: str) -> bytes:
     """A file of one process, below 4 KiB; b"" if it or the process is gone, or may not be read."""
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from voxelocity.data.cache.folder import file_mode
 from voxelocity.data.cache.mapping import FileBytes, map_file
 from voxelocity.observe import file_system_of
-from voxelocity.observe.file_systems import is_on_network
+from voxelocity.observe.host import is_on_network
 
 _SUFFIX = ".safetensors"
 _TEMP_SUFFIX = ".tmp"

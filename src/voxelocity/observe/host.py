@@ -13,10 +13,11 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from voxelocity.observe.kernel_files import file_number, file_text
+from voxelocity.observe.kernel_files import counters, file_number, file_text
 
 _ROOT = Path("/")
 _MOUNTS = Path("/proc/self/mounts")
@@ -79,9 +80,9 @@ def available_memory_bytes(*, root: Path = _ROOT) -> int:
     limits = [int(psutil.virtual_memory().available)]
     for folder in control_groups("memory", root=root):
         limit = memory_limit_bytes(folder)
-        used = file_number(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit is not None and used is not None:
-            limits.append(limit - used + _droppable_bytes(folder / "memory.stat"))
+        current = file_number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and current is not None:
+            limits.append(group_memory(limit, current, counters(file_text(folder / "memory.stat"))).available_bytes)
     return max(0, min(limits))
 
 
@@ -221,7 +222,18 @@ def memory_limit_bytes(folder: Path) -> int | None:
     return file_number(folder / "memory.max", folder / "memory.limit_in_bytes")
 
 
-def _droppable_bytes(stat: Path) -> int:
-    """Inactive file pages, of the group and those below it (version 1 names these sums `total_...`)."""
-    pairs = dict(line.split(" ", 1) for line in file_text(stat).splitlines())
-    return int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
+class GroupMemory(NamedTuple):
+    """Memory of a control group: in use without pages of files that can be dropped, still available, pages of files."""
+
+    used_bytes: int
+    available_bytes: int
+    page_cache_bytes: int
+
+
+def group_memory(limit_bytes: int, current_bytes: int, stat: Mapping[str, int]) -> GroupMemory:
+    """What a control group has, from its limit, what it is charged for, and the counters in its `memory.stat`."""
+    # Version 1 has sums over the groups below under names of their own.
+    inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+    active = stat.get("total_active_file", stat.get("active_file", 0))
+    used_bytes = max(0, current_bytes - inactive)
+    return GroupMemory(used_bytes, max(0, limit_bytes - used_bytes), inactive + active)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 
 from voxelocity.observe.clock import Clock, system_clock
-from voxelocity.observe.host import control_groups, cpu_quota, memory_limit_bytes
+from voxelocity.observe.host import GroupMemory, control_groups, cpu_quota, group_memory, memory_limit_bytes
 from voxelocity.observe.kernel_files import KernelFile
 from voxelocity.observe.program import ProgramFigures, ProgramSampler
 from voxelocity.observe.samples import HostSample
@@ -144,21 +143,6 @@ class HostSampler:
         return (state.f_blocks - state.f_bfree) * state.f_frsize
 
 
-@dataclass(frozen=True, kw_only=True)
-class _GroupMemory:
-    """Memory of a control group.
-
-    Attributes:
-        used_bytes: without pages of files that can be dropped.
-        available_bytes: that can still be taken.
-        page_cache_bytes: pages of files.
-    """
-
-    used_bytes: int
-    available_bytes: int
-    page_cache_bytes: int
-
-
 class _GroupLimits:
     """The groups with a quota or a limit, found once; their counters are read at each call. Not thread-safe.
 
@@ -188,7 +172,7 @@ class _GroupLimits:
                 shares.append(min(1.0, (throttled - before_throttled) / (periods - before_periods)))
         return max(shares)
 
-    def memory(self) -> _GroupMemory | None:
+    def memory(self) -> GroupMemory | None:
         """Memory of the group that has the least left; None without a limit."""
         found = [figures for memory in self._memories if (figures := memory.figures()) is not None]
         return min(found, key=lambda figures: figures.available_bytes, default=None)
@@ -206,20 +190,11 @@ class _LimitedMemory:
         self._stat = KernelFile(folder / "memory.stat")
         self.files = (self._current, self._stat)
 
-    def figures(self) -> _GroupMemory | None:
+    def figures(self) -> GroupMemory | None:
         current = self._current.read().strip()
         if not current.isdigit():
             return None
-        stat = self._stat.counters()
-        # Version 1 has sums over the groups below under names of their own.
-        inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0))
-        active = stat.get("total_active_file", stat.get("active_file", 0))
-        used_bytes = max(0, int(current) - inactive)
-        return _GroupMemory(
-            used_bytes=used_bytes,
-            available_bytes=max(0, self._limit_bytes - used_bytes),
-            page_cache_bytes=inactive + active,
-        )
+        return group_memory(self._limit_bytes, int(current), self._stat.counters())
 
 
 def _busy_share(before: tuple[int, int], now: tuple[int, int]) -> float:

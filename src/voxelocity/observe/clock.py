@@ -23,7 +23,6 @@ class Clock(Protocol):
 
     def __call__(self) -> float:
         """Seconds since a fixed but arbitrary moment."""
-        ...
 
 
 def system_clock() -> float:

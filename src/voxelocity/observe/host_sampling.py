@@ -96,7 +96,6 @@ class HostSampler:
         )
 
     def close(self) -> None:
-        """Closes the open files."""
         for file in self._files:
             file.close()
         self._groups.close()

@@ -35,7 +35,6 @@ class KernelFile:
         return b"".join(parts).decode(errors="replace")
 
     def counters(self, beginning: str = "") -> dict[str, int]:
-        """`counters` of all of it now."""
         return counters(self.read(), beginning)
 
     def close(self) -> None:

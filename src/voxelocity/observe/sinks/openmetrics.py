@@ -43,7 +43,6 @@ class OpenMetricsSink:
         self._path = None if path is None else Path(path)
 
     def begin(self, run: RunStart) -> None:
-        """Writes the figures of earlier sessions."""
         self._target = self._path or run.folder / "metrics.prom"
         if self._path is None:
             run.folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +56,6 @@ class OpenMetricsSink:
         self._write()
 
     def write(self, event: Event) -> None:
-        """Takes the figures of an event."""
         self._take(event)
         self._write()
 

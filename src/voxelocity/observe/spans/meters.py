@@ -22,15 +22,12 @@ class DeviceClock(Protocol):
 
     def mark(self) -> Any:
         """A mark at the end of the work queued so far on the current stream; None if none can be made now."""
-        ...
 
     def seconds(self, begin: Any, end: Any) -> float | None:
         """Seconds of the device between two marks; None while it has not passed both. Never waits."""
-        ...
 
     def release(self, mark: Any) -> None:
         """The mark is no longer needed and may be reused."""
-        ...
 
 
 class CudaClock:
@@ -66,7 +63,6 @@ class CudaClock:
         return float(begin.elapsed_time(end)) / 1000.0
 
     def release(self, mark: Any) -> None:
-        """The event goes back to the pool."""
         self._free.append(mark)
 
 
@@ -83,11 +79,9 @@ class PeakMeter(Protocol):
 
     def reset(self) -> None:
         """The highest point from now on counts."""
-        ...
 
     def peak_bytes(self) -> int | None:
         """The highest point since the last `reset`; None if it is unknown."""
-        ...
 
 
 class CudaPeak:
@@ -104,13 +98,11 @@ class CudaPeak:
         self._device = device
 
     def reset(self) -> None:
-        """Counts from now on."""
         import torch
 
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_bytes(self) -> int | None:
-        """The most bytes in tensors since the last `reset`."""
         import torch
 
         return int(torch.cuda.max_memory_allocated(self._device))
@@ -128,7 +120,6 @@ class HostPeak:
         self._can_reset = False
 
     def reset(self) -> None:
-        """Counts from now on, if the system allows it."""
         try:
             # 5 sets the high water mark to what is resident now (man 5 proc, clear_refs).
             (self._process / "clear_refs").write_text("5")

@@ -109,7 +109,6 @@ class PhaseFile:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the phases that have ended."""
         with self._changing:
             lines, self._lines = self._lines, []
             if not lines or self._is_broken or os.getpid() != self._pid:

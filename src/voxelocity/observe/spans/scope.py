@@ -28,23 +28,18 @@ class Listener(Protocol):
 
     def begin(self, name: str, color: str, is_phase: bool, /) -> Any:
         """A span of this thread begins, inside those that it has open. Returns what `end` is given."""
-        ...
 
     def end(self, token: Any, /) -> None:
         """It ends, also where its block raised."""
-        ...
 
     def begin_range(self, name: str, color: str, /) -> Any:
         """A range begins that may end in another thread and nests with nothing. Returns what `end_range` is given."""
-        ...
 
     def end_range(self, token: Any, /) -> None:
         """It ends."""
-        ...
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
         """A phase has ended whose beginning was not reported."""
-        ...
 
 
 class _Listeners:

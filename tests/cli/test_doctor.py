@@ -7,16 +7,16 @@ from functools import partial
 import pytest
 
 from voxelocity.cli.doctor import doctor
-from voxelocity.diagnosis.doctor import visit
-from voxelocity.diagnosis.doctor.disk import see_disk
-from voxelocity.diagnosis.doctor.seen import Torch
+from voxelocity.diagnosis.doctor import disk, probes
+from voxelocity.diagnosis.doctor.disk import probe_disk
+from voxelocity.diagnosis.doctor.records import Torch
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch):
     """A torch that is not started, a disk that is hardly written to, a cache of its own."""
-    monkeypatch.setattr(visit, "see_torch", lambda: Torch(version="2.13.0+cpu", num_threads=1, import_s=1.5))
-    monkeypatch.setattr(visit, "see_disk", partial(see_disk, file_bytes=4 * 2**20))
+    monkeypatch.setattr(probes, "probe_torch", lambda: Torch(version="2.13.0+cpu", num_threads=1, import_s=1.5))
+    monkeypatch.setattr(disk, "probe_disk", partial(probe_disk, file_bytes=4 * 2**20))
 
 
 def test_it_tells_what_is_here_and_ends_well(voxelocity, tmp_path, monkeypatch):
@@ -33,7 +33,7 @@ def test_it_tells_what_is_here_and_ends_well(voxelocity, tmp_path, monkeypatch):
 
 
 def test_json_holds_the_same_and_status_1_says_that_nothing_can_be_trained(voxelocity, tmp_path, monkeypatch):
-    monkeypatch.setattr(visit, "see_torch", lambda: Torch(error="ModuleNotFoundError: No module named 'torch'"))
+    monkeypatch.setattr(probes, "probe_torch", lambda: Torch(error="ModuleNotFoundError: No module named 'torch'"))
     told = voxelocity("doctor", "--json", "--folder", tmp_path)
     facts = json.loads(told.out)
     assert (told.status, facts["can_train"]) == (1, False)

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from voxelocity.observe import span
-from voxelocity.observe.spans.listeners import LISTENERS
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 @pytest.fixture

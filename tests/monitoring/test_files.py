@@ -10,8 +10,8 @@ from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.monitoring.files import MonitorFiles, read_monitor
 from voxelocity.monitoring.record import MonitorRecord
+from voxelocity.observe.nvml import GpuName
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
-from voxelocity.observe.visible_gpus import GpuName
 
 GPUS = (GpuName(index=0, name="A", uuid="GPU-a"),)
 

@@ -12,7 +12,7 @@ import voxelocity
 from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.grafana import dashboard
 from voxelocity.monitoring.openmetrics import openmetrics_text, write_openmetrics
-from voxelocity.observe.sample_gauges import sample_gauges
+from voxelocity.observe.openmetrics import sample_gauges
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 from voxelocity.observe.sinks.openmetrics import run_gauges
 

@@ -3,8 +3,8 @@
 import pytest
 
 from voxelocity.monitoring.table import columns, row, row_reader
+from voxelocity.observe.nvml import GpuName
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
-from voxelocity.observe.visible_gpus import GpuName
 
 GPUS = (
     GpuSample(index=0, name="A", uuid="GPU-a", busy_share=0.5, throttle_reasons=("SwPowerCap", "HwSlowdown")),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from voxelocity.observe import environment
-from voxelocity.observe.environment import _commit, _gpu_name, _version, _version_of_checkout
+from voxelocity.observe.environment import _commit, _gpu_name, _version, checkout_project
 
 
 def test_environment_holds_the_versions_in_use_and_is_plain_data():
@@ -44,12 +44,12 @@ def test_package_that_is_not_installed_has_no_version():
     assert _version("a-package-nobody-has") is None
 
 
-def test_version_of_a_checkout_is_read_from_its_project_file(tmp_path):
-    assert _version_of_checkout(tmp_path) is None
+def test_project_of_a_checkout_is_read_from_its_project_file(tmp_path):
+    assert checkout_project(tmp_path) == {}
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "voxelocity"\nversion = "9.8.7"\n')
-    assert _version_of_checkout(tmp_path) == "9.8.7"
+    assert checkout_project(tmp_path)["version"] == "9.8.7"
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "other"\nversion = "1.0"\n')
-    assert _version_of_checkout(tmp_path) is None
+    assert checkout_project(tmp_path) == {}
 
 
 def test_gpu_name_comes_from_the_driver_while_torch_has_not_started_cuda(tmp_path, monkeypatch):

@@ -1,20 +1,31 @@
 """What the machine lets this process use, with made-up control groups."""
 
-import os
-from pathlib import Path
+from __future__ import annotations
 
+import os
+import platform
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import psutil
 import pytest
 
 from voxelocity.observe import (
     available_memory_bytes,
     cpu_budget,
+    cpu_has_fast_bfloat16,
+    cpu_name,
     file_system_of,
     free_disk_bytes,
     local_ranks,
+    peak_device_bytes,
+    peak_host_bytes,
     process_rank,
     total_memory_bytes,
 )
+from voxelocity.observe.host import is_in_memory, is_on_network
 
 GIB = 2**30
 
@@ -178,3 +189,81 @@ def test_the_rank_is_what_the_launcher_says_and_0_without_one():
     assert process_rank(environ={"SLURM_PROCID": "3"}) == 3
     assert process_rank(environ={"RANK": "2", "SLURM_PROCID": "3"}) == 2
     assert process_rank(environ={"RANK": "x"}) == 0
+
+
+def test_the_name_is_the_first_model_or_the_architecture(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Fast CPU: 3 GHz\nmodel name\t: Other\n")
+    assert cpu_name(cpuinfo) == "Fast CPU: 3 GHz"
+    cpuinfo.write_text("processor\t: 0\n")
+    assert cpu_name(cpuinfo) == platform.machine()
+    assert cpu_name(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "is_fast"),
+    [
+        ("AuthenticAMD", "avx512f avx512_bf16", True),
+        ("GenuineIntel", "avx512f avx512_bf16", False),
+        ("GenuineIntel", "avx512_bf16 amx_bf16", True),
+        ("AuthenticAMD", "avx512f", False),
+    ],
+)
+def test_avx512_alone_makes_bfloat16_fast_on_amd_only(tmp_path, vendor, flags, is_fast):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"vendor_id\t: {vendor}\nflags\t\t: {flags}\n\nvendor_id\t: Other\n")
+    assert cpu_has_fast_bfloat16(cpuinfo) is is_fast
+    assert not cpu_has_fast_bfloat16(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("name", "on_network", "in_memory"),
+    [
+        ("nfs4", True, False),
+        ("fuse.sshfs", True, False),
+        ("tmpfs", False, True),
+        ("ext4", False, False),
+        ("", False, False),
+    ],
+)
+def test_where_files_of_a_file_system_lie_follows_from_its_name(name, on_network, in_memory):
+    assert (is_on_network(name), is_in_memory(name)) == (on_network, in_memory)
+
+
+MIB = 2**20
+
+
+def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_let_go():
+    before = peak_host_bytes()
+    held_bytes = before - psutil.Process().memory_info().rss + 64 * MIB
+    held = np.ones(held_bytes, dtype=np.uint8)
+    grown = peak_host_bytes()
+    assert grown > before + 32 * MIB
+    del held
+    # The kernel counts pages in lots, so that two readings may differ by a few.
+    assert peak_host_bytes() > grown - MIB
+
+
+def test_linux_is_asked_for_the_peak_of_this_program_alone(tmp_path):
+    status = tmp_path / "status"
+    status.write_text("Name:\tpython\nVmPeak:\t 9999 kB\nVmHWM:\t  2048 kB\nVmRSS:\t 1024 kB\n")
+    assert peak_host_bytes(status=status) == 2 * MIB
+
+
+def test_where_there_is_no_proc_the_system_is_asked(tmp_path):
+    assert peak_host_bytes(status=tmp_path / "none") > MIB
+
+
+def test_devices_that_nobody_uses_have_no_peak(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert peak_device_bytes() is None
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False)))
+    assert peak_device_bytes() is None
+
+
+def test_the_peaks_of_all_devices_are_summed(monkeypatch):
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 2, max_memory_allocated=lambda index: (index + 1) * MIB
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert peak_device_bytes() == 3 * MIB

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from voxelocity.observe import FakeClock, SpanRecord, SpanRecorder, span
-from voxelocity.observe.spans.listeners import LISTENERS
+from voxelocity.observe.spans.scope import LISTENERS
 from voxelocity.training.parts import PART_OF_SPAN, EpochPhases, part_seconds
 
 

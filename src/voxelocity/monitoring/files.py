@@ -23,9 +23,8 @@ from voxelocity.core.whole_file import write_whole
 from voxelocity.monitoring.marks import read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.table import columns, row, row_reader
-from voxelocity.observe.samples import Sample
-from voxelocity.observe.thinning import ThinnedSamples
-from voxelocity.observe.visible_gpus import GpuName
+from voxelocity.observe.nvml import GpuName
+from voxelocity.observe.samples import Sample, ThinnedSamples
 
 SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
 PAGE, PICTURE = "monitor.html", "monitor.png"

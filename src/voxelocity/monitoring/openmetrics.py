@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from voxelocity.observe.exposition import exposition, write_exposition
-from voxelocity.observe.sample_gauges import sample_values
+from voxelocity.observe.openmetrics import exposition, sample_values, write_exposition
 from voxelocity.observe.samples import Sample
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
+from voxelocity.observe.nvml import GpuName
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
-from voxelocity.observe.visible_gpus import GpuName
 
 _HOST_FIELDS = [field.name for field in fields(HostSample) if field.name != "core_shares"]
 # monitor.json holds the names of each GPU, once.

@@ -1,24 +1,25 @@
 """What happened, on which machine and how long it took. Judges nothing."""
 
-from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, process_age_s, system_clock
+from voxelocity.observe.clock import Clock, FakeClock, Stopwatch, Timing, measure, process_age_s, system_clock
 from voxelocity.observe.command import run_command, shell_status, watch_command
 from voxelocity.observe.environment import environment
-from voxelocity.observe.events import EventLog, events_path, read_events, read_events_of_ranks
+from voxelocity.observe.events import EventLog, events_path, read_events
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host import (
     allowed_cpus,
     available_memory_bytes,
     cpu_budget,
+    cpu_has_fast_bfloat16,
+    cpu_name,
     file_system_of,
     free_disk_bytes,
     local_ranks,
+    peak_device_bytes,
+    peak_host_bytes,
     process_rank,
     total_memory_bytes,
 )
 from voxelocity.observe.host_sampling import HostSampler
-from voxelocity.observe.measure import Timing, measure
-from voxelocity.observe.process_peak import peak_device_bytes, peak_host_bytes
-from voxelocity.observe.processor import cpu_has_fast_bfloat16, cpu_name
 from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.spans import (
@@ -71,7 +72,6 @@ __all__ = [
     "read_events",
     "run_command",
     "shell_status",
-    "read_events_of_ranks",
     "span",
     "start_range",
     "system_clock",

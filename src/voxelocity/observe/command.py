@@ -117,23 +117,21 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 def _start_error(name: str, error: OSError) -> CommandError:
-    where = f"command '{name}'"
-    found = shutil.which(name) or (name if os.path.exists(name) else None)
+    status, found = _NOT_EXECUTABLE, shutil.which(name) or (name if os.path.exists(name) else None)
     if error.errno in (errno.ENOENT, errno.ENOTDIR) and found is None:
-        what = "not found; give its path, or check its name and PATH"
-        return CommandError(f"{where}: {what}", status=_NOT_FOUND)
-    if error.errno == errno.ENOENT:
-        what = f"cannot be started: '{found}' names an interpreter in its first line that does not exist"
-        return CommandError(f"{where}: {what}; correct that line", status=_NOT_EXECUTABLE)
-    if os.path.isdir(name):
-        return CommandError(f"{where}: is a folder; name a program in it", status=_NOT_EXECUTABLE)
-    if error.errno == errno.EACCES:
-        return CommandError(f"{where}: not executable; chmod +x it, or name its interpreter", status=_NOT_EXECUTABLE)
-    if error.errno == errno.ENOEXEC:
+        status, what = _NOT_FOUND, "not found; give its path, or check its name and PATH"
+    elif error.errno == errno.ENOENT:
+        first_line = f"'{found}' names an interpreter in its first line that does not exist"
+        what = f"cannot be started: {first_line}; correct that line"
+    elif os.path.isdir(name):
+        what = "is a folder; name a program in it"
+    elif error.errno == errno.EACCES:
+        what = "not executable; chmod +x it, or name its interpreter"
+    elif error.errno == errno.ENOEXEC:
         what = "is not a program for this machine and has no '#!' line; name its interpreter, such as 'sh', before it"
-        return CommandError(f"{where}: {what}", status=_NOT_EXECUTABLE)
-    what = f"cannot be started ({error.strerror}); try it without watching it"
-    return CommandError(f"{where}: {what}", status=_NOT_EXECUTABLE)
+    else:
+        what = f"cannot be started ({error.strerror}); try it without watching it"
+    return CommandError(f"command '{name}': {what}", status=status)
 
 
 def _wait(pid: int, tick: Callable[[], None] | None, tick_s: float, clock: Clock) -> None:

@@ -11,8 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from voxelocity.observe.host import cpu_budget, total_memory_bytes
-from voxelocity.observe.processor import cpu_has_fast_bfloat16, cpu_name
+from voxelocity.observe.host import cpu_budget, cpu_has_fast_bfloat16, cpu_name, total_memory_bytes
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _PACKAGES = ("torch", "monai", "numpy")
@@ -34,7 +33,7 @@ def environment() -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in _PACKAGES},
-        "voxelocity": _version("voxelocity") or _version_of_checkout(_CHECKOUT),
+        "voxelocity": _version("voxelocity") or checkout_project().get("version"),
         "platform": platform.platform(),
         "cpu": cpu_name(),
         "cpu_has_fast_bfloat16": cpu_has_fast_bfloat16(),
@@ -52,13 +51,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _version_of_checkout(checkout: Path) -> str | None:
-    """Run from `PYTHONPATH=src`, the package is not installed and only its source knows the version."""
+def checkout_project(checkout: Path = _CHECKOUT) -> dict[str, Any]:
+    """The table `project` of the checkout that this package runs from; empty elsewhere.
+
+    Run from `PYTHONPATH=src`, the package is not installed, and only its source knows what it is.
+    """
     try:
-        project = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
+        project: dict[str, Any] = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]
     except (OSError, tomllib.TOMLDecodeError, KeyError):
-        return None
-    return str(project.get("version")) if project.get("name") == "voxelocity" else None
+        return {}
+    return project if project.get("name") == "voxelocity" else {}
 
 
 def _gpu_name(driver_folder: Path) -> str | None:

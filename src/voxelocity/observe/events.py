@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from voxelocity.core.errors import InputError, OutputError
@@ -21,7 +19,6 @@ from voxelocity.core.plain import plain_data
 from voxelocity.core.whole_file import check_is_file
 from voxelocity.observe.clock import Clock, system_clock
 
-_NAME = re.compile(r"events(?:-rank(\d+))?\.jsonl$")
 # Thirty thousand years; NaN is not a time either.
 _NO_TIME_S = 1e12
 
@@ -147,9 +144,7 @@ class EventLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -174,22 +169,6 @@ def read_events(path: Path | str) -> list[dict[str, Any]]:
                 "the file was changed by something else; delete that line"
             )
     return events
-
-
-def read_events_of_ranks(folder: Path | str) -> dict[int, list[dict[str, Any]]]:
-    """The events of every rank that wrote any into this folder, by rank, lowest first. Each rank has its own clock.
-
-    Raises:
-        InputError: the folder or a file in it cannot be read, or a line before the last is not an event.
-    """
-    try:
-        found = {path: match for path in Path(folder).iterdir() if (match := _NAME.fullmatch(path.name))}
-    except OSError as error:
-        raise InputError(
-            f"observe.events: cannot read the folder {folder} ({error.strerror}); name a run's folder"
-        ) from None
-    ranks = {int(match[1] or 0): path for path, match in found.items()}
-    return {rank: read_events(path) for rank, path in sorted(ranks.items())}
 
 
 def _last_whole_event(content: bytes) -> tuple[int, float]:

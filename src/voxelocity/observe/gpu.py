@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from voxelocity.observe.clock import Clock, system_clock
-from voxelocity.observe.nvml import Nvml, NvmlError, Subject, text
+from voxelocity.observe.nvml import GpuName, Nvml, NvmlError, Subject, gpu_name, gpu_slices, visible_gpus
 from voxelocity.observe.samples import GpuSample
-from voxelocity.observe.visible_gpus import GpuName, visible_gpus
 
 _PROCESSES_EVERY_S = 2.0
 _POWER_LIMIT_EVERY_S = 30.0
@@ -88,7 +87,7 @@ class GpuSampler:
     def missing(self) -> tuple[str, ...]:
         """What could not be asked so far, and why; each thing once."""
         lines = [f"{', '.join(labels)}: no {what} ({why})" for (what, why), labels in self._refusals.items()]
-        unclear = [_label(device.gpu) for device in self._devices if device.processes.are_strangers]
+        unclear = [device.gpu.label for device in self._devices if device.processes.are_strangers]
         lines += [f"{', '.join(unclear)}: no memory by process ({_STRANGERS})"] if unclear else []
         return (*self._notes, *lines)
 
@@ -104,7 +103,7 @@ class GpuSampler:
                 samples.append(device.sample(pids))
             except NvmlError as refusal:
                 self._devices.remove(device)
-                self._notes.append(f"{_label(device.gpu)}: lost while it was watched ({refusal.reason})")
+                self._notes.append(f"{device.gpu.label}: lost while it was watched ({refusal.reason})")
         return tuple(samples)
 
     def close(self) -> None:
@@ -117,9 +116,7 @@ class GpuSampler:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _find(self, nvml: Nvml, *, namespace: str, pcie_period_s: float, clock: Clock) -> list[_Device]:
@@ -128,17 +125,17 @@ class GpuSampler:
         for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
             try:
                 handle = nvml.ask("nvmlDeviceGetHandleByIndex", index)
-                whole = _name(nvml, handle, index)
-                slices = _slices(nvml, handle, whole)
+                whole = gpu_name(nvml, handle, index)
+                slices = gpu_slices(nvml, handle, whole)
             except NvmlError as refusal:
                 self._notes.append(f"GPU {index}: cannot be asked ({refusal.reason})")
                 continue
             board = Subject(nvml, handle, self._teller(f"GPU {index}"))
             for gpu, own_handle in slices or [(whole, handle)]:
-                own = board if gpu.slice is None else Subject(nvml, own_handle, self._teller(_label(gpu)))
+                own = board if gpu.slice is None else Subject(nvml, own_handle, self._teller(gpu.label))
                 held = _HeldAnswers(clock)
-                processes = _ProcessMemory(nvml, own, held, in_first_namespace=namespace in ("", _FIRST_NAMESPACE))
-                devices.append(_Device(nvml, gpu, own, board, processes, held, pcie_period_s))
+                processes = _ProcessMemory(own, held, namespace in ("", _FIRST_NAMESPACE))
+                devices.append(_Device(gpu, nvml, own, board, processes, held, pcie_period_s))
         return devices
 
     def _teller(self, label: str) -> Callable[[str, str], None]:
@@ -160,26 +157,17 @@ class _HeldAnswers:
         return kept[1]
 
 
+@dataclass(eq=False)
 class _Device:
     """One GPU or slice, and the questions it is asked."""
 
-    def __init__(
-        self,
-        nvml: Nvml,
-        gpu: GpuName,
-        own: Subject,
-        board: Subject,
-        processes: _ProcessMemory,
-        held: _HeldAnswers,
-        pcie_period_s: float,
-    ) -> None:
-        self.gpu = gpu
-        self._nvml = nvml
-        self._own = own
-        self._board = board
-        self.processes = processes
-        self._held = held
-        self._pcie_period_s = pcie_period_s
+    gpu: GpuName
+    _nvml: Nvml
+    _own: Subject
+    _board: Subject
+    processes: _ProcessMemory
+    _held: _HeldAnswers
+    _pcie_period_s: float
 
     def sample(self, pids: Collection[int]) -> GpuSample:
         constant = self._nvml.constant
@@ -192,11 +180,10 @@ class _Device:
         )
         program_memory_bytes, num_others = self.processes.figures(pids)
         board = self._board.ask
-        power_mw = board("power", ("nvmlDeviceGetPowerUsage",))
         limit_mw = self._held.get(
             "limit", _POWER_LIMIT_EVERY_S, lambda: board("power limit", ("nvmlDeviceGetEnforcedPowerLimit",))
         )
-        temperature_c = board("temperature", ("nvmlDeviceGetTemperature", constant("NVML_TEMPERATURE_GPU")))
+        temperature = ("nvmlDeviceGetTemperature", constant("NVML_TEMPERATURE_GPU"))
         return GpuSample(
             index=self.gpu.index,
             slice=self.gpu.slice,
@@ -208,11 +195,11 @@ class _Device:
             memory_total_bytes=None if memory is None else int(memory.total),
             program_memory_bytes=program_memory_bytes,
             num_other_processes=num_others,
-            power_w=None if power_mw is None else power_mw / 1000,
-            power_limit_w=None if limit_mw is None else limit_mw / 1000,
-            temperature_c=None if temperature_c is None else float(temperature_c),
-            sm_clock_mhz=_number(board("SM clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_SM")))),
-            memory_clock_mhz=_number(board("memory clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_MEM")))),
+            power_w=_divided(board("power", ("nvmlDeviceGetPowerUsage",)), 1000),
+            power_limit_w=_divided(limit_mw, 1000),
+            temperature_c=_divided(board("temperature", temperature)),
+            sm_clock_mhz=_divided(board("SM clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_SM")))),
+            memory_clock_mhz=_divided(board("memory clock", ("nvmlDeviceGetClockInfo", constant("NVML_CLOCK_MEM")))),
             pcie_receive_bytes_per_s=self._pcie("RX"),
             pcie_send_bytes_per_s=self._pcie("TX"),
             throttle_reasons=self._throttle_reasons(),
@@ -235,6 +222,7 @@ class _Device:
         return tuple(name for bit, name in _REASONS.items() if (bits or 0) & bit)
 
 
+@dataclass(eq=False)
 class _ProcessMemory:
     """Whose memory it is. In a container the driver may number processes as the host does, which is of no use here.
 
@@ -242,12 +230,10 @@ class _ProcessMemory:
         are_strangers: whether processes were seen but none can be identified as the program's.
     """
 
-    def __init__(self, nvml: Nvml, own: Subject, held: _HeldAnswers, *, in_first_namespace: bool) -> None:
-        self._nvml = nvml
-        self._own = own
-        self._held = held
-        self._are_numbers_ours = in_first_namespace
-        self.are_strangers = False
+    _own: Subject
+    _held: _HeldAnswers
+    _are_numbers_ours: bool
+    are_strangers: bool = False
 
     def figures(self, pids: Collection[int]) -> tuple[int | None, int | None]:
         """Bytes of the program, and the number of other processes; None if unknown."""
@@ -274,37 +260,8 @@ class _ProcessMemory:
         return {int(p.pid): None if p.usedGpuMemory is None else int(p.usedGpuMemory) for p in (*drawing, *computing)}
 
 
-def _name(nvml: Nvml, handle: Any, index: int) -> GpuName:
-    subject = Subject(nvml, handle, lambda what, why: None)
-    name = text(subject.ask("name", ("nvmlDeviceGetName",)))
-    return GpuName(index=index, name=name, uuid=text(subject.ask("UUID", ("nvmlDeviceGetUUID",))))
-
-
-def _slices(nvml: Nvml, handle: Any, whole: GpuName) -> list[tuple[GpuName, Any]]:
-    """The slices in use of a GPU in slices; none where it is whole or knows no slices."""
-    subject = Subject(nvml, handle, lambda what, why: None)
-    mode = subject.ask("MIG mode", ("nvmlDeviceGetMigMode",))
-    if mode is None or not mode[0]:
-        return []
-    slices = []
-    for number in range(int(subject.ask("slices", ("nvmlDeviceGetMaxMigDeviceCount",)) or 0)):
-        own_handle = subject.ask("slice", ("nvmlDeviceGetMigDeviceHandleByIndex", number))
-        if own_handle is None:
-            continue
-        own = _name(nvml, own_handle, whole.index)
-        gpu = GpuName(
-            index=whole.index, slice=number, name=own.name or whole.name, uuid=own.uuid, parent_uuid=whole.uuid
-        )
-        slices.append((gpu, own_handle))
-    return slices
-
-
-def _label(gpu: GpuName) -> str:
-    return f"GPU {gpu.index}" if gpu.slice is None else f"GPU {gpu.index} slice {gpu.slice}"
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _divided(value: Any, divisor: int = 1) -> float | None:
+    return None if value is None else value / divisor
 
 
 def _namespace() -> str:

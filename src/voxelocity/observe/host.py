@@ -1,21 +1,30 @@
-"""What the machine lets this process use: cores, memory, disk. Limits of containers and schedulers are honored.
+"""What the machine lets this process use: cores, memory, disk; and the memory that it has used.
 
-Control groups are read from files, version 2 and version 1; a limit that cannot be read is taken as none.
+Limits of containers and schedulers are honored. Control groups are read from files, version 2 and version 1; a limit
+that cannot be read is taken as none.
 """
 
 from __future__ import annotations
 
 import os
+import platform
+import resource
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
-from voxelocity.observe.kernel_files import file_text
+from voxelocity.observe.kernel_files import counters, file_number, file_text
 
 _ROOT = Path("/")
 _MOUNTS = Path("/proc/self/mounts")
+_CPUINFO = Path("/proc/cpuinfo")
+_STATUS = Path("/proc/self/status")
+_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "9p", "afs", "fuse.sshfs")
+_IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def allowed_cpus() -> set[int]:
@@ -40,7 +49,7 @@ def cpu_budget(
     """
     limits = [float(len(allowed_cpus()))]
     limits += [quota for folder in control_groups("cpu", root=root) if (quota := cpu_quota(folder)) is not None]
-    granted = _count(environ, "SLURM_CPUS_PER_TASK")
+    granted = positive_variable("SLURM_CPUS_PER_TASK", environ)
     if granted is not None:
         limits.append(float(granted))
     num_ranks = local_ranks(environ=environ) if num_local_ranks is None else num_local_ranks
@@ -54,16 +63,13 @@ def local_ranks(*, environ: Mapping[str, str] = os.environ) -> int:
     torchrun sets it as `LOCAL_WORLD_SIZE`. Ranks that `srun` started are separate SLURM tasks, each with its own cores
     and its own `SLURM_CPUS_PER_TASK`, so they do not count here.
     """
-    return _count(environ, "LOCAL_WORLD_SIZE") or 1
+    return positive_variable("LOCAL_WORLD_SIZE", environ) or 1
 
 
 def process_rank(*, environ: Mapping[str, str] = os.environ) -> int:
     """The rank of this process among those that train together: torchrun's `RANK`, or srun's task; 0 if unknown."""
-    for name in ("RANK", "SLURM_PROCID"):
-        text = environ.get(name, "").strip()
-        if text.isascii() and text.isdigit():
-            return int(text)
-    return 0
+    rank = _whole_number("RANK", environ)
+    return (_whole_number("SLURM_PROCID", environ) or 0) if rank is None else rank
 
 
 def available_memory_bytes(*, root: Path = _ROOT) -> int:
@@ -74,9 +80,9 @@ def available_memory_bytes(*, root: Path = _ROOT) -> int:
     limits = [int(psutil.virtual_memory().available)]
     for folder in control_groups("memory", root=root):
         limit = memory_limit_bytes(folder)
-        used = _number(folder / "memory.current", folder / "memory.usage_in_bytes")
-        if limit is not None and used is not None:
-            limits.append(limit - used + _droppable_bytes(folder / "memory.stat"))
+        current = file_number(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and current is not None:
+            limits.append(group_memory(limit, current, counters(file_text(folder / "memory.stat"))).available_bytes)
     return max(0, min(limits))
 
 
@@ -102,10 +108,82 @@ def file_system_of(folder: Path | str, *, mounts: Path = _MOUNTS) -> str:
     return next((kinds[place] for place in (resolved, *resolved.parents) if place in kinds), "")
 
 
-def _count(environ: Mapping[str, str], name: str) -> int | None:
+def is_on_network(file_system: str) -> bool:
+    """Whether files of such a file system lie on another machine; False where the name is not known."""
+    return file_system in _NETWORK
+
+
+def is_in_memory(file_system: str) -> bool:
+    """Whether files of such a file system take main memory, and are gone with it."""
+    return file_system in _IN_MEMORY
+
+
+def cpu_name(cpuinfo: Path = _CPUINFO) -> str:
+    """The model of the CPU as its maker calls it, or its architecture where the system does not say."""
+    text = file_text(cpuinfo)
+    if not text:
+        return platform.processor() or platform.machine()
+    return first_field(text, "model name") or platform.machine()
+
+
+def cpu_has_fast_bfloat16(cpuinfo: Path = _CPUINFO) -> bool:
+    """Whether convolutions take less time in bfloat16 than in float32.
+
+    With AMX, or with AVX-512 BF16 on AMD's cores: 0.57 to 0.71 of the time of float32 on Zen 4. With AVX-512 BF16 alone
+    Intel's cores (Emerald Rapids, AMX hidden by the hypervisor) took 1.15 to 1.4 times as long (docs/log.md).
+    """
+    text = file_text(cpuinfo)
+    flags = first_field(text, "flags").split()
+    return "amx_bf16" in flags or ("avx512_bf16" in flags and first_field(text, "vendor_id") == "AuthenticAMD")
+
+
+def first_field(text: str, name: str) -> str:
+    """The first field of this name in a text of lines "name: value"; "" if there is none."""
+    for line in text.splitlines():
+        field, separator, value = line.partition(":")
+        if separator and field.strip() == name:
+            return value.strip()
+    return ""
+
+
+def peak_host_bytes(*, status: Path = _STATUS) -> int:
+    """Main memory at its highest, files that were mapped and memory that is shared with others included.
+
+    Linux restarts the count for each program; elsewhere it is what `getrusage` reports, which may include the peak of
+    the program that started this one.
+    """
+    if (marked := high_water_bytes(status)) is not None:
+        return marked
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # In kilobytes, on macOS in bytes.
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def high_water_bytes(status: Path) -> int | None:
+    """The most resident bytes in the file `status` of a process, None if it does not say."""
+    kilobytes = first_field(file_text(status), "VmHWM").removesuffix(" kB")
+    return int(kilobytes) * 1024 if kilobytes.isdigit() else None
+
+
+def peak_device_bytes() -> int | None:
+    """Memory of all CUDA devices that tensors of this process took at its highest, the sum of each device's peak.
+
+    None if torch has not used a CUDA device. Waits for nothing, imports nothing.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return sum(int(torch.cuda.max_memory_allocated(index)) for index in range(torch.cuda.device_count()))
+
+
+def positive_variable(name: str, environ: Mapping[str, str]) -> int | None:
     """The whole number above 0 that this variable holds, or None."""
+    return _whole_number(name, environ) or None
+
+
+def _whole_number(name: str, environ: Mapping[str, str]) -> int | None:
     text = environ.get(name, "").strip()
-    return int(text) if text.isascii() and text.isdigit() and int(text) > 0 else None
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def control_groups(controller: str, *, root: Path = _ROOT) -> Iterator[Path]:
@@ -135,22 +213,27 @@ def cpu_quota(folder: Path) -> float | None:
     if text:
         quota, _, period = text.partition(" ")
         return float(quota) / float(period) if quota != "max" else None
-    quota_us, period_us = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    quota_us, period_us = file_number(folder / "cpu.cfs_quota_us"), file_number(folder / "cpu.cfs_period_us")
     return quota_us / period_us if quota_us is not None and period_us and quota_us > 0 else None
 
 
 def memory_limit_bytes(folder: Path) -> int | None:
     """Memory that a control group may take, None without a limit. Version 1 has a huge number where there is none."""
-    return _number(folder / "memory.max", folder / "memory.limit_in_bytes")
+    return file_number(folder / "memory.max", folder / "memory.limit_in_bytes")
 
 
-def _droppable_bytes(stat: Path) -> int:
-    """Inactive file pages, of the group and those below it (version 1 names these sums `total_...`)."""
-    pairs = dict(line.split(" ", 1) for line in file_text(stat).splitlines())
-    return int(pairs.get("total_inactive_file", pairs.get("inactive_file", 0)))
+class GroupMemory(NamedTuple):
+    """Memory of a control group: in use without pages of files that can be dropped, still available, pages of files."""
+
+    used_bytes: int
+    available_bytes: int
+    page_cache_bytes: int
 
 
-def _number(*files: Path) -> int | None:
-    """The number in the first of the files that exists; None if it holds "max" or none exists."""
-    text = next((text for file in files if (text := file_text(file))), "")
-    return int(text) if text.lstrip("-").isdigit() else None
+def group_memory(limit_bytes: int, current_bytes: int, stat: Mapping[str, int]) -> GroupMemory:
+    """What a control group has, from its limit, what it is charged for, and the counters in its `memory.stat`."""
+    # Version 1 has sums over the groups below under names of their own.
+    inactive = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+    active = stat.get("total_active_file", stat.get("active_file", 0))
+    used_bytes = max(0, current_bytes - inactive)
+    return GroupMemory(used_bytes, max(0, limit_bytes - used_bytes), inactive + active)

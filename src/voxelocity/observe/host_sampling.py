@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from voxelocity.observe.clock import Clock, system_clock
-from voxelocity.observe.group_limits import GroupLimits
+from voxelocity.observe.host import GroupMemory, control_groups, cpu_quota, group_memory, memory_limit_bytes
 from voxelocity.observe.kernel_files import KernelFile
 from voxelocity.observe.program import ProgramFigures, ProgramSampler
 from voxelocity.observe.samples import HostSample
@@ -42,7 +42,7 @@ class HostSampler:
         self._shm = root / "dev/shm"
         self._disks = _with_device(root / "sys/block")
         self._interfaces = _with_device(root / "sys/class/net")
-        self._groups = GroupLimits(total_bytes=self._meminfo.counters().get("MemTotal", 0) * 1024, root=root)
+        self._groups = _GroupLimits(total_bytes=self._meminfo.counters().get("MemTotal", 0) * 1024, root=root)
         self._program = None if pid is None else ProgramSampler(pid, root=root, clock=clock)
         self._cores: dict[str, tuple[int, int]] = {}
         self._counters: dict[str, int] = {}
@@ -76,37 +76,26 @@ class HostSampler:
         group = self._groups.memory()
         program = None if self._program is None else self._program.figures()
         rates = self._rates(program, period_s)
-        program_cores = rates.get("program_cpu")
+        program_cores = rates.get("program_cores")
         available = memory.get("MemAvailable")
-        total = memory.get("MemTotal")
-        machine_used = None if available is None or total is None else (total - available) * 1024
         return HostSample(
             core_shares=core_shares,
             throttled_share=None if period_s is None else throttled_share,
-            memory_used_bytes=machine_used if group is None else group.used_bytes,
+            memory_used_bytes=_difference(memory, "MemTotal", "MemAvailable") if group is None else group.used_bytes,
             memory_available_bytes=_least(
                 None if available is None else available * 1024, None if group is None else group.available_bytes
             ),
             page_cache_bytes=_file_pages(memory) if group is None else group.page_cache_bytes,
             swap_used_bytes=_difference(memory, "SwapTotal", "SwapFree"),
-            swap_in_bytes_per_s=rates.get("pswpin"),
-            swap_out_bytes_per_s=rates.get("pswpout"),
             shm_used_bytes=self._shm_used_bytes(),
-            disk_read_bytes_per_s=rates.get("disk_read"),
-            disk_write_bytes_per_s=rates.get("disk_write"),
-            network_receive_bytes_per_s=rates.get("receive"),
-            network_send_bytes_per_s=rates.get("send"),
-            major_faults_per_s=rates.get("program_faults"),
-            program_cores=program_cores,
             program_memory_bytes=None if program is None else program.memory_bytes,
-            program_read_bytes_per_s=rates.get("program_read"),
             num_processes=None if program is None else program.num_processes,
             num_threads=None if program is None else program.num_threads,
             others_cores=None if program_cores is None or not core_shares else max(0.0, busy_cores - program_cores),
+            **rates,
         )
 
     def close(self) -> None:
-        """Closes the open files."""
         for file in self._files:
             file.close()
         self._groups.close()
@@ -129,19 +118,20 @@ class HostSampler:
         return shares, sum(shares)
 
     def _rates(self, program: ProgramFigures | None, period_s: float | None) -> dict[str, float]:
-        """Rates by name, of what could be read both now and before."""
-        now = {name: value * _PAGE_BYTES for name, value in self._vmstat.counters("pswp").items()}
+        """Rates by their fields in `HostSample`, of what could be read both now and before."""
+        pages = self._vmstat.counters("pswp")
+        names = {"swap_in_bytes_per_s": "pswpin", "swap_out_bytes_per_s": "pswpout"}
+        now = {field: pages[name] * _PAGE_BYTES for field, name in names.items() if name in pages}
         now |= _disk_bytes(self._diskstats.read(), self._disks)
         now |= _network_bytes(self._network.read(), self._interfaces)
         before, self._counters = self._counters, now
         if not period_s:
             return {}
-        grown = {name: max(0, value - before[name]) for name, value in now.items() if name in before}
-        rates = {name: growth / period_s for name, growth in grown.items()}
+        rates = {name: max(0, value - before[name]) / period_s for name, value in now.items() if name in before}
         if program is not None:
-            rates["program_cpu"] = program.cpu_s / period_s
-            rates["program_faults"] = program.num_major_faults / period_s
-            rates["program_read"] = program.read_bytes / period_s
+            rates["program_cores"] = program.cpu_s / period_s
+            rates["major_faults_per_s"] = program.num_major_faults / period_s
+            rates["program_read_bytes_per_s"] = program.read_bytes / period_s
         return rates
 
     def _shm_used_bytes(self) -> int | None:
@@ -150,6 +140,60 @@ class HostSampler:
         except OSError:
             return None
         return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
+class _GroupLimits:
+    """The groups with a quota or a limit, found once; their counters are read at each call. Not thread-safe.
+
+    Args:
+        total_bytes: main memory of the machine; a larger limit does not count.
+        root: of the file system with `proc` and `sys`, for tests.
+    """
+
+    def __init__(self, *, total_bytes: int, root: Path = Path("/")) -> None:
+        quotas = [folder for folder in control_groups("cpu", root=root) if cpu_quota(folder) is not None]
+        self._stats = [KernelFile(folder / "cpu.stat") for folder in quotas]
+        self._periods: list[tuple[int, int]] = [(0, 0)] * len(quotas)
+        limits = [(memory_limit_bytes(folder), folder) for folder in control_groups("memory", root=root)]
+        self._memories = [
+            _LimitedMemory(limit, folder) for limit, folder in limits if limit is not None and limit < total_bytes
+        ]
+
+    def throttled_share(self) -> float:
+        """Share of the scheduler's periods since the last call in which a group was held back; 0 without a quota."""
+        shares = [0.0]
+        for number, stat in enumerate(self._stats):
+            counters = stat.counters()
+            periods, throttled = counters.get("nr_periods", 0), counters.get("nr_throttled", 0)
+            before_periods, before_throttled = self._periods[number]
+            self._periods[number] = (periods, throttled)
+            if periods > before_periods:
+                shares.append(min(1.0, (throttled - before_throttled) / (periods - before_periods)))
+        return max(shares)
+
+    def memory(self) -> GroupMemory | None:
+        """Memory of the group that has the least left; None without a limit."""
+        found = [figures for memory in self._memories if (figures := memory.figures()) is not None]
+        return min(found, key=lambda figures: figures.available_bytes, default=None)
+
+    def close(self) -> None:
+        for file in (*self._stats, *(file for memory in self._memories for file in memory.files)):
+            file.close()
+
+
+class _LimitedMemory:
+    def __init__(self, limit_bytes: int, folder: Path) -> None:
+        self._limit_bytes = limit_bytes
+        names = ("memory.current", "memory.usage_in_bytes")
+        self._current = KernelFile(folder / next((name for name in names if (folder / name).exists()), names[0]))
+        self._stat = KernelFile(folder / "memory.stat")
+        self.files = (self._current, self._stat)
+
+    def figures(self) -> GroupMemory | None:
+        current = self._current.read().strip()
+        if not current.isdigit():
+            return None
+        return group_memory(self._limit_bytes, int(current), self._stat.counters())
 
 
 def _busy_share(before: tuple[int, int], now: tuple[int, int]) -> float:
@@ -167,13 +211,14 @@ def _with_device(folder: Path) -> frozenset[str]:
 
 
 def _disk_bytes(diskstats: str, disks: frozenset[str]) -> dict[str, int]:
+    """Bytes so far, by the fields that show their growth."""
     lines = [fields for line in diskstats.splitlines() if len(fields := line.split(maxsplit=10)) > 9]
     ours = [fields for fields in lines if fields[2] in disks]
     if not ours:
         return {}
     return {
-        "disk_read": sum(int(fields[5]) for fields in ours) * _SECTOR_BYTES,
-        "disk_write": sum(int(fields[9]) for fields in ours) * _SECTOR_BYTES,
+        "disk_read_bytes_per_s": sum(int(fields[5]) for fields in ours) * _SECTOR_BYTES,
+        "disk_write_bytes_per_s": sum(int(fields[9]) for fields in ours) * _SECTOR_BYTES,
     }
 
 
@@ -182,7 +227,10 @@ def _network_bytes(table: str, interfaces: frozenset[str]) -> dict[str, int]:
     ours = [row for row in rows if row[0] in interfaces] or [row for row in rows if row[0] != "lo"]
     if not ours:
         return {}
-    return {"receive": sum(int(row[1]) for row in ours), "send": sum(int(row[9]) for row in ours)}
+    return {
+        "network_receive_bytes_per_s": sum(int(row[1]) for row in ours),
+        "network_send_bytes_per_s": sum(int(row[9]) for row in ours),
+    }
 
 
 def _file_pages(memory: dict[str, int]) -> int | None:

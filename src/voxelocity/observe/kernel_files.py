@@ -35,20 +35,7 @@ class KernelFile:
         return b"".join(parts).decode(errors="replace")
 
     def counters(self, beginning: str = "") -> dict[str, int]:
-        """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped.
-
-        Args:
-            beginning: of the names that are wanted; parsing all of /proc/vmstat would cost as much as everything else.
-        """
-        pairs = {}
-        for line in self.read().splitlines():
-            if not line.startswith(beginning):
-                continue
-            name, _, rest = line.partition(" ")
-            number = rest.split(maxsplit=1)[0] if rest.strip() else ""
-            if number.isdigit():
-                pairs[name.rstrip(":")] = int(number)
-        return pairs
+        return counters(self.read(), beginning)
 
     def close(self) -> None:
         """Closes the descriptor; a later `read` opens the file again unless it was missing."""
@@ -63,6 +50,30 @@ def file_text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def counters(text: str, beginning: str = "") -> dict[str, int]:
+    """Lines of a name and a whole number; a colon after the name and a unit after the number are dropped.
+
+    Args:
+        text: of a file.
+        beginning: of the names that are wanted; parsing all of /proc/vmstat would cost as much as everything else.
+    """
+    pairs = {}
+    for line in text.splitlines():
+        if not line.startswith(beginning):
+            continue
+        name, _, rest = line.partition(" ")
+        number = rest.split(maxsplit=1)[0] if rest.strip() else ""
+        if number.isdigit():
+            pairs[name.rstrip(":")] = int(number)
+    return pairs
+
+
+def file_number(*files: Path) -> int | None:
+    """The whole number in the first of the files that exists; None if it holds "max" or none exists."""
+    text = next((text for file in files if (text := file_text(file))), "")
+    return int(text) if text.lstrip("-").isdigit() else None
 
 
 def read_small(path: str) -> bytes:

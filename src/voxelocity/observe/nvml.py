@@ -1,4 +1,5 @@
-"""NVIDIA's management library, asked with care. The one module that knows `pynvml`; it is imported when first asked.
+"""NVIDIA's management library, asked with care, and which GPUs there are. The one module that knows `pynvml`; it is
+imported when first asked.
 
 A driver may refuse any question: the device has no such sensor, the user may not ask, the device fell off the bus. A
 refusal is data here. It is reported once, and a question that will never be answered is not asked again.
@@ -7,7 +8,8 @@ refusal is data here. It is reported once, and a question that will never be ans
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Codes of nvml.h. Refused with one of the first, a question will be refused as long as the program runs: invalid
@@ -69,6 +71,13 @@ class Nvml:
             code = int(error.value)
             raise NvmlError(_words(error, code), is_final=code in _FINAL, is_lost=code in _LOST) from None
 
+    def answer(self, function: str, *arguments: Any) -> Any:
+        """What the function of this name answers; None if it does not, or the package is too old to know it."""
+        try:
+            return self.ask(function, *arguments)
+        except NvmlError:
+            return None
+
     def constant(self, name: str) -> Any:
         """The constant of this name, None if this version of the package has none."""
         return getattr(self._library, name, None)
@@ -77,10 +86,7 @@ class Nvml:
         """Releases the library. A second call does nothing, nor does one after the driver is gone."""
         if self._is_open:
             self._is_open = False
-            try:
-                self.ask("nvmlShutdown")
-            except NvmlError:
-                return
+            self.answer("nvmlShutdown")
 
 
 class Subject:
@@ -90,7 +96,9 @@ class Subject:
         tell: is called with (question, reason) when a question is refused for the first time.
     """
 
-    def __init__(self, nvml: Nvml, handle: Any, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, nvml: Nvml, handle: Any, tell: Callable[[str, str], None] = lambda question, reason: None
+    ) -> None:
         self._nvml = nvml
         self._handle = handle
         self._tell = tell
@@ -138,3 +146,81 @@ def _words(error: Any, code: int) -> str:
     # For a code that it does not know the package asks the library, which gives bytes, or fails if it is not loaded.
     words = str(error)
     return words[2:-1] if words.startswith("b'") else words or f"NVML error {code}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuName:
+    """A GPU, or with `slice` one part of it (MIG)."""
+
+    index: int
+    slice: int | None = None
+    name: str = ""
+    uuid: str = ""
+    parent_uuid: str = ""
+
+    @property
+    def label(self) -> str:
+        return f"GPU {self.index}" if self.slice is None else f"GPU {self.index} slice {self.slice}"
+
+
+def visible_gpus(variable: str | None, gpus: Sequence[GpuName]) -> list[GpuName]:
+    """The GPUs that CUDA shows a program with this `CUDA_VISIBLE_DEVICES`, in the order of `gpus`.
+
+    Indices are assumed to follow NVML's order, by bus: CUDA uses it with `CUDA_DEVICE_ORDER=PCI_BUS_ID`, and on
+    machines whose GPUs are alike. An index of a GPU in slices, and its UUID, stand for all of its slices. As in CUDA,
+    what follows the first entry that names nothing is not seen.
+
+    Args:
+        variable: comma-separated indices, beginnings of `GPU-...` or of `MIG-...`; None if it is not set.
+        gpus: all of them; of a GPU in slices only the slices.
+    """
+    if variable is None:
+        return list(gpus)
+    seen: list[GpuName] = []
+    for entry in variable.split(","):
+        found = _named(entry.strip(), gpus)
+        if not found:
+            break
+        seen += found
+    return [gpu for gpu in gpus if gpu in seen]
+
+
+def _named(entry: str, gpus: Sequence[GpuName]) -> list[GpuName]:
+    if entry.isascii() and entry.isdigit():
+        return [gpu for gpu in gpus if gpu.index == int(entry)]
+    if entry.startswith("GPU-"):
+        return [gpu for gpu in gpus if (gpu.parent_uuid or gpu.uuid).startswith(entry)]
+    if entry.startswith("MIG-"):
+        return [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+    return []
+
+
+def gpu_name(nvml: Nvml, handle: Any, index: int) -> GpuName:
+    """The name of the device or slice with this handle.
+
+    Raises:
+        NvmlError: the device is gone.
+    """
+    subject = Subject(nvml, handle)
+    name = text(subject.ask("name", ("nvmlDeviceGetName",)))
+    return GpuName(index=index, name=name, uuid=text(subject.ask("UUID", ("nvmlDeviceGetUUID",))))
+
+
+def gpu_slices(nvml: Nvml, handle: Any, whole: GpuName) -> list[tuple[GpuName, Any]]:
+    """The slices in use of a GPU in slices, with their handles; none where it is whole or knows no slices.
+
+    Raises:
+        NvmlError: the device is gone.
+    """
+    subject = Subject(nvml, handle)
+    mode = subject.ask("MIG mode", ("nvmlDeviceGetMigMode",))
+    if mode is None or not mode[0]:
+        return []
+    slices = []
+    for number in range(int(subject.ask("slices", ("nvmlDeviceGetMaxMigDeviceCount",)) or 0)):
+        own_handle = subject.ask("slice", ("nvmlDeviceGetMigDeviceHandleByIndex", number))
+        if own_handle is not None:
+            own = gpu_name(nvml, own_handle, whole.index)
+            name = replace(own, slice=number, name=own.name or whole.name, parent_uuid=whole.uuid)
+            slices.append((name, own_handle))
+    return slices

@@ -46,31 +46,21 @@ class ProgramFigures:
 class _Process:
     """One process as last read."""
 
-    parent: int
-    begun: int
-    is_zombie: bool
-    own_ticks: int
-    inherited_ticks: int
-    own_faults: int
-    inherited_faults: int
-    num_threads: int
-    resident_bytes: int
+    parent: int = 0
+    begun: int = -1
+    is_zombie: bool = False
+    own_ticks: int = 0
+    inherited_ticks: int = 0
+    own_faults: int = 0
+    inherited_faults: int = 0
+    num_threads: int = 0
+    resident_bytes: int = 0
     read_bytes: int = 0
     # Of `resident_bytes`, what it had from its parent when it was first seen.
     forked_bytes: int = 0
 
 
-_NOTHING = _Process(
-    parent=0,
-    begun=-1,
-    is_zombie=False,
-    own_ticks=0,
-    inherited_ticks=0,
-    own_faults=0,
-    inherited_faults=0,
-    num_threads=0,
-    resident_bytes=0,
-)
+_NOTHING = _Process()
 
 
 class ProgramSampler:

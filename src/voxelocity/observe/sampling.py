@@ -6,16 +6,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.gpu import GpuSampler
 from voxelocity.observe.host_sampling import HostSampler
-from voxelocity.observe.samples import Sample
-from voxelocity.observe.thinning import ThinnedSamples
-from voxelocity.observe.visible_gpus import GpuName
+from voxelocity.observe.nvml import GpuName
+from voxelocity.observe.samples import Sample, ThinnedSamples
 
 _LEAST_PERIOD_S, _GREATEST_PERIOD_S = 0.1, 60.0
 # Over a shorter time a rate made of 10 ms ticks means nothing.
@@ -144,9 +142,7 @@ class Sampler:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -18,7 +18,7 @@ from voxelocity.observe import (
     file_system_of,
     free_disk_bytes,
 )
-from voxelocity.observe.file_systems import is_on_network
+from voxelocity.observe.host import is_on_network
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 

@@ -19,7 +19,7 @@ from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import InputError
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.observe import Clock, EventLog, cpu_budget, ended_span, environment, read_events, system_clock
-from voxelocity.observe.sample_events import SampleEvents
+from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
 from voxelocity.planning import DeviceChoice, Planned, make_plan

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from voxelocity.diagnosis.doctor.seen import (
+from voxelocity.diagnosis.doctor.records import (
     Disk,
     Driver,
     Gpu,
     Limits,
     Memory,
+    Observations,
     Packages,
     Processor,
-    Seen,
     Torch,
     Wanted,
 )
@@ -115,7 +115,7 @@ def packages():
 
 @pytest.fixture
 def seen(driver, torch, processor, memory, disk, limits, packages):
-    return Seen(
+    return Observations(
         driver=driver,
         torch=torch,
         processor=processor,

@@ -6,13 +6,13 @@ import os
 import pytest
 
 from voxelocity.diagnosis.doctor import disk as disk_module
-from voxelocity.diagnosis.doctor.disk import see_disk
+from voxelocity.diagnosis.doctor.disk import probe_disk
 
 SMALL = {"file_bytes": 8 * 2**20, "min_free_bytes": 0}
 
 
 def test_a_disk_is_measured_and_nothing_is_left(tmp_path):
-    disk = see_disk(tmp_path, **SMALL)
+    disk = probe_disk(tmp_path, **SMALL)
     assert disk.folder == str(tmp_path)
     assert disk.read_bytes_per_s > 0
     assert disk.write_bytes_per_s > 0
@@ -21,7 +21,7 @@ def test_a_disk_is_measured_and_nothing_is_left(tmp_path):
 
 
 def test_a_folder_that_does_not_exist_yet_is_measured_above_it_and_not_made(tmp_path):
-    assert see_disk(tmp_path / "not" / "yet", **SMALL).folder == str(tmp_path)
+    assert probe_disk(tmp_path / "not" / "yet", **SMALL).folder == str(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -36,7 +36,7 @@ def test_what_is_written_is_read_again_whole(tmp_path, monkeypatch):
             return done
 
         monkeypatch.setattr(os, name, counted)
-    see_disk(tmp_path, **SMALL)
+    probe_disk(tmp_path, **SMALL)
     assert moved == {"pwrite": 8 * 2**20, "preadv": 8 * 2**20}
 
 
@@ -45,14 +45,14 @@ def test_a_slow_disk_is_measured_on_what_it_manages_in_the_time(tmp_path, monkey
     blocks = []
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda *arguments: blocks.append(1) or real(*arguments))
-    disk = see_disk(tmp_path, file_bytes=64 * 2**20, min_free_bytes=0)
+    disk = probe_disk(tmp_path, file_bytes=64 * 2**20, min_free_bytes=0)
     assert len(blocks) == 1
     assert disk.write_bytes_per_s > 0
 
 
 def test_where_space_is_short_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", lambda *arguments: pytest.fail("a file was made"))
-    disk = see_disk(tmp_path, min_free_bytes=2**62)
+    disk = probe_disk(tmp_path, min_free_bytes=2**62)
     assert disk.not_measured == "too little free space to write a test file"
     assert disk.read_bytes_per_s is None
     assert disk.free_bytes > 0
@@ -72,7 +72,7 @@ def test_a_file_system_without_direct_access_is_read_past_its_pages_by_advice(tm
     monkeypatch.setattr(os, "open", refusing)
     monkeypatch.setattr(os, "posix_fadvise", lambda *arguments: advice.append(arguments[3]))
     monkeypatch.setattr(disk_module, "file_system_of", lambda folder: "9p")
-    disk = see_disk(tmp_path, **SMALL)
+    disk = probe_disk(tmp_path, **SMALL)
     assert advice == [os.POSIX_FADV_DONTNEED]
     assert opened[-1] & os.O_DSYNC
     assert disk.read_bytes_per_s > 0
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch, number):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "open", refusing)
-    assert see_disk(tmp_path, **SMALL).not_measured == f"no file can be written there ({os.strerror(number)})"
+    assert probe_disk(tmp_path, **SMALL).not_measured == f"no file can be written there ({os.strerror(number)})"
 
 
 def test_a_disk_that_fills_meanwhile_is_told_and_left_clean(tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_a_disk_that_fills_meanwhile_is_told_and_left_clean(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    assert "No space left on device" in see_disk(tmp_path, **SMALL).not_measured
+    assert "No space left on device" in probe_disk(tmp_path, **SMALL).not_measured
     assert not list(tmp_path.iterdir())
 
 
@@ -110,4 +110,4 @@ def test_whether_the_disk_turns_is_read_from_its_queue(tmp_path, turns, kind, is
     link = tmp_path / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
     link.parent.mkdir(parents=True)
     link.symlink_to(place)
-    assert see_disk(tmp_path, **SMALL, root=tmp_path).device == kind
+    assert probe_disk(tmp_path, **SMALL, root=tmp_path).device == kind

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from voxelocity.core.errors import InputError
 from voxelocity.monai import CuCIM, Range, compile
 from voxelocity.observe import SpanRecorder
-from voxelocity.observe.spans.listeners import LISTENERS
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 class Recorder:

@@ -1,6 +1,6 @@
 import pytest
 
-from voxelocity.observe.spans.listeners import LISTENERS
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from voxelocity.observe import end_range, phase, span, start_range
-from voxelocity.observe.spans.listeners import LISTENERS
 from voxelocity.observe.spans.nvtx import has_nvtx, open_nvtx
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 class TorchNvtx:

@@ -8,8 +8,8 @@ import pytest
 
 from voxelocity.observe import FakeClock, end_range, ended_span, phase, span, start_range
 from voxelocity.observe.spans import phases
-from voxelocity.observe.spans.listeners import LISTENERS
 from voxelocity.observe.spans.phases import PhaseFile, open_phase_file
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 @pytest.fixture

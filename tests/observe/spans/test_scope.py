@@ -5,7 +5,7 @@ import pytest
 import voxelocity
 from voxelocity.core.errors import InputError
 from voxelocity.observe import SpanRecorder, end_range, ended_span, phase, span, start_range
-from voxelocity.observe.spans.listeners import LISTENERS
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 def names(recorder):

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from voxelocity.core.config import Config
 from voxelocity.data.cache.entry import Format
 from voxelocity.observe import file_system_of
-from voxelocity.observe.file_systems import is_in_memory, is_on_network
+from voxelocity.observe.host import is_in_memory, is_on_network
 
 
 def default_cache_folder() -> Path:

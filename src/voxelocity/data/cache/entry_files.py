@@ -20,7 +20,7 @@ from pathlib import Path
 
 from voxelocity.data.cache.locks import file_mode, is_abandoned
 from voxelocity.observe import file_system_of
-from voxelocity.observe.file_systems import is_on_network
+from voxelocity.observe.host import is_on_network
 
 SUFFIX = ".safetensors"
 TEMP_SUFFIX = ".tmp"

@@ -1,11 +1,11 @@
 """What this machine has for training, what is missing, and what each costs.
 
-Probes (`gpu`, `torch_build`, `host`, `disk`, `installed`) look at the machine and judge nothing; `checks` judge what
-was seen and do not look at the machine; `examine` does both.
+`probes` and `disk` look at the machine and judge nothing; `hardware_checks` and `software_checks` judge what was found
+and do not look at the machine; `run` does both.
 """
 
-from voxelocity.diagnosis.doctor.check import LEVELS, Check, CheckUp, Level
+from voxelocity.diagnosis.doctor.records import Check, CheckUp
+from voxelocity.diagnosis.doctor.run import examine, judge, probe
 from voxelocity.diagnosis.doctor.terminal import show
-from voxelocity.diagnosis.doctor.visit import examine, judge, look
 
-__all__ = ["LEVELS", "Check", "CheckUp", "Level", "examine", "judge", "look", "show"]
+__all__ = ["Check", "CheckUp", "examine", "judge", "probe", "show"]

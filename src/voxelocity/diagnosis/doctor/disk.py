@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from voxelocity.diagnosis.doctor.seen import Disk
+from voxelocity.diagnosis.doctor.records import Disk
 from voxelocity.observe import file_system_of, free_disk_bytes
 
 FILE_BYTES = 256 * 2**20
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 4 * 2**20
 _ROOT = Path("/")
 
 
-def see_disk(
+def probe_disk(
     folder: Path, *, file_bytes: int = FILE_BYTES, min_free_bytes: int = MIN_FREE_BYTES, root: Path = _ROOT
 ) -> Disk:
     """The disk that holds `folder`, or the nearest parent folder that exists.

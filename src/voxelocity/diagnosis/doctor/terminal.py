@@ -1,4 +1,7 @@
-"""Prints the check-up in a terminal: readable at 60 columns, in a pipe, without color and in plain ASCII."""
+"""Prints the check-up in a terminal: readable at 60 columns, in a pipe, without color and in plain ASCII.
+
+Not with `report`, whose import needs numpy: a broken numpy is one of the doctor's findings.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from voxelocity.core.terminal_text import printable, wrapped
-from voxelocity.diagnosis.doctor.check import Check, CheckUp, Level
+from voxelocity.diagnosis.doctor.records import Check, CheckUp, Level
 
 _STYLES: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 # Longer lines are hard to read, however wide the terminal is.
@@ -22,21 +25,22 @@ def show(check_up: CheckUp, console: Console) -> None:
     """Prints verdict and lines. Levels are words; color only repeats them."""
     # The last column stays free: some terminals break a full line.
     columns = max(40, min(console.width - 1, _MAX_COLUMNS))
+    encoding = console.encoding or "ascii"
     lines = [Text(line, style="bold") for line in textwrap.wrap(check_up.verdict, columns)]
     for section, checks in groupby(check_up.checks, key=lambda check: check.section):
         lines += [Text(), Text(section, style="bold")]
         for check in checks:
             lines += _check_lines(check, columns)
     for line in lines:
-        line.plain = _shown(line.plain, console.encoding)
+        line.plain = printable(line.plain).encode(encoding, errors="replace").decode(encoding)
         # A command that is longer than a line stays in one piece, so that you can copy it.
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def _check_lines(check: Check, columns: int) -> Iterator[Text]:
     head = f"  {check.level:<{_HEAD_COLUMNS - 2}}"
-    told = check.found if check.found.startswith("=") else f": {check.found}"
-    first, *rest = _wrapped(f"{check.name}{told}", head, columns)
+    found = check.found if check.found.startswith("=") else f": {check.found}"
+    first, *rest = _wrapped(f"{check.name}{found}", head, columns)
     yield Text.assemble(head[:2], (check.level, _STYLES[check.level]), first[2 + len(check.level) :])
     yield from map(Text, rest)
     for label, words in (("costs: ", check.costs), ("do:    ", check.cure), ("see:   ", check.source)):
@@ -46,7 +50,3 @@ def _check_lines(check: Check, columns: int) -> Iterator[Text]:
 
 def _wrapped(words: str, head: str, columns: int) -> list[str]:
     return wrapped(words, columns, first=head, rest=" " * len(head))
-
-
-def _shown(text: str, encoding: str) -> str:
-    return printable(text).encode(encoding or "ascii", errors="replace").decode(encoding or "ascii")

@@ -41,7 +41,6 @@ class MlflowSink:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
     def begin(self, run: RunStart) -> None:
-        """Opens the MLflow run, the one of earlier sessions if there is one."""
         if self._uri is None:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         _silence()
@@ -62,7 +61,6 @@ class MlflowSink:
             self._client.update_run(self._id, status="RUNNING")
 
     def write(self, event: Event) -> None:
-        """Adds the numbers of an event, unless the record holds that step."""
         from mlflow.entities import Metric
 
         self._status = {"run_finished": "FINISHED", "interrupted": "KILLED"}.get(event["event"], "FAILED")
@@ -74,7 +72,6 @@ class MlflowSink:
         self._client.log_batch(self._id, metrics=metrics)
 
     def end(self) -> None:
-        """Marks the run as finished, stopped or failed."""
         self._client.set_terminated(self._id, status=self._status)
 
     def _run_id(self, run: RunStart) -> tuple[str, bool]:

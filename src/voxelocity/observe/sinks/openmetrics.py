@@ -5,29 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from voxelocity.observe.exposition import Gauge, Labeled, exposition, write_exposition
-from voxelocity.observe.sample_events import sample_of
-from voxelocity.observe.sample_gauges import sample_values
+from voxelocity.observe.openmetrics import Gauge, Labeled, exposition, named_gauge, sample_values, write_exposition
+from voxelocity.observe.samples import sample_of
 from voxelocity.observe.sinks.protocol import Event, RunStart
 
-
-def _gauge(name: str, unit: str, text: str) -> Gauge:
-    return Gauge(name=f"voxelocity_{name}" + (f"_{unit}" if unit else ""), help=text, unit=unit)
-
-
-_STEP = _gauge("train_step", "", "Optimizer steps done.")
-_EPOCH = _gauge("train_epoch", "", "Passes over the training cases done.")
-_LOSS = _gauge("train_loss", "", "Mean loss of the last second or so.")
-_RATE = _gauge("train_learning_rate", "", "Learning rate.")
-_SPEED = _gauge("train", "images_per_second", "Patches trained on per second.")
-_WAIT = _gauge("train_wait", "ratio", "Share of the training time spent waiting for data.")
-_MEAN_DICE = _gauge("validation_mean_dice", "ratio", "Mean foreground Dice of the last validation.")
-_DICE = _gauge("validation_dice", "ratio", "Dice of each class in the last validation.")
-_BEST_DICE = _gauge("validation_best_mean_dice", "ratio", "Best mean foreground Dice so far.")
-_VALIDATION = _gauge("validation_duration", "seconds", "How long the last validation took.")
-_ELAPSED = _gauge("run_elapsed", "seconds", "Time of the run up to the last event, all sessions.")
-_WARNINGS = _gauge("run_warnings", "", "Warnings of the run so far.")
-_RUNNING = _gauge("run_running", "", "1 while the run is active, 0 once it has ended.")
+_STEP = named_gauge("train_step", "", "Optimizer steps done.")
+_EPOCH = named_gauge("train_epoch", "", "Passes over the training cases done.")
+_LOSS = named_gauge("train_loss", "", "Mean loss of the last second or so.")
+_RATE = named_gauge("train_learning_rate", "", "Learning rate.")
+_SPEED = named_gauge("train", "images_per_second", "Patches trained on per second.")
+_WAIT = named_gauge("train_wait", "ratio", "Share of the training time spent waiting for data.")
+_MEAN_DICE = named_gauge("validation_mean_dice", "ratio", "Mean foreground Dice of the last validation.")
+_DICE = named_gauge("validation_dice", "ratio", "Dice of each class in the last validation.")
+_BEST_DICE = named_gauge("validation_best_mean_dice", "ratio", "Best mean foreground Dice so far.")
+_VALIDATION = named_gauge("validation_duration", "seconds", "How long the last validation took.")
+_ELAPSED = named_gauge("run_elapsed", "seconds", "Time of the run up to the last event, all sessions.")
+_WARNINGS = named_gauge("run_warnings", "", "Warnings of the run so far.")
+_RUNNING = named_gauge("run_running", "", "1 while the run is active, 0 once it has ended.")
 
 
 def run_gauges() -> tuple[Gauge, ...]:
@@ -49,7 +43,6 @@ class OpenMetricsSink:
         self._path = None if path is None else Path(path)
 
     def begin(self, run: RunStart) -> None:
-        """Writes the figures of earlier sessions."""
         self._target = self._path or run.folder / "metrics.prom"
         if self._path is None:
             run.folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +56,6 @@ class OpenMetricsSink:
         self._write()
 
     def write(self, event: Event) -> None:
-        """Takes the figures of an event."""
         self._take(event)
         self._write()
 

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Self
 
 from voxelocity.observe.sinks.protocol import Event, RunStart, Sink
@@ -53,16 +52,14 @@ class Outlets:
         """Waits until every sink has taken and written everything, but no longer than `end_s` for all of them."""
         until_s = time.monotonic() + self._end_s
         for outlet in self._outlets:
-            outlet.finish()
+            outlet.put(None)
         for outlet in self._outlets:
             outlet.wait(max(0.0, until_s - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 
@@ -87,9 +84,6 @@ class _Outlet:
             self._waiting.put_nowait(event)
         except queue.Full:
             self._give_up(f"it is {_MAX_WAITING:,} events behind")
-
-    def finish(self) -> None:
-        self.put(None)
 
     def wait(self, seconds: float) -> None:
         if self._given_up.is_set():

@@ -56,15 +56,12 @@ class Sink(Protocol):
 
     def begin(self, run: RunStart) -> None:
         """Opens the record of the run, the one of its earlier sessions if there were any."""
-        ...
 
     def write(self, event: Event) -> None:
         """Takes one event, a line of `events.jsonl` as plain data: numbers that were not finite are None."""
-        ...
 
     def end(self) -> None:
         """Closes the record, whatever the last event was: "run_finished", "interrupted" or any other, for a failure."""
-        ...
 
 
 def need_package(module: str, *, sink: str) -> None:

@@ -47,7 +47,6 @@ class TensorBoardSink:
                 self.write(event)
 
     def write(self, event: Event) -> None:
-        """Adds the numbers of an event, if it has any, and warnings, as text."""
         if event["event"] == "warning":
             self._writer.add_text("warnings", str(event["text"]))
         scalars = self._stream.of(event)
@@ -58,7 +57,6 @@ class TensorBoardSink:
         self._writer.flush()
 
     def end(self) -> None:
-        """Writes what is left and closes the file."""
         self._writer.close()
 
     def _describe(self, run: RunStart) -> None:

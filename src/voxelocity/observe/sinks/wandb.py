@@ -93,7 +93,6 @@ class WandbSink:
             self._run.log(dict(scalars.values), step=scalars.step)
 
     def end(self) -> None:
-        """Closes the record, as failed where the run did not finish."""
         self._run.finish(exit_code=0 if self._has_finished else 1)
 
 

@@ -4,8 +4,7 @@ Code marks a stretch with `span`; that is free while nothing listens. A `SpanRec
 NVIDIA's profilers see them as NVTX ranges, and `voxelocity monitor` gets the outer ones as phases of its time line.
 """
 
-from voxelocity.observe.spans.device import CudaClock, DeviceClock, device_clock
-from voxelocity.observe.spans.memory import CudaPeak, HostPeak, PeakMeter
+from voxelocity.observe.spans.meters import CudaClock, CudaPeak, DeviceClock, HostPeak, PeakMeter, device_clock
 from voxelocity.observe.spans.nvtx import has_nvtx
 from voxelocity.observe.spans.recorder import SpanRecord, SpanRecorder
 from voxelocity.observe.spans.scope import OpenRange, end_range, ended_span, phase, span, start_range

@@ -11,22 +11,19 @@ import functools
 import importlib.util
 import os
 import warnings
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 _TOOL = "NVTX_INJECTION64_PATH"
 
 
-class _Binding(Protocol):
+class _Binding(NamedTuple):
     """A way into NVTX. Pushed ranges nest within a thread; started ones may end in another."""
 
-    def push(self, name: str, color: str) -> None: ...
-
-    def pop(self) -> None: ...
-
-    def start(self, name: str, color: str) -> Any: ...
-
-    def stop(self, handle: Any) -> None: ...
+    push: Callable[[str, str], object]
+    pop: Callable[[], object]
+    start: Callable[[str, str], Any]
+    stop: Callable[[Any], object]
 
 
 def has_nvtx() -> bool:
@@ -45,88 +42,56 @@ def open_nvtx(*, environ: Mapping[str, str] = os.environ) -> NvtxListener | None
 
 
 class NvtxListener:
-    """Spans as ranges.
-
-    Args:
-        binding: makes them.
-    """
+    """Spans as ranges of a binding."""
 
     def __init__(self, binding: _Binding) -> None:
         self._binding = binding
 
     def begin(self, name: str, color: str, is_phase: bool, /) -> None:
-        """As `Listener`."""
         self._binding.push(name, color)
 
     def end(self, token: None, /) -> None:
-        """As `Listener`."""
         self._binding.pop()
 
     def begin_range(self, name: str, color: str, /) -> Any:
-        """As `Listener`."""
         return self._binding.start(name, color)
 
     def end_range(self, token: Any, /) -> None:
-        """As `Listener`."""
         self._binding.stop(token)
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """As `Listener`. Does nothing: a range cannot be made afterwards."""
-
-
-class _TorchBinding:
-    """torch's, which knows no colors."""
-
-    def __init__(self, nvtx: Any) -> None:
-        self._nvtx = nvtx
-
-    def push(self, name: str, color: str) -> None:
-        self._nvtx.rangePushA(name)
-
-    def pop(self) -> None:
-        self._nvtx.rangePop()
-
-    def start(self, name: str, color: str) -> Any:
-        return self._nvtx.rangeStartA(name)
-
-    def stop(self, handle: Any) -> None:
-        self._nvtx.rangeEnd(handle)
-
-
-class _PackageBinding:
-    """NVIDIA's own package."""
-
-    def __init__(self, nvtx: Any) -> None:
-        self._nvtx = nvtx
-
-    def push(self, name: str, color: str) -> None:
-        self._nvtx.push_range(name, color=_argb(color))
-
-    def pop(self) -> None:
-        self._nvtx.pop_range()
-
-    def start(self, name: str, color: str) -> Any:
-        return self._nvtx.start_range(name, color=_argb(color))
-
-    def stop(self, handle: Any) -> None:
-        self._nvtx.end_range(handle)
+        """Does nothing: a range cannot be made afterwards."""
 
 
 def _package_binding() -> _Binding | None:
+    """NVIDIA's own package."""
     try:
         import nvtx
     except ImportError:
         return None
-    return _PackageBinding(nvtx)
+    return _Binding(
+        push=lambda name, color: nvtx.push_range(name, color=_argb(color)),
+        pop=nvtx.pop_range,
+        start=lambda name, color: nvtx.start_range(name, color=_argb(color)),
+        stop=nvtx.end_range,
+    )
 
 
 def _torch_binding() -> _Binding | None:
+    """torch's, which knows no colors."""
     try:
         import torch
     except ImportError:
         return None
-    nvtx = getattr(torch._C, "_nvtx", None)
-    return None if nvtx is None else _TorchBinding(nvtx)
+    nvtx: Any = getattr(torch._C, "_nvtx", None)
+    if nvtx is None:
+        return None
+    return _Binding(
+        push=lambda name, color: nvtx.rangePushA(name),
+        pop=lambda: nvtx.rangePop(),
+        start=lambda name, color: nvtx.rangeStartA(name),
+        stop=lambda handle: nvtx.rangeEnd(handle),
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -66,14 +66,12 @@ class PhaseFile:
         self._has_begun = self._is_broken = False
 
     def begin(self, name: str, color: str, is_phase: bool, /) -> tuple[str, str, bool, bool, float]:
-        """As `Listener`."""
         own = self._own
         depth: int = getattr(own, "depth", 0)
         own.depth = depth + 1
         return name, color, is_phase, depth == 0, self._clock()
 
     def end(self, token: tuple[str, str, bool, bool, float], /) -> None:
-        """As `Listener`."""
         self._own.depth -= 1
         name, color, is_phase, is_outermost, start_s = token
         if is_phase or (is_outermost and self._is_main):
@@ -82,18 +80,17 @@ class PhaseFile:
                 self.add(name, color, start_s, seconds)
 
     def begin_range(self, name: str, color: str, /) -> tuple[str, str, float]:
-        """As `Listener`."""
         return name, color, self._clock()
 
     def end_range(self, token: tuple[str, str, float], /) -> None:
-        """As `Listener`. A range that crosses threads lies in no other span."""
+        """A range that crosses threads lies in no other span."""
         name, color, start_s = token
         seconds = self._clock() - start_s
         if self._is_main and seconds >= _SHORTEST_S:
             self.add(name, color, start_s, seconds)
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """As `Listener`. After 20,000 phases no more are written: no time line could show them."""
+        """After 20,000 phases no more are written: no time line could show them."""
         values = {"name": name, "start_s": start_s, "seconds": seconds, "color": color}
         line = json.dumps({**values, "rank": self._rank, "pid": self._pid}, separators=(",", ":"))
         with self._changing:
@@ -112,7 +109,6 @@ class PhaseFile:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the phases that have ended."""
         with self._changing:
             lines, self._lines = self._lines, []
             if not lines or self._is_broken or os.getpid() != self._pid:

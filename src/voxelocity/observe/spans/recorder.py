@@ -6,15 +6,15 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType, TracebackType
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.observe.clock import Clock, system_clock
 from voxelocity.observe.host import process_rank
-from voxelocity.observe.spans.device import DeviceClock
-from voxelocity.observe.spans.listeners import LISTENERS
-from voxelocity.observe.spans.memory import PeakMeter
+from voxelocity.observe.spans.meters import DeviceClock, PeakMeter
+from voxelocity.observe.spans.scope import LISTENERS
 
 
 class SpanRecord(NamedTuple):
@@ -111,9 +111,7 @@ class SpanRecorder:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def take(self) -> list[SpanRecord]:
@@ -140,7 +138,6 @@ class SpanRecorder:
         return taken
 
     def begin(self, name: str, color: str, is_phase: bool, /) -> _Open:
-        """As `Listener`."""
         try:
             thread: _Thread = self._own.thread
         except AttributeError:
@@ -149,7 +146,8 @@ class SpanRecorder:
         if thread.is_own and self._meters and not stack:
             for meter in self._meters.values():
                 meter.reset()
-        opened = _Open(next(self._numbers), name, color, is_phase, thread, stack[-1] if stack else None)
+        parent_number, depth = (stack[-1].number, stack[-1].depth + 1) if stack else (None, 0)
+        opened = _Open(next(self._numbers), name, color, is_phase, thread, parent_number, depth)
         stack.append(opened)
         if thread.is_own and self._device is not None:
             opened.begin_mark = self._device.mark()
@@ -157,7 +155,6 @@ class SpanRecorder:
         return opened
 
     def end(self, token: _Open, /) -> None:
-        """As `Listener`."""
         token.end_s = self._clock()
         stack = token.thread.stack
         if stack[-1] is token:
@@ -168,22 +165,19 @@ class SpanRecorder:
         self._keep(token, is_own=token.thread.is_own)
 
     def begin_range(self, name: str, color: str, /) -> _Open:
-        """As `Listener`."""
         opened = self.begin(name, color, False)
         opened.thread.stack.remove(opened)
         return opened
 
     def end_range(self, token: _Open, /) -> None:
-        """As `Listener`."""
         token.end_s = self._clock()
         self._keep(token, is_own=token.thread.is_own and threading.get_ident() == self._thread_id)
 
     def add(self, name: str, color: str, start_s: float, seconds: float, /) -> None:
-        """As `Listener`."""
         thread = _Thread(is_own=False)
-        opened = _Open(next(self._numbers), name, color, True, thread, None)
-        opened.start_s, opened.end_s = start_s, start_s + seconds
-        self._keep(opened, is_own=False)
+        self._keep(
+            _Open(next(self._numbers), name, color, True, thread, None, 0, start_s, start_s + seconds), is_own=False
+        )
 
     def _keep(self, ended: _Open, *, is_own: bool) -> None:
         if is_own:
@@ -219,7 +213,7 @@ class SpanRecorder:
             ended.parent_number,
             ended.depth,
             ended.is_phase,
-            ended.peak_bytes,
+            _NO_PEAKS if ended.peak_bytes is None else ended.peak_bytes,
         )
 
 
@@ -234,29 +228,23 @@ class _Thread:
         self.stack: list[_Open] = []
 
 
+_NO_PEAKS: Mapping[str, int | None] = MappingProxyType({})
+
+
+@dataclass(slots=True, eq=False)
 class _Open:
     """A span from its beginning until it is taken."""
 
-    __slots__ = (
-        "begin_mark", "color", "depth", "end_mark", "end_s", "is_phase", "name", "number", "parent_number",
-        "peak_bytes", "start_s", "thread",
-    )  # fmt: skip
-
-    def __init__(
-        self, number: int, name: str, color: str, is_phase: bool, thread: _Thread, parent: _Open | None
-    ) -> None:
-        self.number = number
-        self.name = name
-        self.color = color
-        self.is_phase = is_phase
-        self.thread = thread
-        # Not the parent itself: a chain of ended spans would keep each other alive.
-        self.parent_number = None if parent is None else parent.number
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.start_s = self.end_s = 0.0
-        self.begin_mark: Any = None
-        self.end_mark: Any = None
-        self.peak_bytes: Mapping[str, int | None] = _NO_PEAKS
-
-
-_NO_PEAKS: Mapping[str, int | None] = MappingProxyType({})
+    number: int
+    name: str
+    color: str
+    is_phase: bool
+    thread: _Thread
+    # Not the parent itself: a chain of ended spans would keep each other alive.
+    parent_number: int | None
+    depth: int
+    start_s: float = 0.0
+    end_s: float = 0.0
+    begin_mark: Any = None
+    end_mark: Any = None
+    peak_bytes: Mapping[str, int | None] | None = None

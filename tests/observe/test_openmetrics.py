@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from voxelocity.core.errors import OutputError
-from voxelocity.observe.exposition import Gauge, exposition, write_exposition
+from voxelocity.observe.openmetrics import Gauge, exposition, write_exposition
 
 SIZE = Gauge(name="voxelocity_size_bytes", help="A size.", unit="bytes")
 BARE = Gauge(name="voxelocity_bare", help="A number\nof \\ no unit.")
@@ -51,6 +51,6 @@ def test_a_name_against_the_conventions_is_a_mistake_of_ours(name, unit):
 
 def test_a_file_that_cannot_be_moved_into_place_leaves_nothing_behind(tmp_path):
     (tmp_path / "v.prom").mkdir()
-    with pytest.raises(OutputError, match=r"observe.exposition: cannot write '.*v.prom': Is a directory; name a file"):
+    with pytest.raises(OutputError, match=r"observe.openmetrics: cannot write '.*v.prom': Is a directory; name a file"):
         write_exposition(tmp_path / "v.prom", "# EOF\n")
     assert [entry.name for entry in tmp_path.iterdir()] == ["v.prom"]

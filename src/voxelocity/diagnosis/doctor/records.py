@@ -1,0 +1,221 @@
+"""What the doctor's probes found, and what it reports: plain records. None and "" stand for unknown values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, get_args
+
+Level = Literal["ok", "note", "warning", "problem"]
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One NVIDIA GPU as its driver describes it."""
+
+    index: int
+    name: str = ""
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    capability: tuple[int, int] | None = None  # (9, 0) for Hopper
+    has_mig: bool | None = None  # divided into slices
+    num_slices: int | None = None
+    is_persistent: bool | None = None  # the driver keeps it awake between programs
+    has_ecc: bool | None = None
+    num_uncorrected: int | None = None  # errors that ECC could not correct since the driver was loaded
+    pcie_width: int | None = None  # of its link now; `_max`: the most that GPU and slot support together
+    pcie_width_max: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    compute_mode: str = ""  # "default", "exclusive" (one program at a time) or "prohibited" (none)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The NVIDIA driver."""
+
+    version: str = ""  # "580.65.06"
+    cuda: tuple[int, int] | None = None  # the newest that it supports, (13, 0)
+    gpus: tuple[Gpu, ...] = ()
+    silence: str = ""  # why it does not answer
+    num_cards: int = 0  # NVIDIA graphics cards on the PCI bus, whether the driver answers or not
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torch:
+    """torch as a fresh process finds it."""
+
+    version: str = ""
+    error: str = ""  # why it cannot be imported
+    cuda: str = ""  # that it was built with, "12.8"; a build for CPUs has neither `cuda` nor `hip` (ROCm)
+    hip: str = ""
+    architectures: tuple[str, ...] = ()  # of its kernels: "sm_90", "compute_120"
+    cudnn: str = ""  # that it loads, "9.10.2"
+    sees_cuda: bool = False
+    num_gpus: int = 0  # that it may use; fewer than there are if CUDA_VISIBLE_DEVICES or a scheduler hides some
+    warnings: tuple[str, ...] = ()  # that it printed while it looked for GPUs
+    num_threads: int | None = None
+    import_s: float | None = None
+    import_cpu_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """The cores, and how many of them this process may use."""
+
+    name: str = ""
+    has_fast_bfloat16: bool | None = None
+    num_cores: int = 1
+    num_affine: int = 1
+    num_granted: int | None = None  # by SLURM to this task
+    num_budget: int = 1  # that may be kept busy: the least of affinity, control groups' quota, and SLURM's grant
+    num_nodes: int | None = None  # NUMA nodes that hold the affine cores
+    load: float | None = None  # programs ready to run, mean of the last minute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Main memory."""
+
+    machine_bytes: int
+    total_bytes: int  # less than the machine's if a control group sets a limit
+    available_bytes: int
+    swap_bytes: int = 0
+    swap_used_bytes: int = 0
+    shm_bytes: int | None = None  # of /dev/shm; None if there is none or it is not in memory
+    shm_free_bytes: int | None = None
+    left_folders: tuple[str, ...] = ()  # of prepared cases in memory that no process uses any more
+    left_bytes: int = 0
+    overcommit: int | None = None  # vm.overcommit_memory: 0 (default), 1 (always), 2 (never more than there is)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """The disk below the cache."""
+
+    folder: str
+    free_bytes: int
+    file_system: str = ""
+    device: str = ""  # "solid state" or "rotating"
+    write_bytes_per_s: float | None = None
+    read_bytes_per_s: float | None = None
+    past_page_cache: bool = True  # the speeds are those of the disk itself
+    not_measured: str = ""  # why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a process may take. None means no limit."""
+
+    open_files: int | None = None
+    open_files_hard: int | None = None  # up to which the user may raise it
+    processes: int | None = None  # and threads, of this user
+    group_processes: int | None = None  # and threads, of the control group (docker run --pids-limit)
+    locked_bytes: int | None = None  # that may be pinned by mlock
+    has_rdma: bool = False  # there is an InfiniBand or RoCE adapter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A package that Voxelocity requires, always or for an extra, in versions such as ">=2.11" ("": any)."""
+
+    name: str
+    versions: str = ""
+    extra: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conflict:
+    """An installed package that requires a version of another package that is not installed."""
+
+    name: str
+    version: str
+    wants: str
+    found: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packages:
+    """Installed packages by their normalized names, what Voxelocity wants, and conflicts among what it uses."""
+
+    python: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    wanted: tuple[Wanted, ...] = ()
+    conflicts: tuple[Conflict, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observations:
+    """Everything that the probes found."""
+
+    driver: Driver
+    torch: Torch
+    processor: Processor
+    memory: Memory
+    disk: Disk
+    limits: Limits
+    packages: Packages
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One judged item.
+
+    Attributes:
+        section: the group it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
+        name: of the item, in a word or two.
+        level: "ok"; "note" for what is worth knowing; "warning" for what costs speed or may fail; "problem" for what
+            keeps training from running as this machine could.
+        found: what is there.
+        costs: what it costs, in plain words; "" if it costs nothing.
+        cure: what to do, with the command; "" if there is nothing to do.
+        source: the address of a claim that we did not measure ourselves.
+        stops_training: whether no training can run here until it is fixed.
+    """
+
+    section: str
+    name: str
+    level: Level = "ok"
+    found: str
+    costs: str = ""
+    cure: str = ""
+    source: str = ""
+    stops_training: bool = False
+
+    def note(self, costs: str, cure: str = "", source: str = "") -> Check:
+        return replace(self, level="note", costs=costs, cure=cure, source=source)
+
+    def warning(self, costs: str, cure: str = "", source: str = "") -> Check:
+        return replace(self, level="warning", costs=costs, cure=cure, source=source)
+
+    def problem(self, costs: str, cure: str = "", source: str = "", *, stops_training: bool = False) -> Check:
+        return replace(self, level="problem", costs=costs, cure=cure, source=source, stops_training=stops_training)
+
+
+def item(section: str, name: str, found: str) -> Check:
+    """An item that is ok; its methods return the same item with a worse level and what it costs."""
+    return Check(section=section, name=name, found=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckUp:
+    """All that the doctor found: one or two plain sentences, and the checks in reading order, grouped by section."""
+
+    verdict: str
+    checks: Sequence[Check]
+
+    @property
+    def can_train(self) -> bool:
+        return not any(check.stops_training for check in self.checks)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As types that JSON knows: verdict, can_train, counts by level, checks."""
+        counts = {level: sum(check.level == level for check in self.checks) for level in LEVELS}
+        return {
+            "verdict": self.verdict,
+            "can_train": self.can_train,
+            "counts": counts,
+            "checks": [asdict(check) for check in self.checks],
+        }

@@ -1,0 +1,96 @@
+"""The doctor's round: probe everything, check everything, and the first line: can it train, on what, what to fix."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from voxelocity.core.quantities import count_text
+from voxelocity.diagnosis.doctor import disk, hardware_checks, probes, software_checks
+from voxelocity.diagnosis.doctor.records import LEVELS, Check, CheckUp, Driver, Observations
+
+# A loader with more is rare, however many cores there are.
+_MAX_WORKERS = 16
+
+
+def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp:
+    """What this machine has for training, what is missing, and what each costs.
+
+    Takes as long as `import torch` in a fresh process and about a second for the disk, to which it writes a nameless
+    file of 256 MiB if there is room. Starts no CUDA in this process.
+
+    Args:
+        folder: whose disk is checked; it need not exist.
+        environ: variables to check.
+    """
+    return judge(probe(folder, environ=environ))
+
+
+def probe(folder: Path, *, environ: Mapping[str, str] = os.environ) -> Observations:
+    """Everything that the probes find."""
+    # A separate process imports torch meanwhile. The disk comes last and alone, because its speed is measured.
+    with ThreadPoolExecutor(max_workers=1) as waiting:
+        torch = waiting.submit(probes.probe_torch)
+        driver, packages, limits = probes.probe_driver(), probes.probe_packages(), probes.probe_limits()
+        processor, memory = probes.probe_processor(environ=environ), probes.probe_memory()
+    return Observations(
+        driver=driver,
+        torch=torch.result(),
+        processor=processor,
+        memory=memory,
+        disk=disk.probe_disk(folder),
+        limits=limits,
+        packages=packages,
+        environ=dict(environ),
+    )
+
+
+def judge(observed: Observations) -> CheckUp:
+    """What was observed, in judged lines and one verdict. Pure."""
+    checks = tuple(_checks(observed))
+    return CheckUp(verdict=verdict(observed, checks), checks=checks)
+
+
+def _checks(observed: Observations) -> Iterator[Check]:
+    num_gpus, num_cores = len(observed.driver.gpus), observed.processor.num_budget
+    yield from hardware_checks.check_gpus(observed.driver)
+    yield from software_checks.check_torch(observed.torch, observed.driver, observed.processor, observed.environ)
+    yield from hardware_checks.check_processor(observed.processor, num_gpus=num_gpus)
+    yield from hardware_checks.check_memory(observed.memory, num_workers=min(num_cores, _MAX_WORKERS))
+    yield from hardware_checks.check_disk(observed.disk)
+    yield from hardware_checks.check_limits(observed.limits)
+    yield from software_checks.check_variables(observed.environ, num_cores=num_cores, num_gpus=num_gpus)
+    yield from software_checks.check_packages(observed.packages, observed.torch)
+
+
+def verdict(observed: Observations, checks: Sequence[Check]) -> str:
+    """One or two sentences: whether training can run here, on what, and how much there is to fix."""
+    stops = [check for check in checks if check.stops_training]
+    if stops:
+        first = stops[0]
+        more = "" if len(stops) == 1 else f" And {count_text(len(stops) - 1, 'more thing')} must be fixed."
+        return f"Training cannot run here: {first.section}, {first.name}: {first.found}.{more}"
+    counts = Counter(check.level for check in checks)
+    parts = [count_text(counts[level], level) for level in reversed(LEVELS) if level != "ok" and counts[level]]
+    return f"{_place(observed)} " + (f"To look at: {', '.join(parts)}." if parts else "Nothing to fix.")
+
+
+def _place(observed: Observations) -> str:
+    driver, torch = observed.driver, observed.torch
+    cores = count_text(observed.processor.num_budget, "CPU core")
+    if torch.sees_cuda and driver.gpus:
+        shown = f" ({torch.num_gpus} of these available)" if len(driver.gpus) > torch.num_gpus else ""
+        return f"Training runs on {_gpus_text(driver)}{shown}, with {cores} to make batches."
+    if torch.sees_cuda:
+        return f"Training runs on a GPU that its driver does not describe, with {cores} to make batches."
+    if driver.num_cards or driver.gpus:
+        return f"Training runs on {cores}, and not on the GPU of this machine."
+    return f"Training runs on {cores}; there is no GPU."
+
+
+def _gpus_text(driver: Driver) -> str:
+    kinds = Counter(gpu.name or "GPU" for gpu in driver.gpus)
+    return " and ".join(name if count == 1 else f"{count} x {name}" for name, count in kinds.items())

@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Callable
 
-from . import audit
-from .patches import Patches
+from .hooks import Patches, forget, listen
 from .process import process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -74,12 +73,12 @@ class Guard:
             target = getattr(found, owner, None) if owner else found
             if target is not None and hasattr(target, name):
                 self._patches.put(target, name, self._checked(getattr(target, name), position, modes))
-        audit.listen(self._heard)
+        listen(self._heard)
 
     def disarm(self) -> None:
         """Everything may be written again. A second call does nothing."""
         self.is_armed = False
-        audit.forget(self._heard)
+        forget(self._heard)
         self._patches.restore()
 
     @contextmanager

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from voxelocity.core.errors import ConfigError, OutputError
-from voxelocity.diagnosis.recorder import start
-from voxelocity.diagnosis.recorder.conductor import Enough
-from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+from voxelocity.diagnosis.recorder import recording
+from voxelocity.diagnosis.recorder.ending import Enough
+from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
 
-_SITE = Path(start.__file__).with_name("site")
+_SITE = Path(recording.__file__).with_name("site")
 
 
 def recording_environment(
@@ -89,16 +89,16 @@ def record_here(
         OutputError: the folder cannot be made.
     """
     settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, **limits)
-    recording = start.begin(settings)
+    begun = recording.begin(settings)
     try:
         yield
     except Enough:
         pass
     except BaseException as error:
-        start.end(recording, "error", f"{type(error).__name__}: {error}"[:500])
+        recording.end(begun, "error", f"{type(error).__name__}: {error}"[:500])
         raise
     finally:
-        start.end(recording, "program")
+        recording.end(begun, "program")
 
 
 def _settings(folder: Path | str, *, seconds: float, **others: bool | float) -> Settings:

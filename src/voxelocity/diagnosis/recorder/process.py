@@ -139,12 +139,14 @@ def core_wait_s(thread: int) -> float | None:
     return waited_ns / 1e9 if ran_ns > 0 else None
 
 
-def describe_process() -> dict[str, Any]:
-    """Fields of the event `process`, except the process's role and when it began."""
+def describe_process(began_s: float, role: str) -> dict[str, Any]:
+    """Fields of the event `process`."""
     rank, world_size = rank_and_world_size()
     return {
         "pid": os.getpid(),
         "parent_pid": os.getppid(),
+        "began_s": round(began_s, 6),
+        "role": role,
         "rank": rank,
         "world_size": world_size,
         "num_local_ranks": num_local_ranks(),

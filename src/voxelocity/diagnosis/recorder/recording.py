@@ -290,8 +290,7 @@ class Recording:
         watch(None)
 
     def _tell_process(self) -> None:
-        began_s = round(-self._age_offset_s, 6)
-        self._writer.write("process", began_s=began_s, role=self._role, **describe_process())
+        self._writer.write("process", **describe_process(-self._age_offset_s, self._role))
 
     def _tell_end(self, reason: str, note: str) -> None:
         self._writer.flush()

@@ -195,7 +195,7 @@ class Steps:
         """Writes what could not be seen, and why."""
         self._writer.write("unseen", text=text)
 
-    def write_open(self) -> None:
+    def write(self) -> None:
         """Event `open pass`: a validation that has run for a while, so that it is known if the program is killed.
 
         Called in the writing thread.

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -35,11 +36,11 @@ _BETWEEN_STEPS = ("", "validation", "saving")
 _Key = tuple[str, str, bool]
 
 
+@dataclass
 class _Count:
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.count = 0
-        self.seconds = 0.0
+    place: Place
+    count: int = 0
+    seconds: float = 0.0
 
 
 class Syncs:

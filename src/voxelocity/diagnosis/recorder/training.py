@@ -105,32 +105,21 @@ class Training:
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
         skip_own_frames(torch)
-        for callback in (
-            self.loaders.write,
-            self.fetches.write,
-            self._calls.write,
-            self.steps.write_open,
-            self._growth.write,
-        ):
-            self._writer.before_flush(callback)
+        for write in (self.loaders.write, self.fetches.write, self._calls.write, self.steps.write, self._growth.write):
+            self._writer.before_flush(write)
         watch(self.steps)
         self.ledger.start(thread=threading.main_thread().ident)
 
     def unhook(self) -> None:
         """Removes all hooks. A second call does nothing."""
-        self.ledger.stop()
-        watch(None)
-        self._imports.stop()
-        self.loaders.unhook()
+        self.rest()
         self._hooks.unhook()
-        self._calls.unhook()
         self._sites.unhook()
-        self.fetches.unhook()
         self.conductor.stop()
 
     def rest(self) -> None:
-        """Called in a loader's worker, which does not train: removes the hooks of loaders and fetchers. Those in
-        torch's own classes stay and do nothing: removing them touches all subclasses and takes each worker 8 ms."""
+        """All that a loader's worker, which does not train, removes of the hooks. Those in torch's own classes stay and
+        do nothing: removing them touches all subclasses and takes each worker 8 ms."""
         self.ledger.stop()
         watch(None)
         self._imports.stop()
@@ -142,20 +131,20 @@ class Training:
         """What is known only at the end: open passes, the network, the optimizer, the compiler, the own cost."""
         steps, writer = self.steps, self._writer
         self.steps.finish()
-        optimizer = self._hooks.optimizer
-        if steps.num_counted and self._network:
+        optimizer, counted = self._hooks.optimizer, steps.num_counted
+        if counted and self._network:
             shapes = sorted(steps.shapes.items(), key=lambda item: -item[1])
             self._network["input_shapes"] = [[list(shape), count] for shape, count in shapes]
             writer.write("network", **self._network)
-        if steps.num_counted and optimizer is not None:
+        if counted and optimizer is not None:
             fields = describe_optimizer(
                 optimizer,
                 sets_to_none=self._hooks.sets_to_none,
                 per_step={
-                    "forwards": steps.num_forwards / steps.num_counted,
-                    "backwards": steps.num_backwards / steps.num_counted,
-                    "batches": steps.num_batches / steps.num_counted,
-                    "synced": steps.num_synced / steps.num_counted,
+                    "forwards": steps.num_forwards / counted,
+                    "backwards": steps.num_backwards / counted,
+                    "batches": steps.num_batches / counted,
+                    "synced": steps.num_synced / counted,
                 },
                 sync_s=shown_sync_s(self._model()),
                 where=self._hooks.optimizer_where,
@@ -163,13 +152,13 @@ class Training:
             )
             writer.write("optimizer", **fields)
         compiled = compile_counts()
-        if compiled.get("frames") and steps.num_counted:
+        if compiled.get("frames") and counted:
             writer.write("compile", **describe_compile(self._compiled_before, compiled))
         self._growth.write(is_last=True)
         self._note_core_wait()
         if self._core_wait:
             writer.write("core wait", **self._core_wait)
-        if steps.num_counted:
+        if counted:
             writer.write("cost", seconds=round(self._own_s(), 6), of_s=round(steps.counted_s, 6))
 
     def write_experiments(self, why_not_resident: str) -> None:
@@ -263,7 +252,10 @@ class Training:
     def _own_s(self) -> float:
         """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""
         moves = (self.ledger.num_moves - self._moves_before) * _move_cost_s()
-        nested = self.steps.num_forwards * self._num_modules * _nested_call_cost_s(*self._hooks.call_and_original)
+        hooked, original = self._hooks.call_and_original
+        # Of a module within another; this thread is not watched by now.
+        nested_s = max(0.0, _seconds_of(hooked) - _seconds_of(original))
+        nested = self.steps.num_forwards * self._num_modules * nested_s
         return self.steps.own_s + moves + nested + self._writer.cpu_s - self._writer_cpu_before
 
 
@@ -276,16 +268,6 @@ def _move_cost_s() -> float:
         ledger.begin("forward")
         ledger.end()
     return (time.perf_counter() - started_s) / _COST_REPEATS
-
-
-def _nested_call_cost_s(hooked: Any, original: Any) -> float:
-    """Seconds that the hook adds to the call of a module within another.
-
-    Args:
-        hooked: the hook, in a thread that is within a part or is not watched.
-        original: what it calls.
-    """
-    return max(0.0, _seconds_of(hooked) - _seconds_of(original))
 
 
 def _seconds_of(call: Any) -> float:

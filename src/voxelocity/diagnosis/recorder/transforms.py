@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
 from types import CodeType
 from typing import Any
@@ -71,22 +72,22 @@ _CHILDREN = ("transforms", "list_of_transforms", "transform")
 _DEEPEST = 8
 
 
+@dataclass
 class _Sums:
-    def __init__(self, order: int, is_random: bool) -> None:
-        self.order = order
-        self.is_random = is_random
-        self.num_calls = 0
-        self.self_s = 0.0
-        self.self_cpu_s = 0.0
+    order: int
+    is_random: bool
+    num_calls: int = 0
+    self_s: float = 0.0
+    self_cpu_s: float = 0.0
 
 
+@dataclass
 class _Open:
     """A running call; `inner_s` are seconds of calls within it."""
 
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
-        self.inner_s = 0.0
-        self.inner_cpu_s = 0.0
+    transform: Any
+    inner_s: float = 0.0
+    inner_cpu_s: float = 0.0
 
 
 class Transforms:

@@ -131,7 +131,11 @@ def watch_command(
         nsys=wrapped is not None,
         keeps_saves=limits.keeps_saves,
     )
-    watch = _HostWatch()
+    samplers: list[Sampler] = []
+
+    def start(pid: int) -> None:
+        samplers.append(Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid))
+        samplers[0].start()
 
     def tick() -> None:
         nonlocal tell
@@ -146,12 +150,13 @@ def watch_command(
         status = run_command(
             command if wrapped is None else wrapped.command,
             environment=variables,
-            on_start=watch.start,
+            on_start=start,
             tick=None if tell is None else tick,
             tick_s=_QUIET_S,
         )
     finally:
-        samples = watch.stop()
+        for sampler in samplers:
+            sampler.stop()
     groups: Mapping[str, KernelGroup] = {}
     if wrapped is not None:
         try:
@@ -159,7 +164,11 @@ def watch_command(
         except InputError as error:
             notes.append(str(error))
     return Watched(
-        status=status, samples=samples, sampled_from_s=watch.began_s, kernel_groups=groups, notes=tuple(notes)
+        status=status,
+        samples=tuple(sample for sampler in samplers for sample in sampler.samples),
+        sampled_from_s=next((sampler.begin_s for sampler in samplers), None),
+        kernel_groups=groups,
+        notes=tuple(notes),
     )
 
 
@@ -168,30 +177,6 @@ def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, l
         return wrap(command, folder.absolute()), []
     except InputError:
         return None, [f"{MISSING}; only torch.profiler watched"]
-
-
-class _HostWatch:
-    """Samples the machine from the command's start to its end; one use."""
-
-    def __init__(self) -> None:
-        self._sampler: Sampler | None = None
-
-    def start(self, pid: int) -> None:
-        """Begins to sample; called once the command has started."""
-        self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
-        self._sampler.start()
-
-    @property
-    def began_s(self) -> float | None:
-        """What the clock showed when sampling began; None where the command never started."""
-        return None if self._sampler is None else self._sampler.begin_s
-
-    def stop(self) -> Sequence[Sample]:
-        """The samples; none where the command never started."""
-        if self._sampler is None:
-            return ()
-        self._sampler.stop()
-        return tuple(self._sampler.samples)
 
 
 def nothing_recorded_text(command: Sequence[str], status: int) -> str:

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, Callable
 
 from .hooks import Patches
@@ -323,6 +324,15 @@ def _start_method(loader: Any) -> str:
     context = getattr(loader, "multiprocessing_context", None) or multiprocessing
     name = getattr(context, "_name", None)
     return str(name or context.get_start_method())
+
+
+def tensors_in(torch: Any, value: Any, depth: int = 9) -> Iterator[Any]:
+    """The tensors in a batch, in lists, tuples and dictionaries down to this depth."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth > 0 and isinstance(value, (list, tuple, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(torch, inner, depth - 1)
 
 
 def size_of(batch: Any, depth: int = 0) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
-from .batches import Entry
+from .batches import Entry, tensors_in
 
 _MIN_ITEMS = 3
 _MAX_REPEATS = 50
@@ -175,7 +175,7 @@ def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
     """A kept batch copied to the device, including the wait for it."""
     if device is None or device.type != "cuda":
         return _not_done("copy", "batch", "the network is not on a CUDA device")
-    tensors = _tensors(torch, batch)
+    tensors = list(tensors_in(torch, batch))
     if not tensors:
         return _not_done("copy", "batch", "no tensor was found in a batch")
     repeats = []
@@ -233,18 +233,11 @@ def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> flo
     started_s = time.perf_counter()
     with torch.enable_grad():
         for image in inputs:
-            outputs = [one for one in _tensors(torch, network(image)) if one.requires_grad]
+            outputs = [one for one in tensors_in(torch, network(image)) if one.requires_grad]
             torch.autograd.grad(sum(one.sum() for one in outputs), parameters, allow_unused=True)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started_s
-
-
-def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return [] if depth > 8 else [tensor for value in values for tensor in _tensors(torch, value, depth + 1)]
 
 
 def storage_alone(paths: list[str], seconds: float) -> list[Fields]:

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Callable, NamedTuple
 
+from .batches import tensors_in
 from .lines import NOWHERE, OWN_CODE, Place, call_at, line_of, variables_of
 from .timeline import Ledger
 
 _MAX_SHAPES = 64
+_DEEPEST = 4
 _SYNCING = "DistributedDataParallel"
 _MAX_FRAMES = 16
 _STRIDES = ("stride", "strides", "step_size")
@@ -55,7 +57,7 @@ class Networks:
             if type(module).__name__ == _SYNCING and module.require_backward_grad_sync:
                 stretch.num_synced += 1
         stretch.num_forwards += 1
-        tensor = self._first_tensor((*args, *kwargs.values()))
+        tensor = next(tensors_in(self._torch, (*args, *kwargs.values()), _DEEPEST), None)
         if is_evaluating and tensor is not None and stretch.num_evaluating == 1:
             try:
                 stretch.windows = windows_around(sys._getframe(2), tensor.shape)
@@ -79,20 +81,6 @@ class Networks:
         except TypeError:
             answer = next(module.parameters(), None) is not None
         return answer
-
-    def _first_tensor(self, values: Any, depth: int = 0) -> Any:
-        for value in values:
-            if isinstance(value, self._torch.Tensor):
-                return value
-            if depth < 3 and isinstance(value, (list, tuple)):
-                found = self._first_tensor(value, depth + 1)
-            elif depth < 3 and isinstance(value, dict):
-                found = self._first_tensor(value.values(), depth + 1)
-            else:
-                continue
-            if found is not None:
-                return found
-        return None
 
 
 class Windows(NamedTuple):

@@ -21,9 +21,15 @@ from voxelocity.diagnosis.result.stored import FILE_NAME, read_diagnosis, write_
 from voxelocity.diagnosis.tracing.kernel_groups import write_kernels
 from voxelocity.diagnosis.tracing.timeline import write_timeline
 from voxelocity.diagnosis.tracing.trace import profile_facts
-from voxelocity.diagnosis.watching.command import Limits, Watched, watch_command
-from voxelocity.diagnosis.watching.orphan_processes import orphan_processes, orphan_processes_text
-from voxelocity.diagnosis.watching.preflight import nothing_recorded_text, refuse_unwatchable
+from voxelocity.diagnosis.watching.command import (
+    Limits,
+    Watched,
+    nothing_recorded_text,
+    orphan_processes,
+    orphan_processes_text,
+    refuse_unwatchable,
+    watch_command,
+)
 from voxelocity.observe import environment
 
 PAGE_NAME = "diagnosis.html"

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class WatchedMoment:
-    """Implements the recorder's `Moment` and `Writer`.
+    """Implements the recorder's `Moment` and `EventWriter`.
 
     Attributes:
         part: what `current_part` returns.

@@ -20,10 +20,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.recorder import agreement, experiments, recording
-from voxelocity.diagnosis.recorder.agreement import Plan
-from voxelocity.diagnosis.recorder.resident import Resident, copy_of
-from voxelocity.diagnosis.recorder.settings import Settings
+from voxelocity.diagnosis.recorder import experiments, recording, rounds
+from voxelocity.diagnosis.recorder.process import Settings
+from voxelocity.diagnosis.recorder.rounds import Plan, Resident, copy_of
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "min_seconds": 0.0, "experiments": True, "experiment_seconds": 0.1}
@@ -277,14 +276,14 @@ def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_fro
 
 
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
-    assert agreement.announced(str(tmp_path)) is None
+    assert rounds.announced(str(tmp_path)) is None
     plan = Plan(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
-    agreement.announce(str(tmp_path), plan)
-    assert agreement.announced(str(tmp_path)) == plan
-    assert agreement.ahead(0.1) == 30
-    assert agreement.ahead(10.0) == 5
+    rounds.announce(str(tmp_path), plan)
+    assert rounds.announced(str(tmp_path)) == plan
+    assert rounds.ahead(0.1) == 30
+    assert rounds.ahead(10.0) == 5
     (tmp_path / "agreed.json").write_text("{torn")
-    assert agreement.announced(str(tmp_path)) is None
+    assert rounds.announced(str(tmp_path)) is None
 
 
 def test_steps_of_the_experiments_take_turns() -> None:

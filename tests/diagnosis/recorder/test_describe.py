@@ -19,9 +19,9 @@ from voxelocity.diagnosis.recorder.describe import describe_network
 )
 def test_the_order_in_memory_is_that_of_a_convolution_with_several_channels(kinds, layout, told):
     network = nn.Sequential(kinds(1, 4, 3), kinds(4, 4, 1), kinds(4, 2, 3)).to(memory_format=layout)
-    assert describe_network(network, "float32", {})["memory_format"] == told
+    assert describe_network(network, "float32")["memory_format"] == told
 
 
 def test_networks_in_which_both_orders_are_one_or_that_have_no_convolution_are_told_as_such():
-    assert describe_network(nn.Sequential(nn.Conv3d(1, 4, 3)), "float32", {})["memory_format"] == "contiguous"
-    assert describe_network(nn.Linear(2, 2), "float32", {})["memory_format"] == ""
+    assert describe_network(nn.Sequential(nn.Conv3d(1, 4, 3)), "float32")["memory_format"] == "contiguous"
+    assert describe_network(nn.Linear(2, 2), "float32")["memory_format"] == ""

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,8 @@ def test_what_is_no_result_goes_on_being_written(guard: Guard, refused: list[str
     with open(os.devnull, "w") as nothing:
         nothing.write("x")
     lock.unlink()
+    for folder in (tmp_path, tmp_path / "__pycache__"):
+        tempfile.TemporaryFile(dir=folder).close()
     with guard.lifted():
         (tmp_path / "cache.pt").write_text("by a data set")
     assert refused == []

@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.recorder.fetches import size_of
-from voxelocity.diagnosis.recorder.known import KNOWN_LOADERS
+from voxelocity.diagnosis.recorder.batches import size_of
+from voxelocity.diagnosis.recorder.loaders import KNOWN_LOADERS
 from voxelocity.diagnosis.recorder.steps import current_part
 
 Recorded = Callable[..., Facts]

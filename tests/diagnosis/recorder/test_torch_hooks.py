@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,29 +19,18 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 from torch.utils.data._utils import fetch as torch_fetch
 
-from voxelocity.diagnosis.facts import Facts
+from voxelocity.diagnosis.facts import Facts, read_facts
+from voxelocity.diagnosis.recorder.timeline import Ledger
+from voxelocity.diagnosis.recorder.torch_hooks import TorchHooks, _goes_to_device
 from voxelocity.diagnosis.watching.attach import record_here
 
 Recorded = Callable[..., Facts]
 OWNERS: tuple[Any, ...] = (
-    torch,
-    torch.Tensor,
-    torch.autograd,
-    torch.nn.Module,
-    torch.nn.utils,
-    torch.nn.utils.clip_grad,
-    torch.optim.Optimizer,
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.amp.GradScaler,
-    torch_loaders.DataLoader,
-    torch_loaders._BaseDataLoaderIter,
-    torch_loaders._MultiProcessingDataLoaderIter,
-    torch_fetch._BaseDatasetFetcher,
-    torch_fetch._MapDatasetFetcher,
-    torch_fetch._IterableDatasetFetcher,
-    gc,
-)
+    torch, torch.Tensor, torch.autograd, torch.nn.Module, torch.nn.utils, torch.nn.utils.clip_grad, gc,
+    torch.optim.Optimizer, torch.optim.SGD, torch.optim.Adam, torch.amp.GradScaler,
+    torch_loaders.DataLoader, torch_loaders._BaseDataLoaderIter, torch_loaders._MultiProcessingDataLoaderIter,
+    torch_fetch._BaseDatasetFetcher, torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher,
+)  # fmt: skip
 
 
 def test_stop_restores_everything_exactly(tmp_path: Path, net: nn.Module) -> None:
@@ -257,11 +247,8 @@ def test_validation_and_saving_are_told_apart_from_steps(
     assert sum(p.kind == "epoch start" for p in facts.passes) == 2
     assert max(step.seconds for step in facts.counted) < 0.020
     (save,) = facts.calls
-    assert (save.call, save.count, save.line) == (
-        "torch.save",
-        2,
-        'torch.save(net.state_dict(), tmp_path / "weights.pt")',
-    )
+    assert (save.call, save.count) == ("torch.save", 2)
+    assert save.line == 'torch.save(net.state_dict(), tmp_path / "weights.pt")'
     assert [(loader.is_for_training, loader.num_epochs) for loader in facts.loaders] == [(True, 2), (False, 2)]
 
 
@@ -352,8 +339,6 @@ def test_recompiles_after_the_first_steps_are_told(recorded: Recorded, net: nn.M
 def test_errors_of_the_program_pass_through_and_are_told(tmp_path: Path, net: nn.Module) -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), record_here(tmp_path):
         net(torch.ones(2, 5))
-    from voxelocity.diagnosis.facts import read_facts
-
     ended = read_facts(tmp_path).ended
     assert ended is not None
     assert ended.reason == "error"
@@ -380,8 +365,6 @@ def test_collecting_garbage_in_each_step_is_counted_by_its_line(recorded: Record
 
 
 def test_copies_to_a_device_are_known_by_their_target() -> None:
-    from voxelocity.diagnosis.recorder.torch_hooks import _goes_to_device
-
     def goes(*args: Any, **kwargs: Any) -> bool:
         return _goes_to_device(torch.device, args, kwargs)
 
@@ -389,3 +372,27 @@ def test_copies_to_a_device_are_known_by_their_target() -> None:
     assert all([goes("cuda"), goes(0), goes(torch.device("meta")), goes(meta), goes(device="cuda:1"), goes(other=meta)])
     assert not any([goes("cpu"), goes(torch.float16), goes(torch.ones(1)), goes(dtype=torch.float16), goes()])
     assert not goes(torch.device("cpu"), non_blocking=True)
+
+
+def test_hooks_stand_aside_within_a_trial_and_it_is_put_back() -> None:
+    from voxelocity.planning import timing_cache
+
+    ledger, depths = Ledger(), []
+
+    def time_steps(times: float) -> float:
+        depths.append(ledger.depth)
+        if times < 0:
+            raise ValueError("no time")
+        return 2 * times
+
+    module: Any = SimpleNamespace(time_steps=time_steps)
+    nothing: Any = None
+    hooks = TorchHooks(torch, ledger, nothing, nothing, nothing)
+    hooks.ignore("time_steps", module)
+    assert module.time_steps(3) == 6
+    with pytest.raises(ValueError, match="no time"):
+        module.time_steps(-1)
+    assert (depths, ledger.depth) == ([1, 1], 0)
+    hooks._patches.restore()
+    assert module.time_steps is time_steps
+    assert callable(timing_cache.time_steps), "the planner still has what is passed over"

@@ -13,7 +13,7 @@ from rich.console import Console
 import voxelocity
 from voxelocity.core.errors import ConfigError, OutputError
 from voxelocity.diagnosis.facts import read_facts
-from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
 from voxelocity.diagnosis.watching.attach import record_here, recording_environment
 from voxelocity.training import train
 

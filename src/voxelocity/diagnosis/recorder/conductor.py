@@ -3,8 +3,8 @@
 Called after each step, in the training thread. Enough is seen when at least `min_steps` steps and `min_seconds` were
 counted and with them a validation and an epoch's start, if the program had any before; or after `seconds` in any case.
 Then three steps are profiled. Steps on resident batches and unchanged steps alternate in rounds, so both meet the same
-load of the machine. The other experiments follow, and `Enough` ends the program. A program that makes no steps is ended
-by the clock.
+load of the machine. The other experiments follow, and the program is ended. One that makes no steps is ended by the
+clock.
 
 Unchanged steps follow resident ones, so all steps of the rounds train a network that is no longer the program's. The
 training's state is therefore saved once, before the first of them, and restored once, at the end; in between its files
@@ -14,15 +14,15 @@ are guarded. The program's own last step is the one before the rounds.
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
-from .agreement import Plan, ahead, announce, announced
-from .deadline import Deadline, has_any
+from .batches import Entry
+from .ending import Deadline, has_any
 from .kept_state import KeptState, free_bytes
-from .loaders import Entry, Loaders
+from .loaders import Loaders
+from .process import Settings, rank_and_world_size
 from .profile import CaptureRange, Profiler
-from .resident import Resident, wait_until_idle
-from .settings import Settings
+from .rounds import Plan, Resident, ahead, announce, announced, wait_until_idle
 from .steps import Steps
 from .writer import note_failure
 
@@ -40,24 +40,28 @@ _FREE_SHARE = 0.5
 _NOT_KEPT = "weights and optimizer could not be saved to be restored after them"
 
 
-class Enough(SystemExit):
-    """Ends the watched program: enough was seen."""
+class Host(NamedTuple):
+    """What the recording of the process does when the conductor asks for it.
 
-    def __init__(self) -> None:
-        super().__init__(0)
+    Attributes:
+        new_profiler: makes what profiles or captures the steps after the counted ones.
+        guard_files: called before the first step on resident batches: from then on the program's files stay unchanged.
+        conclude: called after the last step, with why there were no steps on resident batches ("" if there were) and
+            why the program is ended ("" where enough steps were counted); it raises to end the program.
+        end_outside: called in another thread to end a program that makes no steps; None if that is not allowed.
+    """
+
+    new_profiler: Callable[[], Profiler | CaptureRange]
+    guard_files: Callable[[], None]
+    conclude: Callable[[str, str], None]
+    end_outside: Callable[[str], None] | None
 
 
 class Conductor:
     """Leads one recording through its phases.
 
     Args:
-        ranks: returns the rank of this process and the number of ranks; rank 0 leads.
         begin_counting: called when the first counted step begins.
-        new_profiler: makes what profiles or captures the steps after the counted ones.
-        guard_files: called before the first step on resident batches: from then on the program's files stay unchanged.
-        conclude: called after the last step, with why there were no steps on resident batches ("" if there were) and
-            why the program is ended ("" where enough steps were counted); it raises to end the program.
-        end_outside: called in another thread to end a program that makes no steps; None if that is not allowed.
     """
 
     def __init__(
@@ -66,25 +70,17 @@ class Conductor:
         settings: Settings,
         steps: Steps,
         loaders: Loaders,
+        host: Host,
         *,
-        ranks: Callable[[], tuple[int, int]],
         begin_counting: Callable[[], None],
-        new_profiler: Callable[[], Profiler | CaptureRange],
-        guard_files: Callable[[], None],
-        conclude: Callable[[str, str], None],
-        end_outside: Callable[[str], None] | None,
     ) -> None:
         self.resident = Resident(settings.kept_bytes)
         self._torch = torch
         self._settings = settings
         self._steps = steps
         self._loaders = loaders
-        self._ranks = ranks
+        self._host = host
         self._begin_counting = begin_counting
-        self._new_profiler = new_profiler
-        self._guard_files = guard_files
-        self._conclude = conclude
-        self._end_outside = end_outside
         self._deadline = Deadline(settings.seconds, steps.ledger.clock, lambda: has_any(torch.optim.Optimizer))
         self._kept: KeptState | None = None
         self._why_not_kept = ""
@@ -106,7 +102,7 @@ class Conductor:
         """A network is about to be called."""
         if not self._deadline.is_running:
             self._deadline.begin()
-            end = self._end_outside
+            end = self._host.end_outside
             if end is not None:
                 self._deadline.watch(self._settings.folder, lambda: end(self._without_steps()))
         self._end_at_deadline()
@@ -132,7 +128,7 @@ class Conductor:
         """The program was about to write this file in a round, which ends here."""
         done = self._num_resident
         is_enough = done >= _MIN_RESIDENT_STEPS
-        self._conclude("" if is_enough else f"the program was about to write {path} after {done} of them", "")
+        self._host.conclude("" if is_enough else f"the program was about to write {path} after {done} of them", "")
 
     def after_step(self, seconds: float, parts: dict[str, float]) -> None:
         """Starts the next phase if this step was the last one of its own."""
@@ -153,9 +149,9 @@ class Conductor:
         steps, settings = self._steps, self._settings
         if settings.whole:
             if steps.num_counted >= settings.max_steps:
-                self._conclude("", "")
+                self._host.conclude("", "")
             return False
-        rank, world_size = self._ranks()
+        rank, world_size = rank_and_world_size()
         if self._plan is None:
             is_enough = self._is_enough()
             if world_size == 1:
@@ -208,7 +204,7 @@ class Conductor:
 
     def _start_profiler(self) -> None:
         try:
-            profiler = self._new_profiler()
+            profiler = self._host.new_profiler()
             why_not = profiler.start()
         except Exception:
             note_failure(self._settings.folder, "the profiler could not be started")
@@ -221,20 +217,19 @@ class Conductor:
 
     def _after_profiled(self) -> None:
         assert self._plan is not None
-        if self._steps.num_steps < self._plan.profiled:
-            self._tell_profiler("step")
-            return
         self._tell_profiler("step")
+        if self._steps.num_steps < self._plan.profiled:
+            return
         self._steps.ledger.on_move = None
         self._tell_profiler("stop")
         self._profiler = None
         reason = self._why_not_resident()
         if not reason and not self.resident.is_ready:
-            if self._ranks()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS:
+            if rank_and_world_size()[1] == 1 and self._steps.num_steps < self._plan.profiled + _MAX_COLLECTING_STEPS:
                 return
             reason = f"no batch could be kept: it is larger than {self._settings.kept_bytes} bytes, or none was fetched"
         if reason:
-            self._conclude(reason, "")
+            self._host.conclude(reason, "")
             return
         self.resident.is_keeping = False
         self._rounds_since = self._steps.num_steps
@@ -245,7 +240,7 @@ class Conductor:
         self._num_resident += self._steps.phase == "resident"
         phase = self._plan.phase_after(self._steps.num_steps - self._rounds_since)
         if not phase:
-            self._conclude("", "")
+            self._host.conclude("", "")
         elif phase != self._steps.phase and not self._is_epoch_over:
             self._go_over_to(phase)
 
@@ -264,10 +259,10 @@ class Conductor:
             kept.keep()
         except Exception as error:
             note_failure(self._settings.folder, "the training's state could not be saved")
-            self._conclude(f"{_NOT_KEPT} ({type(error).__name__})", "")
+            self._host.conclude(f"{_NOT_KEPT} ({type(error).__name__})", "")
         else:
             self._kept = kept
-            self._guard_files()
+            self._host.guard_files()
             self._steps.restart()
 
     def _look_for_state(self) -> str:
@@ -288,7 +283,7 @@ class Conductor:
     def _end_at_deadline(self) -> None:
         if self._deadline.is_over():
             self._tell_profiler("stop")
-            self._conclude("the program made no more steps", self._without_steps())
+            self._host.conclude("the program made no more steps", self._without_steps())
 
     def _without_steps(self) -> str:
         counted = self._steps.num_counted

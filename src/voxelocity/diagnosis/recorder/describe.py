@@ -7,31 +7,14 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from .lines import OWN_CODE, shown_file
-from .sites import Site
+from .lines import OWN_CODE, Site, shown_file
 
 _VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OMP_WAIT_POLICY",
-    "OMP_PROC_BIND",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "KMP_BLOCKTIME",
-    "KMP_AFFINITY",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "PYTORCH_CUDA_ALLOC_CONF",
-    "PYTORCH_ALLOC_CONF",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_COMPILE_DISABLE",
-    "TORCHDYNAMO_DISABLE",
-    "LD_PRELOAD",
-    "MALLOC_CONF",
-)
-_MAX_SHAPES = 64
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "OMP_PROC_BIND", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_BLOCKTIME",
+    "KMP_AFFINITY", "CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING", "CUBLAS_WORKSPACE_CONFIG", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_COMPILE_DISABLE", "TORCHDYNAMO_DISABLE", "LD_PRELOAD", "MALLOC_CONF",
+)  # fmt: skip
 _MAX_CHANNELS = 64
 _MAX_REASONS = 16
 
@@ -63,8 +46,8 @@ def describe_settings(torch: Any, device: Any) -> dict[str, Any]:
     return fields
 
 
-def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, ...], int]) -> dict[str, Any]:
-    """Fields of the event `network`."""
+def describe_network(network: Any, input_dtype: str) -> dict[str, Any]:
+    """Fields of the event `network`, without the shapes of its inputs."""
     inner, wrapper = _unwrapped(network)
     dtypes: dict[str, int] = {}
     for parameter in inner.parameters():
@@ -72,7 +55,6 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
     kernels = [m for m in inner.modules() if hasattr(m, "kernel_size") and hasattr(m, "in_channels")]
     weights = [m.weight for m in kernels if getattr(m, "weight", None) is not None]
     largest = sorted(kernels, key=lambda m: -m.weight.numel() if getattr(m, "weight", None) is not None else 0)
-    most = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
     code = getattr(getattr(type(inner), "forward", None), "__code__", None)
     is_own = code is not None and OWN_CODE.holds(code, type(inner).__module__)
     return {
@@ -80,7 +62,7 @@ def describe_network(network: Any, input_dtype: str, shapes: Mapping[tuple[int, 
         "wrapper": wrapper,
         "num_parameters": sum(dtypes.values()),
         "parameter_dtypes": dtypes,
-        "input_shapes": [[list(shape), count] for shape, count in most],
+        "input_shapes": [],
         "channels": [[m.in_channels, m.out_channels] for m in largest[:_MAX_CHANNELS]],
         "kernel_dimensions": max((weight.dim() - 2 for weight in weights), default=0),
         "memory_format": _memory_format(weights),

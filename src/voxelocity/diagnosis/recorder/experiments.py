@@ -8,10 +8,10 @@ import glob
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
-from .loaders import Entry
+from .batches import Entry, tensors_in
 
 _MIN_ITEMS = 3
 _MAX_REPEATS = 50
@@ -46,20 +46,24 @@ def all_experiments(
         seconds: for each of them, approximately.
     """
     if resident_s and not why_not_resident:
-        yield {"name": "resident batch", "unit": "step", "seconds": _rounded(resident_s), "note": ""}
+        yield _fields("resident batch", "step", resident_s)
     else:
-        yield not_done("resident batch", "step", why_not_resident or "the program ended before")
+        yield _not_done("resident batch", "step", why_not_resident or "the program ended before")
     if entry is None:
         for name, unit in (("loader", "batch"), ("items", "item"), ("collate", "batch"), ("copy", "batch")):
-            yield not_done(name, unit, why_not_resident)
+            yield _not_done(name, unit, why_not_resident)
     else:
         yield from _in_rounds(torch, entry, batch, device, seconds)
     yield from storage_alone(files_read(folder), seconds)
 
 
-def not_done(name: str, unit: str, note: str) -> Fields:
-    """An experiment that could not be made, with the reason."""
-    return {"name": name, "unit": unit, "seconds": [], "note": note}
+def _fields(name: str, unit: str, seconds: Sequence[float] = (), note: str = "") -> Fields:
+    """Of one that was made, or of one that could not be made, with the reason."""
+    return {"name": name, "unit": unit, "seconds": [round(value, 7) for value in seconds], "note": note}
+
+
+def _not_done(name: str, unit: str, note: str) -> Fields:
+    return _fields(name, unit, note=note)
 
 
 def _in_rounds(torch: Any, entry: Entry, batch: Any, device: Any, seconds: float) -> Iterator[Fields]:
@@ -81,7 +85,7 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
     A repeat is one batch per worker, because they come in bursts.
     """
     if entry.iterator is None:
-        return not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
+        return _not_done("loader", "batch", "the loader's iterator was gone when the steps had ended")
     produce = _endless(entry)
     workers = int(entry.described.get("num_workers") or 0)
     deadline_s = time.perf_counter() + seconds
@@ -91,18 +95,23 @@ def loader_alone(entry: Entry, seconds: float) -> Fields:
             produce()
             if time.perf_counter() > deadline_s:
                 break
-        deadline_s = time.perf_counter() + seconds
-        while len(repeats) < _MAX_REPEATS and (not repeats or time.perf_counter() < deadline_s):
-            started_s = time.perf_counter()
-            for _ in range(max(1, workers)):
-                produce()
-            repeats.append((time.perf_counter() - started_s) / max(1, workers))
+        _repeat(produce, seconds, repeats, calls=max(1, workers))
     except StopIteration:
         if not repeats:
-            return not_done("loader", "batch", "the epoch ended, and the next one gave no batch")
+            return _not_done("loader", "batch", "the epoch ended, and the next one gave no batch")
     except Exception as error:
-        return not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
-    return {"name": "loader", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+        return _not_done("loader", "batch", f"the loader raised {type(error).__name__}: {error}")
+    return _fields("loader", "batch", repeats)
+
+
+def _repeat(call: Callable[[], Any], seconds: float, into: list[float], *, calls: int = 1) -> None:
+    """Adds the seconds of a call, as the mean of each `calls` of them, until about `seconds` have passed."""
+    deadline_s = time.perf_counter() + seconds
+    while len(into) < _MAX_REPEATS and (not into or time.perf_counter() < deadline_s):
+        started_s = time.perf_counter()
+        for _ in range(calls):
+            call()
+        into.append((time.perf_counter() - started_s) / calls)
 
 
 def _endless(entry: Entry) -> Callable[[], Any]:
@@ -130,7 +139,7 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
     if not num_items:
         kind = type(dataset).__name__
         note = "the loader has no data set" if dataset is None else f"items of a {kind} cannot be indexed"
-        return [not_done("items", "item", note), not_done("collate", "batch", note)]
+        return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
     items: list[Any] = []
     item_s: list[float] = []
     deadline_s = time.perf_counter() + seconds
@@ -143,36 +152,32 @@ def items_and_collate(entry: Entry, seconds: float) -> list[Fields]:
             item_s.append(time.perf_counter() - started_s)
     except Exception as error:
         note = f"the data set raised {type(error).__name__}: {error}"
-        return [not_done("items", "item", note), not_done("collate", "batch", note)]
+        return [_not_done("items", "item", note), _not_done("collate", "batch", note)]
     return [
-        {"name": "items", "unit": "item", "seconds": _rounded(item_s), "note": ""},
+        _fields("items", "item", item_s),
         _collate_alone(collate, items, int(entry.described.get("batch_size") or 1), seconds),
     ]
 
 
 def _collate_alone(collate: Any, items: list[Any], batch_size: int, seconds: float) -> Fields:
     if collate is None:
-        return not_done("collate", "batch", "the loader has no collate function")
+        return _not_done("collate", "batch", "the loader has no collate function")
     batch = [items[index % len(items)] for index in range(batch_size)]
     repeats: list[float] = []
-    deadline_s = time.perf_counter() + seconds / 3
     try:
-        while len(repeats) < _MAX_REPEATS and (not repeats or time.perf_counter() < deadline_s):
-            started_s = time.perf_counter()
-            collate(batch)
-            repeats.append(time.perf_counter() - started_s)
+        _repeat(lambda: collate(batch), seconds / 3, repeats)
     except Exception as error:
-        return not_done("collate", "batch", f"the collate function raised {type(error).__name__}: {error}")
-    return {"name": "collate", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+        return _not_done("collate", "batch", f"the collate function raised {type(error).__name__}: {error}")
+    return _fields("collate", "batch", repeats)
 
 
 def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
     """A kept batch copied to the device, including the wait for it."""
     if device is None or device.type != "cuda":
-        return not_done("copy", "batch", "the network is not on a CUDA device")
-    tensors = _tensors(torch, batch)
+        return _not_done("copy", "batch", "the network is not on a CUDA device")
+    tensors = list(tensors_in(torch, batch))
     if not tensors:
-        return not_done("copy", "batch", "no tensor was found in a batch")
+        return _not_done("copy", "batch", "no tensor was found in a batch")
     repeats = []
     for _ in range(5):
         torch.cuda.synchronize(device)
@@ -181,7 +186,7 @@ def copy_alone(torch: Any, batch: Any, device: Any) -> Fields:
             tensor.to(device, non_blocking=True)
         torch.cuda.synchronize(device)
         repeats.append(time.perf_counter() - started_s)
-    return {"name": "copy", "unit": "batch", "seconds": _rounded(repeats), "note": ""}
+    return _fields("copy", "batch", repeats)
 
 
 def network_alone(
@@ -213,15 +218,14 @@ def network_alone(
             for name, inputs in zip(names, ([images[i : i + 1] for i in range(batch_size)], [images])):
                 found[name].append(_learning_s(torch, network, inputs, device) / batch_size)
     except Exception as error:
-        return [not_done(name, "sample", f"the network raised {type(error).__name__}: {error}"[:300]) for name in names]
+        return [
+            _not_done(name, "sample", f"the network raised {type(error).__name__}: {error}"[:300]) for name in names
+        ]
     finally:
         for module, mode in modes:
             module.training = mode
     # The first of each is slower than those that follow, if there was time for any.
-    return [
-        {"name": name, "unit": "sample", "seconds": _rounded(found[name][1:] or found[name]), "note": ""}
-        for name in names
-    ]
+    return [_fields(name, "sample", found[name][1:] or found[name]) for name in names]
 
 
 def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> float:
@@ -229,18 +233,11 @@ def _learning_s(torch: Any, network: Any, inputs: list[Any], device: Any) -> flo
     started_s = time.perf_counter()
     with torch.enable_grad():
         for image in inputs:
-            outputs = [one for one in _tensors(torch, network(image)) if one.requires_grad]
+            outputs = [one for one in tensors_in(torch, network(image)) if one.requires_grad]
             torch.autograd.grad(sum(one.sum() for one in outputs), parameters, allow_unused=True)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started_s
-
-
-def _tensors(torch: Any, batch: Any, depth: int = 0) -> list[Any]:
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return [] if depth > 8 else [tensor for value in values for tensor in _tensors(torch, value, depth + 1)]
 
 
 def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
@@ -248,9 +245,9 @@ def storage_alone(paths: list[str], seconds: float) -> list[Fields]:
     names = ("storage", "storage, page cache")
     found = [path for path in paths if os.path.isfile(path)]
     if not found:
-        return [not_done(name, "byte", "no file was seen being read") for name in names]
+        return [_not_done(name, "byte", "no file was seen being read") for name in names]
     if not hasattr(os, "posix_fadvise"):
-        return [not_done(name, "byte", "this system cannot drop files from memory on request") for name in names]
+        return [_not_done(name, "byte", "this system cannot drop files from memory on request") for name in names]
     cold: list[float] = []
     warm: list[float] = []
     num_bytes, deadline_s = 0, time.perf_counter() + seconds
@@ -304,7 +301,3 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
-
-
-def _rounded(seconds: list[float]) -> list[float]:
-    return [round(value, 7) for value in seconds]

@@ -11,13 +11,13 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from . import audit
-from .interface import Moment, Writer
+from .hooks import forget, listen
 from .lines import is_installed, standard_folders
+from .steps import Moment
+from .writer import EventWriter
 
 _CODE = (".py", ".pyc", ".pyi", ".so", ".pth", ".pyd", ".egg-link", ".toml", ".cfg", ".ipynb")
 _COMPILED = "torchinductor_"
@@ -52,27 +52,28 @@ class Files:
         self._num_uses = 0
         self._latest: deque[str] = deque(maxlen=_NUM_LATEST)
         self._is_inside = threading.local()
-        self._undo: list[Callable[[], None]] = []
-        self._done: set[str] = set()
+        self._replaced: dict[str, tuple[Any, str, Any]] = {}
 
     def start(self) -> None:
         """Begins to count. Further calls add libraries that were imported since."""
-        audit.listen(self._heard)
+        listen(self._heard)
         for module, owner, name, index in (("SimpleITK", "", "ReadImage", 0), ("h5py", "File", "__init__", 1)):
             found = sys.modules.get(module)
             target = getattr(found, owner, None) if owner else found
-            if target is not None and name in vars(target) and module not in self._done:
-                self._done.add(module)
-                self._replace(target, name, index)
+            if target is not None and name in vars(target) and module not in self._replaced:
+                original = vars(target)[name]
+                self._replaced[module] = target, name, original
+                setattr(target, name, self._counted(original, index))
 
     def stop(self) -> None:
         """Ends counting. What was counted stays, for `report`."""
-        audit.forget(self._heard)
-        while self._undo:
-            self._undo.pop()()
-        self._done.clear()
+        forget(self._heard)
+        # Even where the guard has replaced it since: it does so again when the program is ended.
+        for target, name, original in self._replaced.values():
+            setattr(target, name, original)
+        self._replaced.clear()
 
-    def report(self, writer: Writer) -> None:
+    def report(self, writer: EventWriter) -> None:
         """Writes one event `files`."""
         largest = heapq.nlargest(_NUM_LARGEST, list(self._sizes.items()), key=lambda item: item[1])
         writer.write(
@@ -87,8 +88,8 @@ class Files:
             num_uses=self._num_uses,
         )
 
-    def _replace(self, owner: Any, name: str, index: int) -> None:
-        original = vars(owner)[name]
+    def _counted(self, original: Any, index: int) -> Any:
+        """A function that opens the file that is its argument number `index`; a class's has a mode after it."""
 
         @wraps(original)
         def opening(*args: Any, **named: Any) -> Any:
@@ -99,8 +100,7 @@ class Files:
                     self.opened(path)
             return original(*args, **named)
 
-        setattr(owner, name, opening)
-        self._undo.append(lambda: setattr(owner, name, original))
+        return opening
 
     def opened(self, given: Any) -> None:
         """Counts a file that is about to be opened for reading, if it is data."""

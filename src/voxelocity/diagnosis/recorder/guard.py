@@ -17,14 +17,12 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Callable
 
-from . import audit
-from .patches import Patches
+from .hooks import Patches, forget, listen
 from .process import process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
 # Compiled code that Python, Numba, Triton and torch.compile keep; not a result of the program.
 _COMPILED = (*(f"{os.sep}{name}{os.sep}" for name in ("__pycache__", ".triton")), "torchinductor_")
-_TEMPORARY = getattr(os, "O_TMPFILE", 0)
 _CREATING = os.O_CREAT | os.O_TRUNC
 # Writers that open their files in C++ or Rust, where no audit event is raised: module, class ("" for a function of the
 # module), function, position of the path, and the modes that replace a file ("" where the function has no mode).
@@ -74,12 +72,12 @@ class Guard:
             target = getattr(found, owner, None) if owner else found
             if target is not None and hasattr(target, name):
                 self._patches.put(target, name, self._checked(getattr(target, name), position, modes))
-        audit.listen(self._heard)
+        listen(self._heard)
 
     def disarm(self) -> None:
         """Everything may be written again. A second call does nothing."""
         self.is_armed = False
-        audit.forget(self._heard)
+        forget(self._heard)
         self._patches.restore()
 
     @contextmanager
@@ -107,9 +105,8 @@ class Guard:
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
-            is_making = flags & os.O_ACCMODE != os.O_RDONLY and flags & _CREATING and not flags & os.O_APPEND
-            if is_making and (not _TEMPORARY or flags & _TEMPORARY != _TEMPORARY):
-                self._check(path)
+            if flags & os.O_ACCMODE != os.O_RDONLY and flags & _CREATING and not flags & os.O_APPEND:
+                self._check(path, is_opened=True)
         elif event == "os.rename":
             self._check(arguments[1])
         elif event == "os.truncate":
@@ -118,12 +115,15 @@ class Guard:
             # With a folder's descriptor, it is within an `rmtree` that was checked as a whole.
             self._check(arguments[0], is_deleted=True)
 
-    def _check(self, given: Any, *, is_deleted: bool = False) -> None:
+    def _check(self, given: Any, *, is_opened: bool = False, is_deleted: bool = False) -> None:
         """Refuses to write to the path, or to delete it, if it is protected."""
         if getattr(self._thread, "is_free", False) or not isinstance(given, (str, bytes, os.PathLike)):
             return
         path = os.path.abspath(os.fsdecode(given))
         if path.startswith((self._folder, *_SYSTEM)) or any(part in path for part in _COMPILED):
+            return
+        if is_opened and os.path.isdir(path):
+            # A temporary file without a name is opened by that of its folder.
             return
         if not is_deleted or self._is_kept(path):
             # A refusal is recorded, and may lead to the experiments, which write.

@@ -16,6 +16,7 @@ import random
 import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
+from functools import partial
 from typing import Any, Callable
 
 from .lines import OWN_CODE
@@ -30,6 +31,7 @@ _LONGEST = 100_000
 _STATES = (("ignite.engine.events", "State"),)
 """Classes, by module and name, that hold a trainer's state but have no `state_dict`."""
 
+_OWN_PACKAGE = __name__.rpartition(".")[0]
 _TRACED = ("FakeTensor", "FunctionalTensor")
 _GIVES_ITEMS = ("__getitem__", "__iter__", "__next__")
 
@@ -97,7 +99,7 @@ class KeptState:
         for value in everything:
             if type(value) in (dict, OrderedDict, list) and 0 < len(value) <= _LONGEST:
                 first: Any = next(iter(value.values() if isinstance(value, dict) else value), None)
-                if kinds.of_tensor(type(first)) and _is_plain(first) and tuple(first.shape) in shapes:
+                if issubclass(type(first), self._torch.Tensor) and _is_plain(first) and tuple(first.shape) in shapes:
                     self._take(value, weak, is_strong=False)
         for tensor in weak:
             if tensor.grad_fn is None and (tensor.numel() <= _SMALL_ELEMENTS or tuple(tensor.shape) in shapes):
@@ -156,11 +158,8 @@ class _Kinds:
             self._known[cls] = found
         return found
 
-    def of_tensor(self, cls: type) -> bool:
-        return issubclass(cls, self._torch.Tensor)
-
     def _judge(self, cls: type) -> str:
-        if issubclass(cls, type) or issubclass(cls, self._others) or str(cls.__module__).startswith(_own_package()):
+        if issubclass(cls, type) or issubclass(cls, self._others) or str(cls.__module__).startswith(_OWN_PACKAGE):
             return ""
         if issubclass(cls, self._torch.nn.Module):
             return "network"
@@ -202,16 +201,15 @@ class _Generators:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             pairs.append((torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
         for one in self._objects:
-            if isinstance(one, torch.Generator):
-                pairs.append((one.get_state, one.set_state))
-            elif isinstance(one, random.Random):
+            if isinstance(one, random.Random):
                 if not isinstance(one, random.SystemRandom):
                     pairs.append((one.getstate, one.setstate))
             elif hasattr(one, "bit_generator"):
-                pairs.append(_attribute(one.bit_generator, "state"))
+                bits = one.bit_generator
+                pairs.append((partial(getattr, bits, "state"), partial(setattr, bits, "state")))
             else:
                 pairs.append((one.get_state, one.set_state))
-        self._undo = [_later(write, read()) for read, write in pairs]
+        self._undo = [partial(write, read()) for read, write in pairs]
 
     def put_back(self) -> None:
         undo, self._undo = self._undo, []
@@ -227,14 +225,6 @@ def kept_generators(torch: Any, more: list[Any]) -> Callable[[], None]:
             generators.add(value)
     generators.keep()
     return generators.put_back
-
-
-def _later(write: Callable[[Any], Any], value: Any) -> Callable[[], None]:
-    return lambda: write(value)
-
-
-def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
 def _kept_container(container: Any) -> Callable[[], None]:
@@ -325,13 +315,10 @@ def _is_own(cls: type) -> bool:
     return any(OWN_CODE.holds(code, cls.__module__) for code in methods if code is not None)
 
 
-def _own_package() -> str:
-    return __name__.rpartition(".")[0]
-
-
 def free_bytes() -> int:
     """Host memory that this process can still take; a very large number if unknown."""
-    found = [_meminfo("MemAvailable")]
+    available = _field("/proc/meminfo", "MemAvailable:")
+    found = [1 << 62 if available is None else 1024 * available]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -339,24 +326,18 @@ def free_bytes() -> int:
         most, taken = _number(limit), _number(used)
         if most is not None and taken is not None:
             # The memory of cached files can be reclaimed.
-            found.append(max(0, most - taken) + _file_bytes(os.path.dirname(used)))
-    return min([one for one in found if one is not None], default=1 << 62)
+            cached = _field(os.path.join(os.path.dirname(used), "memory.stat"), "inactive_file", "total_inactive_f")
+            found.append(max(0, most - taken) + (cached or 0))
+    return min(found)
 
 
-def _meminfo(name: str) -> int | None:
+def _field(path: str, *names: str) -> int | None:
+    """The number after the first of these names that begins a line; None where there is none."""
     try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(int(line.split()[1]) * 1024 for line in file if line.startswith(f"{name}:"))
+        with open(path, encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith(names))
     except (OSError, ValueError, StopIteration):
         return None
-
-
-def _file_bytes(group: str) -> int:
-    try:
-        with open(os.path.join(group, "memory.stat"), encoding="ascii") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith(("inactive_file", "total_inactive_f")))
-    except (OSError, ValueError, StopIteration):
-        return 0
 
 
 def _number(path: str) -> int | None:

@@ -1,19 +1,26 @@
-"""Which code is the user's own, and the text of its lines. What libraries do is reported at the line that called them.
+"""Which code is the user's own, the text of its lines, what an instruction calls, and where loaders, data sets and
+optimizers are made.
 
-Own code is not Python's, not installed and not the recorder's. The script itself is own wherever it is, so a program
-that came with a package has lines too.
+What libraries do is reported at the line that called them. Own code is not Python's, not installed and not the
+recorder's. The script itself is own wherever it is, so a program that came with a package has lines too.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import os
 import re
 import sys
 import sysconfig
-from types import CodeType, FrameType
-from typing import Any, NamedTuple
+import weakref
+from functools import lru_cache
+from itertools import islice
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, Callable, NamedTuple
+
+from .hooks import Patches, WhenImported
 
 _LONGEST_LINE = 160
 # References to a frame's variables: the frame's, the caller's, and that of counting them.
@@ -30,26 +37,16 @@ _FRAMEWORKS = frozenset(
 _TAKES_OVER = frozenset(["fit", "run", "train", "validate", "test", "predict", "evaluate", "run_training"])
 # Libraries that are often installed from a checkout, outside of site-packages.
 _LIBRARIES = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "torchio",
-        "monai",
-        "batchgenerators",
-        "batchgeneratorsv2",
-        "numpy",
-        "scipy",
-        "skimage",
-        "nibabel",
-        "pydicom",
-        "SimpleITK",
-        "lightning",
-        "pytorch_lightning",
-        "ignite",
-        "accelerate",
-        "voxelocity",
-    ]
-)
+    {
+        "torch", "torchvision", "torchio", "monai", "batchgenerators", "batchgeneratorsv2", "numpy", "scipy", "skimage",
+        "nibabel", "pydicom", "SimpleITK", "lightning", "pytorch_lightning", "ignite", "accelerate", "voxelocity",
+    }
+)  # fmt: skip
+_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
+_LONGEST_CALL = 400
+# Makes its own loaders from the user's, over the same data set, in a call by the user.
+_REMAKING = "accelerate."
+_DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
 
 
 class Place(NamedTuple):
@@ -175,10 +172,6 @@ def shown_file(filename: str) -> str:
         return f"cell {typed.group(1)}"
     if _KERNEL_FILE not in filename:
         return filename
-    return _cell_of(filename)
-
-
-def _cell_of(filename: str) -> str:
     # The kernel gives each cell's code its own file name, and remembers which cell it was.
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     number = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(filename)
@@ -233,3 +226,175 @@ def _real(path: str) -> str:
 
 # One cache for all hooks: whether a file is the user's does not depend on who asks.
 OWN_CODE = OwnCode()
+
+
+def call_text(frame: FrameType) -> str:
+    """The dotted name that the frame's instruction calls, as written in the source; "" if none is found.
+
+    Python 3.11 and later know the columns of an instruction; older ones use the whole line.
+    """
+    segment = _segment(frame)
+    if segment is None:
+        # Without columns: the first call in the line of a dotted name, which is the outermost one.
+        found = _CALL.search(linecache.getline(frame.f_code.co_filename, line_of(frame), frame.f_globals))
+        return found.group(1) if found else ""
+    if not segment.endswith(")"):
+        return ""
+    depth = 0
+    for at in range(len(segment) - 1, -1, -1):
+        depth += {")": 1, "]": 1, "}": 1, "(": -1, "[": -1, "{": -1}.get(segment[at], 0)
+        if depth == 0:
+            found = re.search(r"[A-Za-z_][\w.]*$", segment[:at].rstrip())
+            name = found.group(0) if found else ""
+            # `f(x).item()` and `xs[0].item()` are methods of something unnamed.
+            return name if segment[:at].rstrip() == name else "()." + re.sub(r"^.*\.", "", segment[:at].rstrip())
+    return ""
+
+
+def resolved(text: str, frame: FrameType) -> tuple[str, str] | None:
+    """What a dotted name refers to. Only names of the module are looked up: reading the variables of a running
+    function would change them."""
+    root, *rest = text.split(".")
+    found = frame.f_globals.get(root)
+    if found is None:
+        builtins = frame.f_globals.get("__builtins__")
+        names = builtins if isinstance(builtins, dict) else getattr(builtins, "__dict__", {})
+        return ("", rest[-1]) if rest else (("builtins", root) if root in names else None)
+    if isinstance(found, ModuleType):
+        return (".".join([found.__name__, *rest[:-1]]), rest[-1]) if rest else None
+    # Other objects are left alone: an attribute of a lazy proxy could run code of the program.
+    if isinstance(found, (type, FunctionType, BuiltinFunctionType)) and found.__module__:
+        return found.__module__, ".".join([found.__qualname__, *rest])
+    return ("", rest[-1]) if rest else None
+
+
+def _segment(frame: FrameType) -> str | None:
+    """Source text of the frame's current instruction; None where Python does not know its columns."""
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None or frame.f_lasti < 0:
+        return None
+    at = frame.f_lasti // 2
+    line, end_line, column, end_column = next(islice(positions(), at, at + 1), (None,) * 4)
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    lines = [linecache.getline(frame.f_code.co_filename, at, frame.f_globals) for at in range(line, end_line + 1)]
+    if not all(lines):
+        return None
+    # Columns count bytes of UTF-8.
+    encoded = [text.encode() for text in lines]
+    encoded[-1] = encoded[-1][:end_column]
+    encoded[0] = encoded[0][column:]
+    return b"".join(encoded).decode(errors="replace")
+
+
+class Site(NamedTuple):
+    """Where something was made: "file:line", the source of the call, and the variable that it was assigned to."""
+
+    where: str
+    call: str
+    variable: str
+
+
+NO_SITE = Site("", "", "")
+
+
+class Sites:
+    """Remembers where each loader, data set and optimizer was made, without keeping any of them alive.
+
+    A framework iterates a loader in its own code, and may make it again for its own purposes; the line to change is the
+    one in which the user made it.
+    """
+
+    def __init__(self) -> None:
+        self._patches = Patches()
+        self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
+
+    def hook(self, torch: Any, when_imported: WhenImported) -> None:
+        """Replaces the constructors."""
+        self._hook_class(torch.utils.data.DataLoader)
+        self._hook_class(torch.optim.Optimizer)
+        for module, name in _DATASETS:
+            when_imported(module, lambda found, name=name: self._hook_class(getattr(found, name)))  # type: ignore[misc]
+
+    def unhook(self) -> None:
+        """Restores the constructors."""
+        self._patches.restore()
+
+    def of(self, made: Any) -> Site:
+        """Where this was made; for a loader that a framework made again, where the first one over its data was made."""
+        try:
+            found = self._by_object.get(made, NO_SITE)
+        except TypeError:
+            return NO_SITE
+        dataset = getattr(made, "dataset", None)
+        known = self._by_dataset.get(id(dataset))
+        if not found.where and known is not None and known[0]() is dataset:
+            return known[1]
+        return found
+
+    def _hook_class(self, cls: Any) -> None:
+        original = cls.__init__
+
+        def hooked_init(self_: Any, *args: Any, **kwargs: Any) -> None:
+            original(self_, *args, **kwargs)
+            self._note(self_)
+
+        hooked_init.__wrapped__ = original  # type: ignore[attr-defined]
+        hooked_init.__doc__ = original.__doc__
+        self._patches.put(cls, "__init__", hooked_init)
+
+    def _note(self, made: Any) -> None:
+        frame = sys._getframe(2)
+        own = OWN_CODE.innermost(frame)
+        if own is None or _is_remade(frame, own):
+            return
+        filename, number = own.f_code.co_filename, line_of(own)
+        names = tuple(cls.__name__ for cls in type(made).__mro__)
+        site = Site(f"{shown_file(filename)}:{number}", *call_at(filename, number, names))
+        try:
+            self._by_object[made] = site
+            dataset = getattr(made, "dataset", None)
+            if dataset is not None:
+                self._by_dataset.setdefault(id(dataset), (weakref.ref(dataset), site))
+        except TypeError:
+            # Such as a list as a data set, which cannot be weakly referenced.
+            return
+
+
+@lru_cache(maxsize=64)
+def call_at(filename: str, number: int, names: tuple[str, ...]) -> tuple[str, str]:
+    """The source of the call of one of these functions or classes within the statement that runs at this line, and what
+    its value is assigned to ("" for neither)."""
+    source = "".join(linecache.getlines(filename))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return "", ""
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and node.lineno <= number <= (node.end_lineno or number)
+        and (getattr(node.func, "id", "") or getattr(node.func, "attr", "")) in names
+    ]
+    if not calls:
+        return "", ""
+    call = max(calls, key=lambda node: node.lineno)
+    targets = [
+        node.targets[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and node.value is call and len(node.targets) == 1
+    ]
+    text = ast.get_source_segment(source, call) or ""
+    variable = ast.get_source_segment(source, targets[0]) or "" if targets else ""
+    return (text, variable) if len(text) <= _LONGEST_CALL else ("", variable)
+
+
+def _is_remade(frame: Any, own: Any) -> bool:
+    """Whether a framework stands between the constructor and the user's own line."""
+    while frame is not None and frame is not own:
+        if module_of(frame).startswith(_REMAKING):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,87 +1,58 @@
-"""Where the training thread waits for batches: torch's `DataLoader`, and the loaders of `known`.
+"""Where the training thread waits for batches: torch's `DataLoader`, and the loaders of `KNOWN_LOADERS`.
 
 Time within the outermost loader's `next` is waiting, whatever happens in it. Loaders within loaders are ignored.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple
 
-from .fetches import making_for
-from .known import KNOWN_LOADERS, KnownLoader
-from .ledger import Ledger
-from .lines import OWN_CODE
-from .patches import Patches
-from .sites import NO_SITE, Sites
+from .batches import Entry, WorkerStart, making_for
+from .hooks import Patches, WhenImported
+from .lines import OWN_CODE, Sites
 from .steps import Steps
-from .workers import WorkerStart
+from .timeline import Ledger
 from .writer import Writer
 
 
-class Entry:
-    """One loader of the program, or one that is made again for each epoch in the same place.
-
-    It does not keep the loader or its iterator alive: workers end when the program releases them.
+class KnownLoader(NamedTuple):
+    """A class whose batches are waited for.
 
     Attributes:
-        is_iterated: whether the training's thread has asked for a batch, so it is not part of another loader.
-        is_opening: whether it was asked for an iterator and has not given a batch since.
-        described: fields of the event `loader`.
-        place: where it was first met.
+        module: module of the class; hooked when the program imports it.
+        name: of the class.
+        how: "next" where the class has `__next__` itself, "iter" where its `__iter__` returns an iterator of a kind
+            that cannot be hooked (a generator), which is then wrapped in one that can.
+        works_ahead: whether batches are made in parallel with the training even without workers, so the first one of
+            an epoch comes late.
     """
 
-    def __init__(self, key: int, loader: Any, place: str, *, works_ahead: bool, sites: Sites) -> None:
-        self.key = key
-        self.place = place
-        self.works_ahead = works_ahead or _num_workers(loader) > 0
-        self.is_opening = False
-        self.is_iterated = False
-        self.num_epochs = 0
-        self.where = ""
-        self.described = _describe(loader, sites)
-        self._loader = _reference(loader)
-        self._iterator: Callable[[], Any] = _nothing
+    module: str
+    name: str
+    how: str
+    works_ahead: bool = True
 
-    @property
-    def loader(self) -> Any:
-        """The loader, None where it is gone."""
-        return self._loader()
 
-    @property
-    def iterator(self) -> Any:
-        """The iterator that gave the last batch, None where it is gone."""
-        return self._iterator()
-
-    @property
-    def dataset(self) -> Any:
-        """The data set, through the iterator if the loader is gone: the iterator lives as long as the loop."""
-        loader = self.loader
-        return getattr(self.iterator, "_dataset", None) if loader is None else getattr(loader, "dataset", None)
-
-    @property
-    def collate(self) -> Any:
-        """The function that puts batches together."""
-        loader = self.loader
-        return getattr(self.iterator, "_collate_fn", None) if loader is None else getattr(loader, "collate_fn", None)
-
-    @property
-    def num_ahead(self) -> int:
-        """Batches that may be made before they are asked for, 0 if each is made on request."""
-        workers = int(self.described.get("num_workers") or 0)
-        return workers * int(self.described.get("prefetch_factor") or 2) if workers else 2 * self.works_ahead
-
-    def used(self, iterator: Any) -> None:
-        """This iterator now gives its batches."""
-        self._iterator = _reference(iterator)
-
-    def made_anew(self, loader: Any) -> None:
-        """Another loader has taken its place."""
-        self._loader = _reference(loader)
-        self._iterator = _nothing
+KNOWN_LOADERS = (
+    KnownLoader("monai.data.thread_buffer", "ThreadBuffer", "iter"),
+    KnownLoader("monai.data.thread_buffer", "ThreadDataLoader", "iter"),
+    KnownLoader("voxelocity.data.pipeline.build", "Feed", "next"),
+    KnownLoader("voxelocity.data.feed.ordered", "ThreadBuffer", "iter"),
+    KnownLoader("voxelocity.interop.monai.datasets.loader", "DataLoader", "iter", works_ahead=False),
+    KnownLoader("voxelocity.interop.monai.datasets.buffer", "ThreadBuffer", "iter"),
+    KnownLoader("voxelocity.interop.monai.datasets.buffer", "ThreadDataLoader", "iter"),
+    KnownLoader("batchgenerators.dataloading.multi_threaded_augmenter", "MultiThreadedAugmenter", "next"),
+    KnownLoader("batchgenerators.dataloading.nondet_multi_threaded_augmenter", "NonDetMultiThreadedAugmenter", "next"),
+    KnownLoader(
+        "batchgenerators.dataloading.single_threaded_augmenter", "SingleThreadedAugmenter", "next", works_ahead=False
+    ),
+    KnownLoader("nvidia.dali.plugin.pytorch", "DALIGenericIterator", "next"),
+)
+"""Besides torch's own `DataLoader`, whose subclasses are all seen."""
 
 
 class Loaders:
@@ -96,9 +67,7 @@ class Loaders:
         before_fetch: called before each batch is asked for; it may raise to end the program.
     """
 
-    def __init__(
-        self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart, sites: Sites | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, steps: Steps, writer: Writer, worker_start: WorkerStart, sites: Sites) -> None:
         self.replay: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.replay_at_end: Callable[[Entry], tuple[Any] | None] = lambda entry: None
         self.keep: Callable[[Entry, Any], None] = lambda entry, batch: None
@@ -108,7 +77,7 @@ class Loaders:
         self._steps = steps
         self._writer = writer
         self._worker_start = worker_start
-        self._sites = sites or Sites()
+        self._sites = sites
         self._patches = Patches()
         self._by_loader: dict[int, Entry] = {}
         self._written: dict[int, tuple[int, bool]] = {}
@@ -123,8 +92,12 @@ class Loaders:
         self._patches.put(many, "_shutdown_workers", self._worker_end(many._shutdown_workers))
         self._patches.put(module.DataLoader, "__iter__", self._iter(module.DataLoader.__iter__, self._entry_of_torch))
 
-    def hook_known(self, known: KnownLoader, module: Any) -> None:
-        """Replaces the method in which a known loader waits."""
+    def hook_known(self, when_imported: WhenImported) -> None:
+        """Replaces the methods in which the known loaders wait, once the program imports them."""
+        for known in KNOWN_LOADERS:
+            when_imported(known.module, partial(self._hook_known, known))
+
+    def _hook_known(self, known: KnownLoader, module: Any) -> None:
         cls = getattr(module, known.name, None)
         if cls is None:
             return
@@ -213,23 +186,32 @@ class Loaders:
                 return original(self_)
             entry = self._outer = entry_of(self_)
             self._steps.settle()
-            ledger.cut("iter", key=entry.key, where=OWN_CODE.where())
-            mode, ledger.depth = ledger.mode, 1
-            ledger.mode = mode or "epoch start"
-            try:
+            where = OWN_CODE.where()
+            with self._opening(entry, where):
                 iterator = original(self_)
-            finally:
-                ledger.depth, ledger.mode = 0, mode
-                ledger.cut("ready")
             entry.is_opening = True
             entry.num_epochs += 1
             if not entry.is_iterated:
-                entry.is_iterated, entry.where = True, OWN_CODE.where()
-            handed_on = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
-            entry.used(handed_on)
-            return handed_on
+                entry.is_iterated, entry.where = True, where
+            given = _Batches(iterator, entry, self, ledger) if is_wrapped else iterator
+            entry.used(given)
+            return given
 
         return hooked_iter
+
+    @contextmanager
+    def _opening(self, entry: Entry, where: str = "") -> Iterator[None]:
+        """Within the block an epoch of the loader starts."""
+        ledger = self._ledger
+        ledger.cut("iter", key=entry.key, where=where)
+        mode, ledger.depth = ledger.mode, 1
+        ledger.mode = mode or "epoch start"
+        try:
+            yield
+        finally:
+            ledger.depth, ledger.mode = 0, mode
+            if ledger.thread:
+                ledger.cut("ready")
 
     def _iterator_init(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         def hooked_init(self_: Any, loader: Any) -> None:
@@ -265,15 +247,8 @@ class Loaders:
             is_within = ledger.depth or get_ident() != ledger.thread or ledger.part != "other"
             if is_within or entry is None or getattr(self_, "_shutdown", True):
                 return original(self_)
-            ledger.cut("iter", key=entry.key)
-            mode, ledger.depth = ledger.mode, 1
-            ledger.mode = mode or "epoch start"
-            try:
+            with self._opening(entry):
                 return original(self_)
-            finally:
-                ledger.depth, ledger.mode = 0, mode
-                if ledger.thread:
-                    ledger.cut("ready")
 
         return hooked_end
 
@@ -285,7 +260,7 @@ class Loaders:
         for before in self.entries:
             is_gone = before.loader is None and before.iterator is None
             if is_gone and (before.place, before.described) == (entry.place, entry.described):
-                before.made_anew(loader)
+                before.made_again(loader)
                 entry = before
                 break
         else:
@@ -330,72 +305,3 @@ def _entry_of_iterator(iterator: Any) -> Entry:
     entry = iterator._voxelocity_entry
     assert isinstance(entry, Entry)
     return entry
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(value)
-    except TypeError:
-        return lambda: value
-
-
-def _nothing() -> None:
-    return None
-
-
-def _describe(loader: Any, sites: Sites) -> dict[str, Any]:
-    """Fields of the event `loader`, as far as the loader has them."""
-    dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
-    fields: dict[str, Any] = {"kind": type(loader).__name__, "dataset": _class_name(dataset)}
-    site, dataset_site = sites.of(loader), NO_SITE if dataset is None else sites.of(dataset)
-    fields.update(built=site.where, call=site.call, variable=site.variable)
-    fields.update(dataset_call=dataset_site.call, dataset_variable=dataset_site.variable)
-    fields["queue_workers"] = _num_workers(dataset) if _is_queue(dataset) else None
-    if collate is not None:
-        found = OWN_CODE.defined(collate)
-        fields.update(collate=found.name, collate_where=found.where, is_own_collate=found.is_own)
-    fields["num_workers"] = _num_workers(loader)
-    if fields["num_workers"] > 0:
-        fields["start_method"] = _start_method(loader)
-    for name in ("batch_size", "prefetch_factor"):
-        value = getattr(loader, name, None)
-        fields[name] = value if isinstance(value, int) else None
-    if fields["batch_size"] is None:
-        # Accelerate and the user's samplers may yield whole batches of indices.
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-        fields["batch_size"] = size if isinstance(size, int) else None
-    for name in ("pin_memory", "persistent_workers"):
-        fields[name] = bool(getattr(loader, name, False))
-    try:
-        fields["num_batches"] = len(loader)
-    except Exception:
-        fields["num_batches"] = None
-    return fields
-
-
-def _num_workers(loader: Any) -> int:
-    found = getattr(loader, "num_workers", 0)
-    return found if isinstance(found, int) else 0
-
-
-def _is_queue(dataset: Any) -> bool:
-    """Whether it is TorchIO's queue of patches, which has its own workers."""
-    return any((cls.__module__, cls.__name__) == ("torchio.data.queue", "Queue") for cls in type(dataset).__mro__)
-
-
-def _class_name(value: Any) -> str:
-    return "" if value is None else type(value).__name__
-
-
-def _start_method(loader: Any) -> str:
-    import multiprocessing
-
-    context = getattr(loader, "multiprocessing_context", None) or multiprocessing
-    name = getattr(context, "_name", None)
-    return str(name or context.get_start_method())
-
-
-def hook_known_loaders(loaders: Loaders, when_imported: Callable[[str, Callable[[Any], None]], None]) -> None:
-    """Hooks each known loader when the program imports it."""
-    for known in KNOWN_LOADERS:
-        when_imported(known.module, partial(loaders.hook_known, known))

@@ -1,16 +1,24 @@
-"""What the networks of the program are called with: shapes, images, and whether they learn."""
+"""What the networks of the program are called with: shapes, images, whether they learn, and how much the windows of a
+prediction overlap, from the variables of the functions that cut them."""
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
-from typing import Any, Callable
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Callable, NamedTuple
 
-from .ledger import Ledger
-from .windows import windows_around
+from .batches import tensors_in
+from .lines import NOWHERE, OWN_CODE, Place, call_at, line_of, variables_of
+from .timeline import Ledger
 
 _MAX_SHAPES = 64
+_DEEPEST = 4
 _SYNCING = "DistributedDataParallel"
+_MAX_FRAMES = 16
+_STRIDES = ("stride", "strides", "step_size")
 
 
 class Networks:
@@ -49,7 +57,7 @@ class Networks:
             if type(module).__name__ == _SYNCING and module.require_backward_grad_sync:
                 stretch.num_synced += 1
         stretch.num_forwards += 1
-        tensor = self._first_tensor((*args, *kwargs.values()))
+        tensor = next(tensors_in(self._torch, (*args, *kwargs.values()), _DEEPEST), None)
         if is_evaluating and tensor is not None and stretch.num_evaluating == 1:
             try:
                 stretch.windows = windows_around(sys._getframe(2), tensor.shape)
@@ -74,16 +82,95 @@ class Networks:
             answer = next(module.parameters(), None) is not None
         return answer
 
-    def _first_tensor(self, values: Any, depth: int = 0) -> Any:
-        for value in values:
-            if isinstance(value, self._torch.Tensor):
-                return value
-            if depth < 3 and isinstance(value, (list, tuple)):
-                found = self._first_tensor(value, depth + 1)
-            elif depth < 3 and isinstance(value, dict):
-                found = self._first_tensor(value.values(), depth + 1)
-            else:
-                continue
-            if found is not None:
-                return found
-        return None
+
+class Windows(NamedTuple):
+    """Windows of a prediction.
+
+    Attributes:
+        overlap: share of a window's length that the next one covers again.
+        place: the user's line that asked for them; `call` is its source and `variable` the name it is assigned to.
+        volume: shape (voxels) of what they are cut from; empty if unknown.
+    """
+
+    overlap: float
+    place: Place
+    call: str
+    variable: str
+    volume: list[int]
+
+
+NO_WINDOWS = Windows(0.0, NOWHERE, "", "", [])
+
+
+def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | None:
+    """The windows of a network's call, from the functions that lead to it; None if those do not show any.
+
+    MONAI's functions and most others have a variable `overlap` (a share) or `stride` (voxels), nnU-Net's predictor
+    has a `tile_step_size`, and TorchIO's grid a `patch_overlap`.
+
+    Args:
+        frame: the one that calls the network.
+        window: shape of the network's input, (b, c, x, y, z).
+    """
+    lengths = list(window)[2:]
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        names = variables_of(frame)
+        overlap = _overlap(names, lengths)
+        if overlap:
+            own, volume = OWN_CODE.innermost(frame), _volume(names, list(window))
+            if own is None:
+                return Windows(overlap, NOWHERE, "", "", volume)
+            call = call_at(own.f_code.co_filename, line_of(own), (frame.f_code.co_name,))
+            return Windows(overlap, OWN_CODE.place(own), *call, volume)
+        frame = frame.f_back
+    return None
+
+
+def _overlap(names: dict[str, Any], lengths: list[int]) -> float:
+    shares = _numbers(names.get("overlap"))
+    if shares and all(0.0 <= share < 1.0 for share in shares):
+        return max(shares)
+    owner = vars(names["self"]) if hasattr(names.get("self"), "__dict__") else {}
+    steps = _numbers(names.get("tile_step_size", owner.get("tile_step_size")))
+    if steps and all(0.0 < step <= 1.0 for step in steps):
+        return 1.0 - min(steps)
+    for name in _STRIDES:
+        strides = _numbers(names.get(name))
+        if strides:
+            return _of_strides(strides, lengths)
+    for value in names.values():
+        if type(value).__name__ == "GridSampler":
+            covered = _numbers(list(getattr(value, "patch_overlap", ())))
+            return _of_strides([length - one for length, one in zip(lengths, covered)], lengths) if covered else 0.0
+    return 0.0
+
+
+def _volume(names: dict[str, Any], window: list[int]) -> list[int]:
+    """Lengths of the largest image among the variables; the axis of the batch may be missing."""
+    lengths = window[2:]
+    found: list[list[int]] = []
+    for value in list(names.values()):
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple) and len(shape) in (len(window), len(window) - 1) and hasattr(value, "dtype"):
+            spatial = [int(length) for length in shape[-len(lengths) :]]
+            if all(length >= one for length, one in zip(spatial, lengths)) and spatial != lengths:
+                found.append(spatial)
+    return max(found, key=lambda spatial: math.prod(spatial), default=[])
+
+
+def _of_strides(strides: list[float], lengths: list[int]) -> float:
+    strides = strides * len(lengths) if len(strides) == 1 else strides
+    if len(strides) != len(lengths) or not all(0 < one <= length for one, length in zip(strides, lengths)):
+        return 0.0
+    return max((1.0 - one / length for one, length in zip(strides, lengths)), default=0.0)
+
+
+def _numbers(value: Any) -> list[float]:
+    """One number or several; empty for anything else."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    try:
+        return [] if value is None else [float(one) for one in values if not isinstance(one, (bool, str))]
+    except (TypeError, ValueError, RuntimeError):
+        return []

@@ -1,30 +1,75 @@
-"""This process: how long it has run, the name of its file, its rank."""
+"""This process: the settings of its recording, how long it has run, the name of its file, its rank."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+VARIABLE = "VOXELOCITY_RECORD"
+"""Environment variable that carries the settings, as JSON, to the watched program and its children. Without it the
+recorder does not run; no other configures it."""
 _PACKAGES = (
-    "torch",
-    "monai",
-    "numpy",
-    "nibabel",
-    "lightning",
-    "pytorch_lightning",
-    "ignite",
-    "torchio",
-    "torchvision",
-    "batchgenerators",
-    "batchgeneratorsv2",
-    "nnunetv2",
-    "SimpleITK",
-    "scipy",
-    "skimage",
-    "voxelocity",
-)
+    "torch", "monai", "numpy", "nibabel", "lightning", "pytorch_lightning", "ignite", "torchio", "torchvision",
+    "batchgenerators", "batchgeneratorsv2", "nnunetv2", "SimpleITK", "scipy", "skimage", "voxelocity",
+)  # fmt: skip
+"""Whose versions are written if the program has imported them."""
+_TAKES_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+class Settings(NamedTuple):
+    """Limits and switches of a recording.
+
+    Attributes:
+        folder: gets the files; every process writes its own.
+        seconds: counted time after which recording ends in any case.
+        min_steps: counted steps that recording always needs.
+        min_seconds: counted time that recording always needs, unless the program is short.
+        warmup_steps: steps that are not counted in any case.
+        warmup_seconds: time after which steps count even if their times have not settled.
+        max_steps: counted steps after which a program that runs to its end is no longer watched.
+        whole: lets the program run to its end, without experiments.
+        experiments: runs steps on resident batches, then the loader alone, before the program is ended.
+        experiment_seconds: approximate time of one experiment.
+        profile: profiles three steps.
+        nsys: the program runs under Nsight Systems, which captures the profiled steps instead of torch.profiler.
+        kept_bytes: maximum size of the batches kept for the experiment.
+        keeps_saves: lets the program write its files while it is being ended; no steps run on resident batches then.
+    """
+
+    folder: str
+    seconds: float = 120.0
+    min_steps: int = 20
+    min_seconds: float = 5.0
+    warmup_steps: int = 3
+    warmup_seconds: float = 10.0
+    max_steps: int = 50_000
+    whole: bool = False
+    experiments: bool = True
+    experiment_seconds: float = 3.0
+    profile: bool = True
+    nsys: bool = False
+    kept_bytes: int = 1 << 30
+    keeps_saves: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict(), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The settings; keys of another version are left out.
+
+        Raises:
+            ValueError: the text is not a JSON object, or names no folder.
+        """
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
+            raise ValueError(
+                f"recorder: {VARIABLE}={text!r} names no folder; start the program by `voxelocity diagnose`"
+            )
+        return cls(**{name: value for name, value in found.items() if name in cls._fields})
 
 
 def process_age_s() -> float:
@@ -36,9 +81,6 @@ def process_age_s() -> float:
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
     except (OSError, AttributeError, IndexError, ValueError):
         return 0.0
-
-
-_TAKES_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def program_words(words: list[str]) -> list[str]:
@@ -97,8 +139,23 @@ def core_wait_s(thread: int) -> float | None:
     return waited_ns / 1e9 if ran_ns > 0 else None
 
 
-def describe_versions() -> dict[str, str]:
-    """Versions of Python and of the relevant packages that the program has imported."""
+def describe_process(began_s: float, role: str) -> dict[str, Any]:
+    """Fields of the event `process`."""
+    rank, world_size = rank_and_world_size()
+    return {
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "began_s": round(began_s, 6),
+        "role": role,
+        "rank": rank,
+        "world_size": world_size,
+        "num_local_ranks": num_local_ranks(),
+        "argv": program_words(list(getattr(sys, "orig_argv", [])) or ["python", *sys.argv]),
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in _PACKAGES:
         version = getattr(sys.modules.get(name), "__version__", None)

@@ -2,7 +2,7 @@
 
 The profiled steps are slowed down (by half to twice, on programs of many small operators) and count only in the
 profile's own figures. Parts of a step and waits for the device are in the trace as ranges, with the user's line. Stacks
-of Python functions are therefore recorded only if asked for, because they make a trace ten times as large.
+of Python functions are not recorded: they make a trace ten times as large.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from . import audit
-from .patches import Patches
+from .hooks import Patches, forget, listen
 from .process import rank_and_world_size
 from .syncs import Syncs
 
@@ -49,7 +48,6 @@ class Profiler:
         folder: where the trace goes; it exists.
         num_steps: steps to profile.
         limit_s: seconds after which no further step is profiled, so traces of slow steps stay small.
-        with_stacks: whether to record Python functions as well.
         syncs: puts its calls into the trace meanwhile.
     """
 
@@ -59,13 +57,11 @@ class Profiler:
         *,
         num_steps: int = NUM_STEPS,
         limit_s: float = _LIMIT_S,
-        with_stacks: bool = False,
         syncs: Syncs | None = None,
     ) -> None:
         self._path = os.path.join(folder, TRACE_NAME)
         self._num_steps = num_steps
         self._limit_s = limit_s
-        self._with_stacks = with_stacks
         self._syncs = syncs
         self._profile: Any = None
         self._began = 0.0
@@ -80,7 +76,7 @@ class Profiler:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        profile = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self._with_stacks)
+        profile = torch.profiler.profile(activities=activities, record_shapes=True)
         try:
             with _without_probe_lines():
                 profile.start()
@@ -211,11 +207,11 @@ def _children_wait() -> Iterator[None]:
         if event in _CHILD_EVENTS and threading.get_ident() != thread:
             is_over.wait(_MAX_CHILD_WAIT_S)
 
-    audit.listen(wait)
+    listen(wait)
     try:
         yield
     finally:
-        audit.forget(wait)
+        forget(wait)
         is_over.set()
 
 

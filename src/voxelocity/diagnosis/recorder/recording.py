@@ -6,31 +6,27 @@ purpose, runs this module.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
-from .ending import end_process_later, raise_in
+from .ending import Enough, end_process_later, keep_quiet_about_the_end, raise_in
 from .guard import Guard
-from .imports import Imports
-from .process import (
-    describe_versions,
-    file_name,
-    num_local_ranks,
-    process_age_s,
-    program_words,
-    rank_and_world_size,
-)
-from .settings import Settings
+from .hooks import Imports
+from .process import VARIABLE, Settings, describe_process, file_name, process_age_s, rank_and_world_size
 from .writer import Writer, note_failure
 
 if TYPE_CHECKING:
+    from .batches import Fetches
     from .extras import Extras
-    from .fetches import Fetches
     from .profile import CaptureRange, Profiler
     from .training import Training
+
+_recording: Recording | None = None
+_is_at_fork = False
 
 
 class Recording:
@@ -95,13 +91,8 @@ class Recording:
         self._writer.close()
 
     def become_worker(self, worker_id: int, *, asked_s: float) -> None:
-        """From now on this process is a loader's worker: only how it makes batches is recorded.
-
-        Args:
-            worker_id: its number among the loader's workers.
-            asked_s: `time.monotonic()` when the program asked for workers.
-        """
-        from .fetches import Fetches
+        """From now on this process is a loader's worker: only how it makes batches is recorded."""
+        from .batches import Fetches
         from .steps import watch
 
         started_s = time.thread_time()
@@ -156,6 +147,7 @@ class Recording:
         self._watch(before.torch, first_step=first_step, is_child=True)
 
     def _watch(self, torch: Any, *, first_step: Callable[[], None], is_child: bool = False) -> None:
+        from .conductor import Host
         from .training import Training
 
         self.training = Training(
@@ -163,12 +155,12 @@ class Recording:
             self.settings,
             self._writer,
             self._imports,
+            Host(
+                self._new_profiler, self._guard.arm, self._conclude, self._end_outside if self._ends_process else None
+            ),
             start_age_s=self._age_offset_s,
             first_step=lambda: self._begin(first_step),
-            new_profiler=self._new_profiler,
-            guard_files=self._guard.arm,
-            conclude=self._conclude,
-            end_outside=self._end_outside if self._ends_process else None,
+            begin_worker=begin_worker,
         )
         self.training.hook()
         # Again, because torch is now there: a process that is killed, or ends by `os._exit`, writes no later event.
@@ -248,12 +240,10 @@ class Recording:
             told = f"{note}, so" if note else f"{counted}, which is enough;"
             print(f"voxelocity: {told} the program is ended here.", file=sys.stderr)
         if self._ends_process:
-            _keep_quiet_about_the_end()
+            keep_quiet_about_the_end()
             end_process_later(self.settings.folder)
 
     def _end_of_program(self, thread: int = 0) -> SystemExit:
-        from .conductor import Enough
-
         is_main = (thread or threading.get_ident()) == threading.main_thread().ident
         # Python ends a thread silently only for this class, not for its subclasses.
         return Enough() if is_main or not self._ends_process else SystemExit(0)
@@ -271,9 +261,8 @@ class Recording:
             if self._is_ending:
                 self._writer.close()
                 named = f"{path} ({where})" if where else path
-                print(
-                    f"voxelocity: not written because the program is being ended: {_printable(named)}", file=sys.stderr
-                )
+                shown = "".join(one if one.isprintable() else "?" for one in named)
+                print(f"voxelocity: not written because the program is being ended: {shown}", file=sys.stderr)
             elif self.training is not None and threading.get_ident() == self.training.ledger.thread:
                 self.training.conductor.refused(path)
         raise self._end_of_program()
@@ -301,19 +290,7 @@ class Recording:
         watch(None)
 
     def _tell_process(self) -> None:
-        rank, world_size = rank_and_world_size()
-        self._writer.write(
-            "process",
-            pid=os.getpid(),
-            parent_pid=os.getppid(),
-            began_s=round(-self._age_offset_s, 6),
-            role=self._role,
-            rank=rank,
-            world_size=world_size,
-            num_local_ranks=num_local_ranks(),
-            argv=program_words(list(getattr(sys, "orig_argv", [])) or ["python", *sys.argv]),
-            versions=describe_versions(),
-        )
+        self._writer.write("process", **describe_process(-self._age_offset_s, self._role))
 
     def _tell_end(self, reason: str, note: str) -> None:
         self._writer.flush()
@@ -326,19 +303,82 @@ class Recording:
         return Imports(lambda what: note_failure(self.settings.folder, what))
 
 
-def _printable(path: str) -> str:
-    """The path without control characters for a terminal."""
-    return "".join(one if one.isprintable() else "?" for one in path)
+def begin(settings: Settings, *, is_from_start: bool = False) -> Recording:
+    """Starts recording this process; hooks are set when the program imports torch.
+
+    Args:
+        settings: limits and switches.
+        is_from_start: whether the process has just begun, so that all of it is recorded until it ends.
+    """
+    global _recording, _is_at_fork
+    recording = _recording = Recording(settings, ends_process=is_from_start)
+    recording.start()
+    if is_from_start:
+        atexit.register(_at_exit, os.getpid())
+    if not _is_at_fork and hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
+        _is_at_fork = True
+    return recording
 
 
-def _keep_quiet_about_the_end() -> None:
-    """Python itself prints what is raised while it shuts down, as in `atexit`; this hides our own `Enough`."""
-    from .conductor import Enough
+def end(recording: Recording, reason: str, note: str = "") -> None:
+    """Ends a recording: what was seen is written and all hooks are removed."""
+    global _recording
+    recording.stop(reason, note)
+    if _recording is recording:
+        _recording = None
 
-    before = sys.unraisablehook
 
-    def tell(unraisable: Any) -> None:
-        if not isinstance(unraisable.exc_value, Enough):
-            before(unraisable)
+def begin_from_environment() -> None:
+    """Starts recording if the environment asks for it; called when Python starts."""
+    text = os.environ.get(VARIABLE)
+    if text:
+        begin(Settings.from_json(text), is_from_start=True)
 
-    sys.unraisablehook = tell
+
+def begin_worker(settings: str, key: int, worker_id: int, *, asked_s: float) -> None:
+    """Records a loader's worker process, from now on.
+
+    Args:
+        settings: of the recording, as JSON.
+        key: the loader's.
+        worker_id: its number among the loader's workers.
+        asked_s: `time.monotonic()` when the program asked for workers.
+    """
+    global _recording
+    chosen = Settings.from_json(settings)
+    try:
+        recording = _recording
+        if recording is None:
+            recording = _recording = Recording(chosen)
+        recording.become_worker(worker_id, asked_s=asked_s)
+        _at_end_of_child(recording)
+    except Exception:
+        note_failure(chosen.folder, f"worker {worker_id} of loader {key} could not be watched")
+
+
+def _after_fork() -> None:
+    recording = _recording
+    if recording is None:
+        return
+    try:
+        recording.after_fork(lambda: _at_end_of_child(recording))
+    except Exception:
+        note_failure(recording.settings.folder, "a forked process could not be watched")
+
+
+def _at_end_of_child(recording: Recording) -> None:
+    """Children of multiprocessing end without `atexit`."""
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, end, args=(recording, "program"), exitpriority=100)
+
+
+def _at_exit(pid: int) -> None:
+    if _recording is None or os.getpid() != pid:
+        return
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        end(_recording, "program")
+    else:
+        end(_recording, "error", f"{type(error).__name__}: {error}"[:500])

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
-from .division import Group, divide, keys_of_training
-from .ledger import Ledger
-from .settings import Settings
-from .stretch import Stretch, add_up
+from .networks import NO_WINDOWS
+from .process import Settings
+from .timeline import Group, Ledger, Stretch, add_up, divide, keys_of_training
 from .writer import Writer
 
 _SETTLED = 0.25
@@ -29,9 +28,25 @@ _current: Steps | None = None
 _is_worker = False
 
 
+class Moment(Protocol):
+    """Where the program is now; this module is one. Asking costs about 0.1 microseconds, and any thread may."""
+
+    def current_part(self) -> str:
+        """What the training thread does.
+
+        A part of a step ("wait", "copy", "forward", "backward", "optimizer", "other"), "validation", "saving" or "epoch
+        start" between steps, "" where nothing is recorded; in a loader's worker process always "worker".
+        """
+
+    def counted_steps(self) -> int:
+        """Steps counted so far."""
+
+    def is_counting(self) -> bool:
+        """Whether what is seen now counts: steps are counted, or this is a worker."""
+
+
 def current_part() -> str:
-    """What the training thread does now: a part of the step, "validation", "saving", "epoch start", "worker" in a
-    loader's worker process, "" where nothing is recorded. Costs about 0.1 microseconds; any thread may ask."""
+    """As in `Moment`."""
     if _current is None:
         return "worker" if _is_worker else ""
     ledger = _current.ledger
@@ -39,12 +54,12 @@ def current_part() -> str:
 
 
 def counted_steps() -> int:
-    """Steps counted so far."""
+    """As in `Moment`."""
     return 0 if _current is None else _current.num_counted
 
 
 def is_counting() -> bool:
-    """Whether what is seen now counts: steps are counted, or this is a worker."""
+    """As in `Moment`."""
     return _is_worker if _current is None else _current.phase == "watched"
 
 
@@ -126,8 +141,21 @@ class Steps:
             self._after_step(*put_off)
         if not self._num_ended:
             return
+        started_s = self.ledger.clock()
+        seconds, parts = self._close()
+        self._write_settled()
+        if self.phase == "watched":
+            self.own_s += self.ledger.clock() - started_s
+        elif self.phase == "warm-up":
+            self._warm_up(seconds)
+        if may_end:
+            self._after_step(seconds, parts)
+        else:
+            self._put_off = seconds, parts
+
+    def _close(self) -> tuple[float, dict[str, float]]:
+        """Divides what led to the end of the step. Returns the step's seconds and parts on the host."""
         ledger, count = self.ledger, self._num_ended
-        started_s = ledger.clock()
         stretches, ledger.open = ledger.open[:count], ledger.open[count:]
         self._num_ended = 0
         self._steppers.clear()
@@ -141,18 +169,11 @@ class Steps:
             elif self.phase == "watched":
                 self.kinds_counted.add(group.kind)
             self._pending.append((group, self.phase, host))
-        self._write_settled()
         seconds = sum(parts.values())
         if self.phase == "watched":
             self.num_counted += 1
             self.counted_s += seconds
-            self.own_s += ledger.clock() - started_s
-        elif self.phase == "warm-up":
-            self._warm_up(seconds)
-        if may_end:
-            self._after_step(seconds, parts)
-        else:
-            self._put_off = seconds, parts
+        return seconds, parts
 
     def restart(self) -> None:
         """Discards what happened since the last step's end, such as the recorder's own work."""
@@ -164,17 +185,9 @@ class Steps:
         """Writes all that was seen: what is open at the end of the program, and what waits for the device."""
         now_s = self.ledger.clock()
         if self._num_ended:
-            stretches = self.ledger.open[: self._num_ended]
-            self.training_keys |= keys_of_training(stretches)
-            groups = divide(stretches, self.training_keys, has_stepped=True)
-            self._pending.extend((group, self.phase, self._host_parts(group)) for group in groups)
-            self._count(groups[-1])
-            if self.phase == "watched":
-                self.num_counted += 1
-                self.counted_s += sum(self._pending[-1][2].values())
-        for group in self._open_passes(self._num_ended):
+            self._close()
+        for group in self._open_passes():
             self._pending.append((group, self.phase, self._host_parts(group, now_s)))
-        self._num_ended = 0
         self._wait_for_device()
         self._write_settled(is_last=True)
 
@@ -182,13 +195,13 @@ class Steps:
         """Writes what could not be seen, and why."""
         self._writer.write("unseen", text=text)
 
-    def write_open(self) -> None:
+    def write(self) -> None:
         """Event `open pass`: a validation that has run for a while, so that it is known if the program is killed.
 
         Called in the writing thread.
         """
         now_s = self.ledger.clock()
-        passes = [group for group in self._open_passes(self._num_ended) if group.kind == "validation"]
+        passes = [group for group in self._open_passes() if group.kind == "validation"]
         if passes and passes[-1].stretches[0].start_s != self._opened:
             self._opened = None
         if passes and now_s - passes[-1].stretches[0].start_s > 1.0:
@@ -196,7 +209,9 @@ class Steps:
             host = self._host_parts(passes[-1], now_s)
             self._writer.write("open pass", **self._pass_fields(passes[-1], host))
 
-    def _open_passes(self, first: int) -> list[Group]:
+    def _open_passes(self) -> list[Group]:
+        # In this order: the training thread may close the step meanwhile, and then cuts the list first.
+        first = self._num_ended
         stretches = list(self.ledger.open)[first:]
         if not stretches or not any(s.num_forwards or s.label == "save" for s in stretches):
             return []
@@ -266,12 +281,9 @@ class Steps:
     def _pass_fields(self, group: Group, host: dict[str, float]) -> dict[str, Any]:
         stretches = group.stretches
         parts = self._parts(stretches, host)
-        shapes: dict[tuple[int, ...], int] = {}
-        for stretch in stretches:
-            for shape, count in stretch.shapes.items():
-                shapes[shape] = shapes.get(shape, 0) + count
+        shapes = add_up([stretch.shapes for stretch in stretches])
         largest = sorted(shapes.items(), key=lambda item: -item[1])[:_MAX_SHAPES]
-        windows = next((stretch.windows for stretch in stretches if stretch.windows is not None), None)
+        windows = next((stretch.windows for stretch in stretches if stretch.windows is not None), NO_WINDOWS)
         return {
             "kind": group.kind,
             "start_s": _round(stretches[0].start_s + self._start_age_s),
@@ -281,12 +293,12 @@ class Steps:
             "has_gradients": any(stretch.has_gradients for stretch in stretches),
             "batch_shapes": [[list(shape), count] for shape, count in largest],
             "where": next((stretch.where for stretch in stretches if stretch.where), ""),
-            "overlap": 0.0 if windows is None else round(windows.overlap, 4),
-            "windows_where": "" if windows is None else windows.place.where,
-            "windows_line": "" if windows is None else windows.place.line,
-            "windows_call": "" if windows is None else windows.call,
-            "windows_variable": "" if windows is None else windows.variable,
-            "volume": [] if windows is None else windows.volume,
+            "overlap": round(windows.overlap, 4),
+            "windows_where": windows.place.where,
+            "windows_line": windows.place.line,
+            "windows_call": windows.call,
+            "windows_variable": windows.variable,
+            "volume": windows.volume,
         }
 
     def _parts(self, stretches: list[Stretch], host: dict[str, float]) -> dict[str, float]:

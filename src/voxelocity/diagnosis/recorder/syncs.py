@@ -13,28 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from types import MethodType
 from typing import Any
 
-from .interface import Moment, Writer
+from .hooks import Patches
 from .lines import OwnCode, Place, module_of
+from .steps import Moment
+from .writer import EventWriter
 
 _METHODS = (
-    "item",
-    "tolist",
-    "cpu",
-    "numpy",
-    "nonzero",
-    "masked_select",
-    "to",
-    "__bool__",
-    "__float__",
-    "__int__",
-    "__index__",
-    "is_nonzero",
-    "equal",
-)
+    "item", "tolist", "cpu", "numpy", "nonzero", "masked_select", "to", "__bool__", "__float__", "__int__", "__index__",
+    "is_nonzero", "equal",
+)  # fmt: skip
 _MOST_PLACES = 1000
 # The loader's own parts: they work on tensors in host memory.
 _DATA_PARTS = ("wait", "worker")
@@ -44,11 +36,11 @@ _BETWEEN_STEPS = ("", "validation", "saving")
 _Key = tuple[str, str, bool]
 
 
+@dataclass
 class _Count:
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.count = 0
-        self.seconds = 0.0
+    place: Place
+    count: int = 0
+    seconds: float = 0.0
 
 
 class Syncs:
@@ -71,33 +63,33 @@ class Syncs:
         self.own_code = own_code
         self.thread = threading.get_ident() if thread is None else thread
         self._counts: dict[_Key, _Count] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
+        self._is_started = False
         self._is_inside = False
         self.annotate: Callable[[str], Any] | None = None
         """While the profiler runs, makes a context that puts the call and its line into the trace."""
 
     def start(self) -> None:
         """Replaces the calls. torch must have been imported; further starts do nothing."""
-        if self._undo:
+        if self._is_started:
             return
+        self._is_started = True
         torch = sys.modules["torch"]
         for name in _METHODS:
             if hasattr(torch.Tensor, name):
-                self._replace(torch.Tensor, name, _Method(self, torch, name))
-        original = torch.cuda.synchronize
-        self._replace(torch.cuda, "synchronize", _function(self, "torch.cuda.synchronize", original))
-        for owner in (torch.cuda.Stream, torch.cuda.Event):
-            name = f"torch.cuda.{owner.__name__}.synchronize"
-            self._replace(owner, "synchronize", _function(self, name, owner.synchronize))
+                self._patches.put(torch.Tensor, name, _Method(self, torch, name))
+        for owner, prefix in ((torch.cuda, ""), (torch.cuda.Stream, "Stream."), (torch.cuda.Event, "Event.")):
+            call = f"torch.cuda.{prefix}synchronize"
+            self._patches.put(owner, "synchronize", _function(self, call, owner.synchronize))
         _forget_methods()
 
     def stop(self) -> None:
         """Restores every call. What was counted stays, for `report`."""
-        while self._undo:
-            self._undo.pop()()
+        self._is_started = False
+        self._patches.restore()
         _forget_methods()
 
-    def report(self, writer: Writer) -> None:
+    def report(self, writer: EventWriter) -> None:
         """Writes one event `sync` for each (call, line, device)."""
         num_steps = self.moment.counted_steps()
         for (call, where, on_device), found in list(self._counts.items()):
@@ -111,12 +103,6 @@ class Syncs:
                 seconds=found.seconds,
                 on_device=on_device,
             )
-
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
-        inherited = name not in vars(owner)
-        old = None if inherited else vars(owner)[name]
-        setattr(owner, name, new)
-        self._undo.append((lambda: delattr(owner, name)) if inherited else (lambda: setattr(owner, name, old)))
 
     def is_wanted(self) -> bool:
         """Whether a call made now counts: outermost, in the training thread, in a counted step."""

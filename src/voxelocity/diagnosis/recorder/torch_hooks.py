@@ -1,6 +1,7 @@
-"""Where torch is hooked: calls of networks, backward, optimizers, copies to the device, `eval`, `train` and `save`.
+"""Where torch is hooked: calls of networks, backward, optimizers, copies to the device, `eval`, `train` and `save`; and
+what else the training thread calls that is counted or ignored.
 
-Every hook only calls the original in another thread, within a part, after `unhook`, or in a function that
+Every hook of torch only calls the original in another thread, within a part, after `unhook`, or in a function that
 torch.compile traces. A hooked call within a part costs about 0.1 microseconds.
 """
 
@@ -8,22 +9,80 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import wraps
+from functools import partial, wraps
 from threading import get_ident
 from typing import Any, Callable
 
-from .calls import Calls
-from .ledger import Ledger
-from .lines import OWN_CODE
+from .hooks import Patches, WhenImported
+from .lines import OWN_CODE, module_of
 from .networks import Networks
-from .patches import Patches
 from .steps import Steps
+from .timeline import Ledger
+from .writer import Writer
 
 _Function = Callable[..., Any]
+# Functions that make steps to choose how the program will train: they do not belong to the training.
+_TRIALS = (("voxelocity.planning.timing_cache", "time_steps"),)
+
+
+class Calls:
+    """Counts costly calls that belong outside steps, by the line that makes them while steps are counted."""
+
+    def __init__(self, writer: Writer, steps: Steps) -> None:
+        self._writer = writer
+        self._steps = steps
+        self._patches = Patches()
+        self._sums: dict[tuple[str, str, str], list[float]] = {}
+        self._written: dict[tuple[str, str, str], tuple[float, int]] = {}
+
+    def hook(self, owner: Any, name: str, call: str) -> None:
+        """Counts calls of `owner.name` under the name `call`."""
+        self._patches.put(owner, name, self._counted(getattr(owner, name), call))
+
+    def unhook(self) -> None:
+        self._patches.restore()
+
+    def add(self, call: str, seconds: float) -> None:
+        """One call, made by the user's innermost line."""
+        if self._steps.phase == "watched":
+            sums = self._sums.setdefault((call, *OWN_CODE.place_of_caller()), [0.0, 0.0])
+            sums[0] += 1
+            sums[1] += seconds
+
+    def write(self) -> None:
+        """Event `call` for each place that made a call since the last time."""
+        for place, (count, seconds) in list(self._sums.items()):
+            state = (count, self._steps.num_counted)
+            if state != self._written.get(place):
+                self._written[place] = state
+                call, location, line = place
+                self._writer.write(
+                    "call",
+                    call=call,
+                    where=location,
+                    line=line,
+                    count=int(count),
+                    num_steps=self._steps.num_counted,
+                    seconds=round(seconds, 6),
+                )
+
+    def _counted(self, original: Callable[..., Any], call: str) -> Callable[..., Any]:
+        @wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if module_of(sys._getframe(1)).partition(".")[0] == "torch":
+                # Its compiler collects garbage too, and the user's line can do nothing about that.
+                return original(*args, **kwargs)
+            started_s = time.perf_counter()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.add(call, time.perf_counter() - started_s)
+
+        return counted
 
 
 class TorchHooks:
-    """All hooks of torch except those of its loaders.
+    """All hooks of torch except those of its loaders, and of what makes steps that do not belong to the training.
 
     Attributes:
         optimizer: the one that stepped last; `sets_to_none` is from the last call of `zero_grad`.
@@ -44,12 +103,10 @@ class TorchHooks:
         compiler = getattr(torch, "compiler", None)
         self._is_compiling: Callable[[], bool] = getattr(compiler, "is_dynamo_compiling", lambda: False)
 
-    def hook(self, *, with_copies: bool) -> None:
-        """Installs all hooks.
-
-        Args:
-            with_copies: whether to hook copies to a device; without a device there are none.
-        """
+    def hook(self, when_imported: WhenImported, *, with_copies: bool) -> None:
+        """Installs all hooks; those of copies to a device only `with_copies`."""
+        for name, trial in _TRIALS:
+            when_imported(name, partial(self.ignore, trial))
         torch, put = self._torch, self._patches.put
         module = torch.nn.Module
         self._original_call = module.__call__
@@ -58,14 +115,29 @@ class TorchHooks:
         _tell_dynamo(self._original_call, self._call)
         put(module, "train", self._hooked_train(module.train))
         for name in ("backward", "grad"):
-            put(torch.autograd, name, self._hooked_backward(getattr(torch.autograd, name)))
+            hooked = self._as_part(getattr(torch.autograd, name), "backward", begins=self._backward_begins)
+            put(torch.autograd, name, hooked)
         put(torch, "save", self._hooked_save(torch.save))
         self._hook_optimizers(torch.optim.Optimizer)
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            put(owner, "clip_grad_norm_", self._as_optimizer(owner.clip_grad_norm_))
+            put(owner, "clip_grad_norm_", self._as_part(owner.clip_grad_norm_, "optimizer", begins=_always))
         if with_copies:
-            for name in ("to", "cuda"):
-                put(torch.Tensor, name, self._hooked_copy(getattr(torch.Tensor, name)))
+            put(torch.Tensor, "to", self._as_part(torch.Tensor.to, "copy", begins=self._copy_begins))
+            put(torch.Tensor, "cuda", self._as_part(torch.Tensor.cuda, "copy", begins=_is_in_host_memory))
+
+    def ignore(self, name: str, module: Any) -> None:
+        """All hooks do nothing within this function; its time counts for the part in which it is called."""
+        original, ledger = getattr(module, name), self._ledger
+
+        @wraps(original)
+        def ignored(*args: Any, **kwargs: Any) -> Any:
+            depth, ledger.depth = ledger.depth, ledger.depth + 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                ledger.depth = depth
+
+        self._patches.put(module, name, ignored)
 
     @property
     def call_and_original(self) -> tuple[_Function, _Function]:
@@ -115,22 +187,35 @@ class TorchHooks:
 
         return train
 
-    def _hooked_backward(self, original: _Function) -> _Function:
+    def _as_part(
+        self, original: _Function, part: str, *, begins: Callable[[tuple[Any, ...], dict[str, Any]], bool]
+    ) -> _Function:
+        """`original` as a part of the step that owns all that happens in it, where `begins(args, kwargs)` is true."""
         ledger, is_compiling = self._ledger, self._is_compiling
 
         @wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or ledger.depth or get_ident() != ledger.thread:
+        def hooked(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or ledger.depth or get_ident() != ledger.thread or not begins(args, kwargs):
                 return original(*args, **kwargs)
             before = ledger.part
-            ledger.running.num_backwards += 1
-            ledger.begin("backward")
+            ledger.begin(part)
             try:
                 return original(*args, **kwargs)
             finally:
                 ledger.end(before)
 
-        return backward
+        return hooked
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        self._ledger.running.num_backwards += 1
+        return True
+
+    def _zero_grad_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        self.sets_to_none = bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))
+        return True
+
+    def _copy_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        return _is_in_host_memory(args, kwargs) and _goes_to_device(self._torch.device, args[1:], kwargs)
 
     def _hooked_save(self, original: _Function) -> _Function:
         ledger, steps, calls = self._ledger, self._steps, self._calls
@@ -163,7 +248,8 @@ class TorchHooks:
             return self._hooked_step(make_hooked(func), func)
 
         self._patches.put(base, "profile_hook_step", staticmethod(profile_hook_step))
-        self._patches.put(base, "zero_grad", self._as_optimizer(base.zero_grad, is_zero_grad=True))
+        zero_grad = self._as_part(base.zero_grad, "optimizer", begins=self._zero_grad_begins)
+        self._patches.put(base, "zero_grad", zero_grad)
         for cls in _subclasses(base):
             step = vars(cls).get("step")
             if getattr(step, "hooked", False):
@@ -172,15 +258,14 @@ class TorchHooks:
                 self._patches.put(cls, "step", hooked)
         # Schedulers keep the step that their optimizer had when they were made, which bypasses a hook of the class.
         optimizer = sys.modules[base.__module__]
-        for register, hook in (
-            (optimizer.register_optimizer_step_pre_hook, self._before_unhooked_step),
-            (optimizer.register_optimizer_step_post_hook, self._after_unhooked_step),
-        ):
-            self._handles.append(register(hook))
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self._before_unhooked_step),
+            optimizer.register_optimizer_step_post_hook(self._after_unhooked_step),
+        ]
         scaler = getattr(getattr(self._torch, "amp", None), "GradScaler", None) or self._torch.cuda.amp.GradScaler
         self._patches.put(scaler, "step", self._hooked_scaler_step(scaler.step))
         for name in ("unscale_", "update"):
-            self._patches.put(scaler, name, self._as_optimizer(getattr(scaler, name)))
+            self._patches.put(scaler, name, self._as_part(getattr(scaler, name), "optimizer", begins=_always))
 
     def _hooked_step(self, original: _Function, bare: _Function) -> _Function:
         """The hooked step, without `__wrapped__`, by which torch.compile would strip it from the class."""
@@ -209,71 +294,44 @@ class TorchHooks:
             ledger.start()
         if ledger.depth or get_ident() != ledger.thread or self._is_optimizing:
             return original(*args, **kwargs)
-        steps.optimizer_begins(optimizer)
-        if self.optimizer is not optimizer:
-            self.optimizer, self.optimizer_where = optimizer, OWN_CODE.where()
+        self._optimizer_begins(optimizer)
         self._is_optimizing = True
-        ledger.move("optimizer")
         try:
             return original(*args, **kwargs)
         finally:
             self._is_optimizing = False
             if ledger.thread:
-                ledger.move("other")
-                steps.optimizer_ended(optimizer)
+                self._optimizer_ended(optimizer)
 
-    def _before_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        ledger = self._ledger
-        if self._is_compiling() or self._is_optimizing or ledger.depth or get_ident() != ledger.thread:
-            return
+    def _optimizer_begins(self, optimizer: Any) -> None:
         self._steps.optimizer_begins(optimizer)
         if self.optimizer is not optimizer:
             self.optimizer, self.optimizer_where = optimizer, OWN_CODE.where()
-        ledger.move("optimizer")
+        self._ledger.move("optimizer")
 
-    def _after_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        ledger = self._ledger
-        if self._is_compiling() or self._is_optimizing or ledger.depth or get_ident() != ledger.thread:
-            return
-        ledger.move("other")
+    def _optimizer_ended(self, optimizer: Any) -> None:
+        self._ledger.move("other")
         self._steps.optimizer_ended(optimizer)
 
-    def _as_optimizer(self, original: _Function, *, is_zero_grad: bool = False) -> _Function:
-        ledger, is_compiling = self._ledger, self._is_compiling
+    def _before_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_unhooked_step():
+            self._optimizer_begins(optimizer)
 
-        @wraps(original)
-        def optimizing(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or ledger.depth or get_ident() != ledger.thread:
-                return original(*args, **kwargs)
-            if is_zero_grad:
-                self.sets_to_none = bool(kwargs.get("set_to_none", args[1] if len(args) > 1 else True))
-            before = ledger.part
-            ledger.begin("optimizer")
-            try:
-                return original(*args, **kwargs)
-            finally:
-                ledger.end(before)
+    def _after_unhooked_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._is_unhooked_step():
+            self._optimizer_ended(optimizer)
 
-        return optimizing
+    def _is_unhooked_step(self) -> bool:
+        ledger = self._ledger
+        return not (self._is_compiling() or self._is_optimizing or ledger.depth or get_ident() != ledger.thread)
 
-    def _hooked_copy(self, original: _Function) -> _Function:
-        ledger, is_compiling, device = self._ledger, self._is_compiling, self._torch.device
-        is_cuda = original is self._torch.Tensor.cuda
 
-        @wraps(original)
-        def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or ledger.depth or get_ident() != ledger.thread:
-                return original(self, *args, **kwargs)
-            if self.device.type != "cpu" or not (is_cuda or _goes_to_device(device, args, kwargs)):
-                return original(self, *args, **kwargs)
-            before = ledger.part
-            ledger.begin("copy")
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                ledger.end(before)
+def _always(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True
 
-        return copy
+
+def _is_in_host_memory(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(args[0].device.type == "cpu")
 
 
 def _tell_dynamo(before: Any, after: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import weakref
 from typing import Any, Callable
 
-from .calls import Calls
-from .conductor import Conductor
-from .cost import move_cost_s, nested_call_cost_s
+from .batches import BeginWorker, Fetches, WorkerStart
+from .conductor import Conductor, Host
 from .describe import (
     compile_counts,
     describe_compile,
@@ -20,27 +20,21 @@ from .describe import (
     device_of,
     shown_sync_s,
 )
-from .device import CudaDevice
 from .experiments import all_experiments, network_alone
-from .fetches import Fetches
-from .frames import skip_own_frames
 from .growth import Growth
-from .imports import Imports
+from .hooks import Imports, skip_own_frames
 from .kept_state import kept_generators
-from .ledger import Ledger
-from .loaders import Loaders, hook_known_loaders
+from .lines import Sites
+from .loaders import Loaders
 from .networks import Networks
-from .process import core_wait_s, rank_and_world_size
-from .profile import CaptureRange, Profiler
-from .settings import Settings
-from .sites import Sites
+from .process import Settings, core_wait_s
 from .steps import Steps, watch
-from .torch_hooks import TorchHooks
-from .trials import Trials
-from .workers import WorkerStart
+from .timeline import CudaDevice, Ledger
+from .torch_hooks import Calls, TorchHooks
 from .writer import Writer, note_failure
 
 _WRAPPER = "DistributedDataParallel"
+_COST_REPEATS = 2000
 
 
 class Training:
@@ -50,8 +44,8 @@ class Training:
         torch: the module, imported by the program.
         start_age_s: what is added to the clock to give seconds since the process began.
         first_step: called once, when the first step is closed.
-        new_profiler: makes what profiles or captures a few steps.
-        guard_files, conclude, end_outside: as for the `Conductor`.
+        begin_worker: as for `WorkerStart`.
+        host: as for the `Conductor`.
     """
 
     def __init__(
@@ -60,13 +54,11 @@ class Training:
         settings: Settings,
         writer: Writer,
         imports: Imports,
+        host: Host,
         *,
         start_age_s: float,
         first_step: Callable[[], None],
-        new_profiler: Callable[[], Profiler | CaptureRange],
-        guard_files: Callable[[], None],
-        conclude: Callable[[str, str], None],
-        end_outside: Callable[[str], None] | None,
+        begin_worker: BeginWorker,
     ) -> None:
         self.torch = torch
         self._settings = settings
@@ -76,25 +68,13 @@ class Training:
         self.ledger = Ledger()
         self.steps = Steps(self.ledger, writer, settings, after_step=self._after_step, start_age_s=start_age_s)
         self.fetches = Fetches(writer)
-        self._worker_start = WorkerStart(settings)
+        self._worker_start = WorkerStart(settings.to_json(), begin_worker)
         self._sites = Sites()
         self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
         self._calls = Calls(writer, self.steps)
-        self._trials = Trials(self.ledger)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
-        self.conductor = Conductor(
-            torch,
-            settings,
-            self.steps,
-            self.loaders,
-            ranks=rank_and_world_size,
-            begin_counting=self._begin_counting,
-            new_profiler=new_profiler,
-            guard_files=guard_files,
-            conclude=conclude,
-            end_outside=end_outside,
-        )
+        self.conductor = Conductor(torch, settings, self.steps, self.loaders, host, begin_counting=self._begin_counting)
         self._networks.before_call = self.conductor.before_call
         self._growth = Growth(torch, writer)
         self._network: dict[str, Any] = {}
@@ -116,43 +96,30 @@ class Training:
         """Sets all hooks; the main thread is assumed to train until another one steps first."""
         torch = self.torch
         is_for_devices = bool(torch.version.cuda or getattr(torch.version, "hip", None))
-        self._hooks.hook(with_copies=is_for_devices)
+        self._hooks.hook(self._imports.when_imported, with_copies=is_for_devices)
         self.fetches.hook(sys.modules["torch.utils.data._utils.fetch"])
         self.loaders.hook_torch(sys.modules["torch.utils.data.dataloader"])
-        hook_known_loaders(self.loaders, self._imports.when_imported)
-        self._trials.hook(self._imports.when_imported)
+        self.loaders.hook_known(self._imports.when_imported)
         self._sites.hook(torch, self._imports.when_imported)
         self._calls.hook(gc, "collect", "gc.collect")
         if is_for_devices:
             self._calls.hook(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
         skip_own_frames(torch)
-        for callback in (
-            self.loaders.write,
-            self.fetches.write,
-            self._calls.write,
-            self.steps.write_open,
-            self._growth.write,
-        ):
-            self._writer.before_flush(callback)
+        for write in (self.loaders.write, self.fetches.write, self._calls.write, self.steps.write, self._growth.write):
+            self._writer.before_flush(write)
         watch(self.steps)
         self.ledger.start(thread=threading.main_thread().ident)
 
     def unhook(self) -> None:
         """Removes all hooks. A second call does nothing."""
-        self.ledger.stop()
-        watch(None)
-        self._imports.stop()
-        self.loaders.unhook()
+        self.rest()
         self._hooks.unhook()
-        self._calls.unhook()
         self._sites.unhook()
-        self._trials.unhook()
-        self.fetches.unhook()
         self.conductor.stop()
 
     def rest(self) -> None:
-        """Called in a loader's worker, which does not train: removes the hooks of loaders and fetchers. Those in
-        torch's own classes stay and do nothing: removing them touches all subclasses and takes each worker 8 ms."""
+        """All that a loader's worker, which does not train, removes of the hooks. Those in torch's own classes stay and
+        do nothing: removing them touches all subclasses and takes each worker 8 ms."""
         self.ledger.stop()
         watch(None)
         self._imports.stop()
@@ -164,20 +131,20 @@ class Training:
         """What is known only at the end: open passes, the network, the optimizer, the compiler, the own cost."""
         steps, writer = self.steps, self._writer
         self.steps.finish()
-        optimizer = self._hooks.optimizer
-        if steps.num_counted and self._network:
+        optimizer, counted = self._hooks.optimizer, steps.num_counted
+        if counted and self._network:
             shapes = sorted(steps.shapes.items(), key=lambda item: -item[1])
             self._network["input_shapes"] = [[list(shape), count] for shape, count in shapes]
             writer.write("network", **self._network)
-        if steps.num_counted and optimizer is not None:
+        if counted and optimizer is not None:
             fields = describe_optimizer(
                 optimizer,
                 sets_to_none=self._hooks.sets_to_none,
                 per_step={
-                    "forwards": steps.num_forwards / steps.num_counted,
-                    "backwards": steps.num_backwards / steps.num_counted,
-                    "batches": steps.num_batches / steps.num_counted,
-                    "synced": steps.num_synced / steps.num_counted,
+                    "forwards": steps.num_forwards / counted,
+                    "backwards": steps.num_backwards / counted,
+                    "batches": steps.num_batches / counted,
+                    "synced": steps.num_synced / counted,
                 },
                 sync_s=shown_sync_s(self._model()),
                 where=self._hooks.optimizer_where,
@@ -185,13 +152,13 @@ class Training:
             )
             writer.write("optimizer", **fields)
         compiled = compile_counts()
-        if compiled.get("frames") and steps.num_counted:
+        if compiled.get("frames") and counted:
             writer.write("compile", **describe_compile(self._compiled_before, compiled))
         self._growth.write(is_last=True)
         self._note_core_wait()
         if self._core_wait:
             writer.write("core wait", **self._core_wait)
-        if steps.num_counted:
+        if counted:
             writer.write("cost", seconds=round(self._own_s(), 6), of_s=round(steps.counted_s, 6))
 
     def write_experiments(self, why_not_resident: str) -> None:
@@ -269,7 +236,7 @@ class Training:
         self._model = weakref.ref(network)
         self._writer.write("settings", **describe_settings(self.torch, self._device))
         dtype = "" if tensor is None else str(tensor.dtype).replace("torch.", "")
-        self._network = describe_network(network, dtype, {})
+        self._network = describe_network(network, dtype)
         self._num_modules = sum(1 for _ in network.modules())
 
     def _note_core_wait(self) -> None:
@@ -284,6 +251,40 @@ class Training:
 
     def _own_s(self) -> float:
         """Seconds of the counted steps that watching took: measured, or the cost of one call times their number."""
-        moves = (self.ledger.num_moves - self._moves_before) * move_cost_s()
-        nested = self.steps.num_forwards * self._num_modules * nested_call_cost_s(*self._hooks.call_and_original)
+        moves = (self.ledger.num_moves - self._moves_before) * _move_cost_s()
+        hooked, original = self._hooks.call_and_original
+        # Of a module within another; this thread is not watched by now.
+        nested_s = max(0.0, _seconds_of(hooked) - _seconds_of(original))
+        nested = self.steps.num_forwards * self._num_modules * nested_s
         return self.steps.own_s + moves + nested + self._writer.cpu_s - self._writer_cpu_before
+
+
+def _move_cost_s() -> float:
+    """Seconds to change the part once, on the host."""
+    ledger = Ledger()
+    ledger.start()
+    started_s = time.perf_counter()
+    for _ in range(_COST_REPEATS // 2):
+        ledger.begin("forward")
+        ledger.end()
+    return (time.perf_counter() - started_s) / _COST_REPEATS
+
+
+def _seconds_of(call: Any) -> float:
+    best = float("inf")
+    for _ in range(3):
+        started_s = time.perf_counter()
+        for _ in range(_COST_REPEATS):
+            call(_Nothing)
+        best = min(best, (time.perf_counter() - started_s) / _COST_REPEATS)
+    return best
+
+
+class _Nothing:
+    """The smallest possible module: its calls do nothing."""
+
+    _compiled_call_impl = None
+
+    @staticmethod
+    def _call_impl() -> None:
+        return None

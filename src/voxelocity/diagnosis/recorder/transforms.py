@@ -3,6 +3,10 @@
 MONAI's chains call every transform through one function, which is replaced. The others call objects; there the method
 of a class and its subclasses is replaced. A MONAI transform that a program calls itself, outside of any `Compose` or
 data set, is not seen. Time of a transform that another one calls counts only for the inner one.
+
+Also, as far as its class shows, whether a transform may give another result when it is called again on the same item.
+Libraries mark what draws random numbers. For the user's own class or function, the names that its code uses are read:
+one that draws must never be taken for fixed, or caching its results would be called safe.
 """
 
 from __future__ import annotations
@@ -11,11 +15,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import wraps
+from types import CodeType
 from typing import Any
 
-from .interface import Moment, Writer
-from .randomness import may_differ
+from .hooks import Patches
+from .lines import is_installed
+from .steps import Moment
+from .writer import EventWriter
 
 # Library, module of its base class, name of the class, and the method that applies a transform.
 _CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
@@ -27,24 +35,59 @@ _CLASSES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 # torchvision's older transforms have no base class of their own.
 _TORCHVISION = "torchvision.transforms.transforms"
 _MONAI = "monai.transforms.transform"
+# Names in the method resolution order that mark randomness (MONAI, TorchIO 1).
+_RANDOM_BASES = frozenset({"RandomizableTrait", "RandomizableTransform", "RandomTransform", "_RandomApplyTransform"})
+# Choosers that are random even if everything within them is not.
+_RANDOM_NAMES = frozenset(
+    {
+        "OneOf", "SomeOf", "RandomOrder", "RandomChoice", "RandomApply", "OneOfTransform", "RndTransform",
+        "ColorJitter", "AutoAugment", "RandAugment", "TrivialAugmentWide", "AugMix", "GaussianBlur", "GaussianNoise",
+        "ElasticTransform", "MixUp", "CutMix", "JPEG", "ScaleJitter",
+    }
+)  # fmt: skip
+# batchgenerators marks nothing; these of its transforms draw no random numbers.
+_FIXED_BATCHGENERATORS = (
+    "NumpyToTensor", "ToTensor", "ListToTensor", "Rename", "Remove", "Convert", "Downsample", "MaskTransform",
+    "MaskImage", "CenterCrop", "PadTransform", "ZeroMeanUnitVariance", "MeanStdNormalization", "RangeTransform",
+    "CutOffOutliers", "ResampleTransform", "ResizeTransform", "ConcatSegmentations", "CopyTransform", "AddToDict",
+    "AppendChannels", "Compose", "MoveSegAsOneHot",
+)  # fmt: skip
+# TorchIO 2 draws the noise of these even where their parameters are fixed; version 1 has such names for replays.
+_NOISE_OF_TORCHIO = frozenset({"Noise", "Motion", "Swap", "ElasticDeformation"})
+_LIBRARIES = ("monai", "torchio", "torchvision", "batchgenerators", "batchgeneratorsv2")
+# Where transforms of libraries hold the user's function.
+_FUNCTIONS = ("func", "lambd", "function")
+# Methods of Python's, NumPy's and torch's generators; so does anything that begins with "rand".
+_DRAWING = frozenset(
+    {
+        "bernoulli", "bernoulli_", "choice", "choices", "default_rng", "gauss", "integers", "multinomial", "normal",
+        "normal_", "normalvariate", "permutation", "permuted", "poisson", "shuffle", "standard_normal", "uniform",
+        "uniform_",
+    }
+)  # fmt: skip
+_draws_of: dict[int, tuple[Any, bool]] = {}
+"""By `id` of a class or a function's code; holds it too, so the `id` stays unique."""
+_PROBABILITIES = ("p", "prob", "apply_probability", "flip_probability")
+_CHILDREN = ("transforms", "list_of_transforms", "transform")
+_DEEPEST = 8
 
 
+@dataclass
 class _Sums:
-    def __init__(self, order: int, is_random: bool) -> None:
-        self.order = order
-        self.is_random = is_random
-        self.num_calls = 0
-        self.self_s = 0.0
-        self.self_cpu_s = 0.0
+    order: int
+    is_random: bool
+    num_calls: int = 0
+    self_s: float = 0.0
+    self_cpu_s: float = 0.0
 
 
+@dataclass
 class _Open:
     """A running call; `inner_s` are seconds of calls within it."""
 
-    def __init__(self, transform: Any) -> None:
-        self.transform = transform
-        self.inner_s = 0.0
-        self.inner_cpu_s = 0.0
+    transform: Any
+    inner_s: float = 0.0
+    inner_cpu_s: float = 0.0
 
 
 class Transforms:
@@ -61,31 +104,28 @@ class Transforms:
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._undo: list[Callable[[], None]] = []
-        self._done: set[tuple[Any, str]] = set()
+        self._patches = Patches()
 
     def start(self) -> None:
         """Replaces what the libraries imported so far call. Further calls add what was imported since."""
         module = sys.modules.get(_MONAI)
         for name in ("_apply_transform", "apply_transform"):
             if hasattr(module, name):
-                self._replace(module, name, self._timed_function(getattr(module, name), "monai"))
+                self._replace(module, (name,), "monai")
                 break
         for library, module_name, class_name, methods in _CLASSES:
             base = getattr(sys.modules.get(module_name), class_name, None)
             for cls in _family(base) if base is not None else ():
-                self._replace_methods(cls, methods, library)
+                self._replace(cls, methods, library)
         for cls in list(vars(sys.modules.get(_TORCHVISION, object)).values()):
             if isinstance(cls, type) and cls.__module__ == _TORCHVISION:
-                self._replace_methods(cls, ("forward",) if hasattr(cls, "forward") else ("__call__",), "torchvision")
+                self._replace(cls, ("forward",) if hasattr(cls, "forward") else ("__call__",), "torchvision")
 
     def stop(self) -> None:
         """Removes all hooks. What was timed stays, for `report`."""
-        while self._undo:
-            self._undo.pop()()
-        self._done.clear()
+        self._patches.restore()
 
-    def report(self, writer: Writer) -> None:
+    def report(self, writer: EventWriter) -> None:
         """Writes one event `transform` for each transform, in the order they were first met."""
         with self._lock:
             found = sorted(self._sums.items(), key=lambda item: item[1].order)
@@ -102,18 +142,11 @@ class Transforms:
                 order=sums.order,
             )
 
-    def _replace_methods(self, cls: type, methods: tuple[str, ...], library: str) -> None:
-        for name in methods:
-            if name in vars(cls):
-                self._replace(cls, name, self._timed_function(vars(cls)[name], library))
-
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
-        if (owner, name) in self._done:
-            return
-        self._done.add((owner, name))
-        old = vars(owner)[name]
-        setattr(owner, name, new)
-        self._undo.append(lambda: setattr(owner, name, old))
+    def _replace(self, owner: Any, names: tuple[str, ...], library: str) -> None:
+        """Times these functions of a class or module, if it has them itself and they are not timed yet."""
+        for name in names:
+            if name in vars(owner) and not self._patches.has(owner, name):
+                self._patches.put(owner, name, self._timed_function(vars(owner)[name], library))
 
     def _timed_function(self, original: Callable[..., Any], library: str) -> Callable[..., Any]:
         """`original`, whose first argument is the transform."""
@@ -187,3 +220,83 @@ def _family(base: type) -> Iterator[type]:
         subclasses: list[type] = cls.__subclasses__()
         met.extend(sub for sub in subclasses if sub not in met)
     return iter(met)
+
+
+def may_differ(transform: Any, depth: int = 0) -> bool:
+    """Whether the transform, or one within it, draws random numbers, by the marks of its library or by its code.
+
+    User code that calls another of the user's functions that draws is taken for fixed.
+    """
+    cls = type(transform)
+    names = {base.__name__ for base in cls.__mro__}
+    if cls.__name__ in _RANDOM_NAMES:
+        return True
+    children = _children(transform)
+    if children and depth < _DEEPEST:
+        # A container is as random as what it holds: MONAI's `Compose` is randomizable by its class.
+        if any(may_differ(child, depth + 1) for child in children):
+            return True
+        return _is_sometimes(transform)
+    if names & _RANDOM_BASES or cls.__name__.startswith("Rand"):
+        return True
+    library = (cls.__module__ or "").partition(".")[0]
+    if library in ("batchgenerators", "batchgeneratorsv2"):
+        return not cls.__name__.startswith(_FIXED_BATCHGENERATORS)
+    if library == "torchio" and hasattr(transform, "per_instance") and cls.__name__ in _NOISE_OF_TORCHIO:
+        return True
+    return (
+        _is_sometimes(transform)
+        or _has_ranges(transform)
+        or (library not in _LIBRARIES and _draws(transform))
+        or any(_draws(one) for one in _functions(transform))
+    )
+
+
+def _functions(transform: Any) -> list[Any]:
+    """Functions that a transform of a library was given to call."""
+    found = [vars(transform).get(name) for name in _FUNCTIONS] if hasattr(transform, "__dict__") else []
+    return [one for held in found for one in (held if isinstance(held, tuple) else (held,)) if callable(one)]
+
+
+def _draws(transform: Any) -> bool:
+    """Whether the user's class or function uses the name of something that draws."""
+    key = getattr(transform, "__code__", type(transform))
+    known = _draws_of.get(id(key))
+    if known is None:
+        classes = () if isinstance(key, CodeType) else key.__mro__
+        methods = [getattr(value, "__code__", None) for base in classes for value in vars(base).values()]
+        known = _draws_of[id(key)] = key, any(_uses_drawing(code) for code in (key, *methods))
+    return known[1]
+
+
+def _uses_drawing(code: Any) -> bool:
+    if not isinstance(code, CodeType) or is_installed(code.co_filename):
+        return False
+    if any(name in _DRAWING or name.startswith("rand") for name in code.co_names):
+        return True
+    return any(_uses_drawing(inner) for inner in code.co_consts)
+
+
+def _children(transform: Any) -> list[Any]:
+    """Transforms that this one holds; a dictionary of transforms is TorchIO's with their weights."""
+    for name in _CHILDREN:
+        held = vars(transform).get(name) if hasattr(transform, "__dict__") else None
+        if held is None and name == "transforms":
+            held = vars(transform).get("_modules", {}).get(name) if hasattr(transform, "__dict__") else None
+        if isinstance(held, (list, tuple, dict)) or (held is not None and type(held).__name__ == "ModuleList"):
+            return [child for child in held if callable(child)]
+        if callable(held) and name == "transform":
+            return [held]
+    return []
+
+
+def _is_sometimes(transform: Any) -> bool:
+    """Whether it is applied with a probability between 0 and 1."""
+    chances = [getattr(transform, name, None) for name in _PROBABILITIES]
+    return any(isinstance(chance, (int, float)) and 0 < chance < 1 for chance in chances)
+
+
+def _has_ranges(transform: Any) -> bool:
+    """Whether one of its parameters is drawn from a range, as TorchIO 2 marks them."""
+    values = vars(transform).values() if hasattr(transform, "__dict__") else ()
+    return any(getattr(value, "is_deterministic", True) is False for value in values)

@@ -8,12 +8,19 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Protocol
 
 PERIOD_S = 0.5
 """Time between two writes: a process that is killed loses this much."""
 
 _MAX_ERRORS = 20
+
+
+class EventWriter(Protocol):
+    """Takes events, as `Writer` does."""
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Adds one event. Any thread may call it; never raises."""
 
 
 class Writer:

@@ -8,49 +8,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from voxelocity.core.errors import ConfigError, OutputError
-from voxelocity.diagnosis.recorder import start
-from voxelocity.diagnosis.recorder.conductor import Enough
-from voxelocity.diagnosis.recorder.settings import VARIABLE, Settings
+from voxelocity.diagnosis.recorder import recording
+from voxelocity.diagnosis.recorder.ending import Enough
+from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
 
-_SITE = Path(start.__file__).with_name("site")
+_SITE = Path(recording.__file__).with_name("site")
 
 
 def recording_environment(
-    folder: Path | str,
-    *,
-    seconds: float = 120.0,
-    whole: bool = False,
-    experiments: bool = True,
-    profile: bool = True,
-    nsys: bool = False,
-    keeps_saves: bool = False,
-    environment: Mapping[str, str] | None = None,
+    folder: Path | str, *, environment: Mapping[str, str] | None = None, **limits: float
 ) -> dict[str, str]:
     """The environment in which every Python program, and every one that it starts, is recorded.
 
     Args:
         folder: gets one file per process; created if missing.
-        seconds: seconds of counted steps after which recording ends in any case.
-        whole: lets the program run to its own end, without experiments.
-        experiments: runs the step on resident batches and the loader alone, after the counted steps.
-        profile: profiles three steps after the counted ones.
-        nsys: the program runs under Nsight Systems, which captures these steps instead.
-        keeps_saves: lets the program write its files while it is being ended; no steps run on resident batches then.
         environment: to start from; this process's own by default.
+        limits: fields of the recorder's `Settings`: `seconds`, `whole`, `experiments`, `keeps_saves`, ...
 
     Raises:
-        ConfigError: `seconds` is not above 0.
+        ConfigError: `seconds` is not above 0, or there is no limit of such a name.
         OutputError: the folder cannot be made.
     """
-    settings = _settings(
-        folder,
-        seconds=seconds,
-        whole=whole,
-        experiments=experiments,
-        profile=profile,
-        nsys=nsys,
-        keeps_saves=keeps_saves,
-    )
+    settings = _settings(folder, **limits)
     chosen = dict(os.environ if environment is None else environment)
     chosen[VARIABLE] = settings.to_json()
     own = [path for path in chosen.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(_SITE)]
@@ -59,15 +38,7 @@ def recording_environment(
 
 
 @contextmanager
-def record_here(
-    folder: Path | str,
-    *,
-    seconds: float = 120.0,
-    whole: bool = True,
-    experiments: bool = False,
-    profile: bool = False,
-    **limits: float,
-) -> Iterator[None]:
+def record_here(folder: Path | str, **limits: float) -> Iterator[None]:
     """Records what this process does in the block. Everything is as before afterwards.
 
     Weights, optimizers and random states are then those of the last step that the block made by itself. If the block
@@ -78,42 +49,39 @@ def record_here(
 
     Args:
         folder: gets one file per process; created if missing.
-        seconds: seconds of counted steps after which recording ends in any case.
-        whole: lets the block run to its end. Otherwise it is left once enough was seen.
-        experiments: as for `recording_environment`; they need `whole=False`.
-        profile: as for `recording_environment`; it needs `whole=False`.
-        limits: other fields of the recorder's settings: `min_steps`, `warmup_steps`, `experiment_seconds`, ...
+        limits: as for `recording_environment`. By default the block runs to its end (`whole`), without experiments and
+            profile, which need `whole=False`: the block is then left once enough was seen.
 
     Raises:
         ConfigError: `seconds` is not above 0, or there is no limit of such a name.
         OutputError: the folder cannot be made.
     """
-    settings = _settings(folder, seconds=seconds, whole=whole, experiments=experiments, profile=profile, **limits)
-    recording = start.begin(settings)
+    settings = _settings(folder, **{"whole": True, "experiments": False, "profile": False, **limits})
+    begun = recording.begin(settings)
     try:
         yield
     except Enough:
         pass
     except BaseException as error:
-        start.end(recording, "error", f"{type(error).__name__}: {error}"[:500])
+        recording.end(begun, "error", f"{type(error).__name__}: {error}"[:500])
         raise
     finally:
-        start.end(recording, "program")
+        recording.end(begun, "program")
 
 
-def _settings(folder: Path | str, *, seconds: float, **others: bool | float) -> Settings:
-    if not seconds > 0:
-        raise ConfigError(f"diagnosis.attach: seconds={seconds}; give a time above 0")
+def _settings(folder: Path | str, **limits: float) -> Settings:
+    if not limits.get("seconds", 1.0) > 0:
+        raise ConfigError(f"diagnosis.attach: seconds={limits['seconds']}; give a time above 0")
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
             f"diagnosis.attach: cannot make the folder {folder} ({error.strerror}); choose one you may write to"
         ) from None
-    unknown = others.keys() - set(Settings._fields)
+    unknown = limits.keys() - set(Settings._fields)
     if unknown:
         raise ConfigError(
             f"diagnosis.attach: no limit is called {sorted(unknown)[0]!r}; "
             f"there are {', '.join(sorted(set(Settings._fields) - {'folder'}))}"
         )
-    return Settings(folder=str(Path(folder).resolve()), seconds=seconds, **others)  # type: ignore[arg-type]
+    return Settings(folder=str(Path(folder).resolve()), **limits)  # type: ignore[arg-type]

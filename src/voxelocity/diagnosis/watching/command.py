@@ -1,13 +1,19 @@
-"""Runs a command under the recorder, and under Nsight Systems if asked for, and samples the machine meanwhile."""
+"""A command under the recorder: whether it can be watched at all, checked before it runs for hours; its run, also under
+Nsight Systems if asked for, while the machine is sampled; and the processes that it leaves behind."""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
+
+import psutil
 
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts import KernelGroup
+from voxelocity.diagnosis.recorder.process import VARIABLE, Settings
 from voxelocity.diagnosis.tracing.nsys import MISSING, Wrapped, report_groups, report_of, wrap
 from voxelocity.diagnosis.watching.attach import recording_environment
 from voxelocity.observe.command import run_command
@@ -17,6 +23,54 @@ from voxelocity.observe.sampling import Sampler
 _SAMPLE_PERIOD_S = 0.5
 # A Python that can be watched is recorded within its first second; scripts may do something else before.
 _QUIET_S = 20.0
+_PYTHON = re.compile(r"(python|pypy)[0-9.]*(\.exe)?")
+_SHUT_OFF = {
+    "I": "ignores PYTHONPATH and all of the user's start-up files",
+    "E": "ignores PYTHONPATH",
+    "S": "reads no start-up files",
+}
+
+
+def refuse_unwatchable(command: Sequence[str]) -> None:
+    """Returns if the command may be watched: it is not Python, or a Python that reads start-up files.
+
+    Raises:
+        InputError: a Python with -I, -E or -S, which cannot be recorded.
+    """
+    if not command or not _PYTHON.fullmatch(PurePath(command[0]).name.lower()):
+        return
+    flag = _shut_off_flag(command[1:])
+    if flag:
+        raise InputError(
+            f"diagnose: {command[0]} with -{flag} {_SHUT_OFF[flag]}, so nothing could be seen of "
+            f"'{shlex.join(command)}'; leave out -{flag} while it is diagnosed"
+        )
+
+
+def _shut_off_flag(arguments: Sequence[str]) -> str:
+    """The first of Python's own options that keeps a recorder out; "" where none does."""
+    is_value = False
+    for argument in arguments:
+        if is_value:
+            is_value = False
+            continue
+        if argument == "--check-hash-based-pycs":
+            is_value = True
+            continue
+        if argument.startswith("--"):
+            continue
+        if not argument.startswith("-") or argument == "-":
+            return ""
+        for place, letter in enumerate(argument[1:], start=2):
+            if letter in _SHUT_OFF:
+                return letter
+            if letter in "cm":
+                return ""
+            if letter in "WX":
+                # The value follows in the same word or is the next one.
+                is_value = place == len(argument)
+                break
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +131,11 @@ def watch_command(
         nsys=wrapped is not None,
         keeps_saves=limits.keeps_saves,
     )
-    watch = _HostWatch()
+    samplers: list[Sampler] = []
+
+    def start(pid: int) -> None:
+        samplers.append(Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid))
+        samplers[0].start()
 
     def tick() -> None:
         nonlocal tell
@@ -92,12 +150,13 @@ def watch_command(
         status = run_command(
             command if wrapped is None else wrapped.command,
             environment=variables,
-            on_start=watch.start,
+            on_start=start,
             tick=None if tell is None else tick,
             tick_s=_QUIET_S,
         )
     finally:
-        samples = watch.stop()
+        for sampler in samplers:
+            sampler.stop()
     groups: Mapping[str, KernelGroup] = {}
     if wrapped is not None:
         try:
@@ -105,7 +164,11 @@ def watch_command(
         except InputError as error:
             notes.append(str(error))
     return Watched(
-        status=status, samples=samples, sampled_from_s=watch.began_s, kernel_groups=groups, notes=tuple(notes)
+        status=status,
+        samples=tuple(sample for sampler in samplers for sample in sampler.samples),
+        sampled_from_s=next((sampler.begin_s for sampler in samplers), None),
+        kernel_groups=groups,
+        notes=tuple(notes),
     )
 
 
@@ -116,25 +179,43 @@ def _under_nsys(command: Sequence[str], folder: Path) -> tuple[Wrapped | None, l
         return None, [f"{MISSING}; only torch.profiler watched"]
 
 
-class _HostWatch:
-    """Samples the machine from the command's start to its end; one use."""
+def nothing_recorded_text(command: Sequence[str], status: int) -> str:
+    """What to say if a command left no recording: whether it failed first, other reasons, and what to do."""
+    said = f"diagnose: nothing was recorded of '{shlex.join(command)}'"
+    if status != 0:
+        return f"{said}, which ended with status {status} before Python started; see its own messages above"
+    return (
+        f"{said}: it started no Python that could be watched. Give the command that trains, such as 'python train.py'; "
+        "inside a container or a batch system start 'voxelocity diagnose' there; leave out Python's -I, -E and -S, "
+        "and leave PYTHONPATH unchanged"
+    )
 
-    def __init__(self) -> None:
-        self._sampler: Sampler | None = None
 
-    def start(self, pid: int) -> None:
-        """Begins to sample; called once the command has started."""
-        self._sampler = Sampler(period_s=_SAMPLE_PERIOD_S, pid=pid)
-        self._sampler.start()
+def orphan_processes(recording: Path) -> list[int]:
+    """Ids of the processes, such as background jobs, that still run with this recording in their environment, as far as
+    we may read it.
 
-    @property
-    def began_s(self) -> float | None:
-        """What the clock showed when sampling began; None where the command never started."""
-        return None if self._sampler is None else self._sampler.begin_s
+    Reads the environment of each process on the machine.
+    """
+    folder = str(recording.resolve())
+    return [process.pid for process in psutil.process_iter() if _folder_of(process) == folder]
 
-    def stop(self) -> Sequence[Sample]:
-        """The samples; none where the command never started."""
-        if self._sampler is None:
-            return ()
-        self._sampler.stop()
-        return tuple(self._sampler.samples)
+
+def orphan_processes_text(pids: list[int], folder: Path) -> str:
+    """What to say about them, and what to do."""
+    those = f"process {pids[0]}" if len(pids) == 1 else f"processes {', '.join(map(str, pids))}"
+    runs = "still runs and is" if len(pids) == 1 else "still run and are"
+    return (
+        f"the command has ended, but its {those} {runs} recorded: this report covers what was seen until now; "
+        f"start it in the foreground, or remove {folder / 'diagnosis.json'} when it has ended and run "
+        f"'voxelocity diagnose {folder}'"
+    )
+
+
+def _folder_of(process: psutil.Process) -> str | None:
+    """The folder of the recording that the process was started into; None if there is none, or we may not read it."""
+    try:
+        text = process.environ().get(VARIABLE)
+        return None if text is None else Settings.from_json(text).folder
+    except (psutil.Error, OSError, ValueError):
+        return None

@@ -38,7 +38,7 @@ def _load_recorder() -> Any:
     assert spec.loader is not None
     package = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
-    return importlib.import_module(name + ".start")
+    return importlib.import_module(name + ".recording")
 
 
 def _note(text: str) -> None:

@@ -107,7 +107,7 @@ def test_python_that_ignores_its_environment_is_told_with_the_cure(tmp_path: Pat
 
 def test_failure_of_the_recorder_is_told_and_the_program_goes_on(tmp_path: Path) -> None:
     broken = Path(shutil.copytree(RECORDER, tmp_path / "recorder"))
-    (broken / "start.py").write_text("raise RuntimeError('planted')\n")
+    (broken / "recording.py").write_text("raise RuntimeError('planted')\n")
     folder = tmp_path / "recording"
     chosen = {**recording_environment(folder), "PYTHONPATH": str(broken / "site")}
     done = subprocess.run([sys.executable, "-c", "print(1)"], env=chosen, capture_output=True, text=True, check=True)
@@ -129,7 +129,7 @@ def test_nothing_happens_without_the_variable(tmp_path: Path) -> None:
 def test_killed_program_leaves_what_was_seen(tmp_path: Path) -> None:
     script = (
         "import sys, types, time, os, signal\n"
-        "recorder = sys.modules['voxelocity_recorder.start']\n"
+        "recorder = sys.modules['voxelocity_recorder.recording']\n"
         "writer = recorder._recording._writer\n"
         "writer.start()\n"
         "writer.write('step', start_s=1.0, seconds=1.0, parts={'other': 1.0})\n"

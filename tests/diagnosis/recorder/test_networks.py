@@ -13,7 +13,7 @@ from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.judging.judge import diagnose
-from voxelocity.diagnosis.recorder.windows import windows_around
+from voxelocity.diagnosis.recorder.networks import windows_around
 
 WINDOW = (4, 1, 16, 16, 8)
 

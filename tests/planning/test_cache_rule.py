@@ -29,9 +29,7 @@ def planned(num_cases=100, side=SIDE, build_s=1.0, overrides=None, num_training=
         "device": "cpu", "device_name": "CPU", "device_memory_bytes": 0, "device_free_bytes": 0, "fast_bfloat16": True,
         "num_cpus": 1, "memory_bytes": 32 * GIB, "shared_bytes": 16 * GIB, "disk_bytes": 500 * GIB, "has_lmdb": True,
     }  # fmt: skip
-    request = Request(
-        num_training=num_training or num_cases * 4 // 5, num_validation=1, time_budget_s=0.0, seed=0, cache_folder="c"
-    )
+    request = Request(num_training=num_training or num_cases * 4 // 5, time_budget_s=0.0, seed=0, cache_folder="c")
     facts = Facts(data=data, machine=Machine(**{**machine, **on}), request=request, overrides=overrides or {})
     set_value(facts.settled, "data.prepare", {"spacing_mm": [1.0, 1.0, 1.0], "crop": "none", "dtype": "smallest"})
     settle_cache(facts)

@@ -9,7 +9,7 @@ from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
 from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.precision_rule import settle_precision
-from voxelocity.planning.step_benchmark import time_steps
+from voxelocity.planning.step_timing import time_steps
 
 SPREAD = Spread(low=(1, 1, 1), median=(1, 1, 1), high=(1, 1, 1))
 DATA = Fingerprint(
@@ -66,7 +66,7 @@ class FakeTimer:
 
 
 def settled(timer, machine=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet"):
-    request = Request(num_training=8, num_validation=2, time_budget_s=budget_s, seed=0, cache_folder="cache")
+    request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
     facts = Facts(
         data=DATA, machine=machine, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer
     )

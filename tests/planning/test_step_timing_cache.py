@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from voxelocity.planning import timing_cache
+from voxelocity.planning import step_timing
 from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import Machine
-from voxelocity.planning.step_benchmark import StepTask, StepVariant
-from voxelocity.planning.timing_cache import CachedStepTimer
+from voxelocity.planning.step_timing import CachedStepTimer, StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
 MACHINE = Machine(
@@ -49,7 +48,7 @@ def measured(monkeypatch):
         calls.append(limit_s)
         return FOUND
 
-    monkeypatch.setattr(timing_cache, "time_steps", time_steps)
+    monkeypatch.setattr(step_timing, "time_steps", time_steps)
     return calls
 
 
@@ -141,6 +140,6 @@ def test_a_folder_that_takes_no_file_costs_a_measurement_and_no_plan(tmp_path, m
 
 
 def test_what_could_not_be_timed_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(timing_cache, "time_steps", lambda *_, **__: Times(seconds={}, why_not="too long"))
+    monkeypatch.setattr(step_timing, "time_steps", lambda *_, **__: Times(seconds={}, why_not="too long"))
     assert timer(tmp_path)(TASK, WAYS, limit_s=6.0).why_not == "too long"
     assert list(tmp_path.iterdir()) == []

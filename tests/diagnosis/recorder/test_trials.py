@@ -32,6 +32,6 @@ def test_hooks_stand_aside_within_a_trial_and_it_is_put_back() -> None:
 
 
 def test_the_planner_still_has_what_is_passed_over() -> None:
-    from voxelocity.planning import timing_cache
+    from voxelocity.planning import step_timing
 
-    assert callable(timing_cache.time_steps)
+    assert callable(step_timing.time_steps)

@@ -7,7 +7,7 @@ from typing import Any, Callable
 from .ledger import Ledger
 from .patches import Patches
 
-_TRIALS = (("voxelocity.planning.timing_cache", "time_steps"),)
+_TRIALS = (("voxelocity.planning.step_timing", "time_steps"),)
 
 
 class Trials:

@@ -1,77 +1,133 @@
-"""The final validation of a run: how long it will take, how much of it fits a time budget, and the scores."""
+"""Scores a network: quickly on prepared volumes while training, and at the end on each scan's own grid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
+from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.infer import ModelSpec, Predictor
-from voxelocity.observe import Clock
-from voxelocity.report import duration_text
-from voxelocity.training.budget import ForValidation
-from voxelocity.training.final_size import FinalSize, ValidationCost, num_passes
-from voxelocity.training.pictures import SlicePictures
-from voxelocity.training.stop import StopRequest
-from voxelocity.training.validate import rehearse, score_cases
+from voxelocity.infer import ClassIndices, ModelSpec, Predictor
+from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.training.budget import Allotment, allot, left_for_validation
+from voxelocity.training.results import SlicePictures
+from voxelocity.training.resume import in_short
+from voxelocity.training.session import Session
+from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
 
 # Share of a time budget that measuring the cost may take.
 _REHEARSAL_SHARE = 0.05
 # If a larger margin would cost cases.
 _LEAST_MARGIN = 0.05
-_NUM_NAMED = 3
+
+
+def validate_prepared(
+    network: torch.nn.Module,
+    prepared: PreparedCases,
+    spec: ModelSpec,
+    *,
+    device: torch.device,
+    on_windows: Callable[[], None] | None = None,
+) -> tuple[float, dict[str, float]]:
+    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
+
+    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean. Quicker than
+    `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
+
+    Args:
+        network: keeps its mode (training or evaluation).
+        prepared: the cases.
+        spec: what the network expects.
+        device: where it runs.
+        on_windows: called before each forward pass; what it raises ends the validation.
+    """
+    was_training = network.training
+    predictor = Predictor(network, spec, device=device, on_windows=on_windows)
+    names = spec.class_names[1:]
+    scores: list[CaseScore] = []
+    volumes = (prepared[index].load() for index in range(len(prepared)))
+    for volume, prediction in predictor.predict_prepared(volumes):
+        assert volume.label is not None, "validation cases have labels"
+        counts = DiceCounts(num_classes=len(spec.labels))
+        counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
+        scores.append(CaseScore(case_id=volume.case_id, dice=dict(zip(names, counts.dice()[1:], strict=True))))
+    network.train(was_training)
+    summary = summarize(scores)
+    dice = {name: math.nan if value is None else value for name, value in summary.dice.items()}
+    return math.nan if summary.mean_dice is None else summary.mean_dice, dice
+
+
+def score_cases(
+    predictor: Predictor,
+    refs: Sequence[VolumeRef],
+    spec: ModelSpec,
+    *,
+    num_threads: int,
+    may_measure_surface: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[CaseScore, Volume, ClassIndices]]:
+    """Dice and surface distance of each case on the scan's own grid, against the label file itself.
+
+    Args:
+        predictor: of the trained network.
+        refs: the cases.
+        spec: what the network expects.
+        num_threads: that load cases.
+        may_measure_surface: called after each prediction; if it returns False, the score has no surface distances.
+
+    Yields:
+        The score, the scan as decoded, and the predicted class indices (x, y, z).
+    """
+    for scan, prediction in predictor.stream(refs, num_threads=num_threads):
+        assert scan.label is not None, "validation cases have labels"
+        score = case_score(
+            scan.case_id,
+            prediction,
+            scan.label,
+            class_names=spec.class_names,
+            spacing_mm=scan.grid.spacing_mm,
+            surface=may_measure_surface(),
+        )
+        yield score, scan, prediction
 
 
 class _OutOfTimeError(Exception):
     """The budget ran out in the middle of a case."""
 
 
-class FinalValidation:
-    """Scores the held-out cases of a run, in full or as far as its time budget allows.
+class Validation:
+    """The validations of a run: intermediate ones, and the final one, in full or as far as the time budget allows.
 
     Args:
-        cases: prepared; their files are scored.
+        session: of the run.
+        held: the cases of the final validation, prepared; their files are scored.
         on_the_way: those of them that intermediate validations use.
-        spec: what the network expects.
-        device: where it runs.
-        num_threads: that load cases.
-        budget_s: of the whole run; 0 for none.
-        is_full: never shorten it.
-        has_target: whether an intermediate validation may end the training.
-        clock: returns seconds.
-        stop: checked between two batches of windows.
+        is_full: never shorten the final validation.
+        report_s: most seconds that the model's files and the report take.
     """
 
     def __init__(
-        self,
-        cases: PreparedCases,
-        on_the_way: PreparedCases,
-        spec: ModelSpec,
-        *,
-        device: torch.device,
-        num_threads: int,
-        budget_s: float,
-        is_full: bool,
-        has_target: bool,
-        clock: Clock,
-        stop: StopRequest,
+        self, session: Session, held: PreparedCases, on_the_way: PreparedCases, *, is_full: bool, report_s: float
     ) -> None:
-        self._cases, self._on_the_way, self._spec = cases, on_the_way, spec
-        self._device, self._num_threads, self._clock, self._stop = device, num_threads, clock, stop
-        self._budget_s, self._is_full, self._has_target = budget_s, is_full, has_target
+        self._session, self._spec = session, session.spec
+        self._held, self._on_the_way = held, on_the_way
+        self._is_full, self._report_s = is_full, report_s
         self._cost: ValidationCost | None = None
         self._size: FinalSize | None = None
-        self._window_on_the_way = spec.window
+        # Intermediate validations use the windows first planned for the final one.
+        self._window_on_the_way = session.spec.window
 
     @property
     def num_cases(self) -> int:
-        return len(self._cases)
+        return len(self._held)
 
     def rehearse(self, network: torch.nn.Module, *, load_s: float | None) -> None:
-        """Measures how long it takes, within a twentieth of the budget.
+        """Measures how long the final validation takes, within a twentieth of the budget.
 
         Args:
             network: any of the same size.
@@ -80,14 +136,21 @@ class FinalValidation:
         Raises:
             StopAskedError: a stop was asked for.
         """
-        predictor = Predictor(network, self._spec, device=self._device, on_windows=self._stop.check)
-        limit_s = _REHEARSAL_SHARE * self._budget_s
-        self._cost = rehearse(predictor, self._cases, self._spec, limit_s=limit_s, load_s=load_s, clock=self._clock)
+        session = self._session
+        predictor = Predictor(network, self._spec, device=session.device, on_windows=session.stop.check)
+        limit_s = _REHEARSAL_SHARE * session.plan.train.time_budget_s
+        self._cost = rehearse(predictor, self._held, self._spec, limit_s=limit_s, load_s=load_s, clock=session.clock)
 
-    def was_measured(self, seconds: float) -> None:
-        """Takes into account that an intermediate validation took this long."""
-        if self._cost is not None:
-            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way())
+    def on_the_way(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
+        """An intermediate validation: what `validate_prepared` returns.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        spec = self._spec.model_copy(update={"window": self._window_on_the_way})
+        return validate_prepared(
+            network, self._on_the_way, spec, device=self._session.device, on_windows=self._session.stop.check
+        )
 
     @property
     def seconds_on_the_way(self) -> float:
@@ -96,37 +159,57 @@ class FinalValidation:
             return 1.0
         return self._cost.window_s * self._num_passes_on_the_way()
 
-    @property
-    def spec_on_the_way(self) -> ModelSpec:
-        """How intermediate validations see volumes: with the windows first planned for the final validation."""
-        return self._spec.model_copy(update={"window": self._window_on_the_way})
+    def was_measured(self, seconds: float) -> None:
+        """Takes into account that an intermediate validation took this long."""
+        if self._cost is not None:
+            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way())
 
     def _num_passes_on_the_way(self) -> int:
         shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
         return num_passes(shapes, self._window_on_the_way)
 
-    def reserve_s(self, available: ForValidation) -> float:
-        """Sizes the validation to the seconds that a budget has for it.
+    def allot(self, *, stepped_s: float, validated_s: float) -> Allotment:
+        """How the time budget is divided, based on what is now known about the final validation, which is sized to fit.
+
+        Args:
+            stepped_s: seconds of all sessions that went into training steps; a resumed run's share of the schedule
+                must not start over.
+            validated_s: those that went into intermediate validations.
+        """
+        train, now_s = self._session.plan.train, self._session.log.elapsed_s()
+        windows_s, cases_s = left_for_validation(
+            train.time_budget_s,
+            now_s=now_s,
+            stepped_s=stepped_s,
+            report_s=self._report_s,
+            validation_share=train.validation_share,
+        )
+        return allot(
+            train.time_budget_s,
+            now_s=now_s,
+            trained_s=stepped_s + validated_s,
+            validate_s=self._reserve_s(windows_s, cases_s),
+            report_s=self._report_s,
+            may_end_early=train.steps > 0 or train.target_dice > 0.0,
+        )
+
+    def _reserve_s(self, windows_s: float, cases_s: float) -> float:
+        """Sizes the final validation to these seconds, see `left_for_validation`.
 
         Returns:
             Seconds to reserve for it: what it is expected to take, and a little more.
         """
         assert self._cost is not None, "rehearsed"
+        margin = self._cost.margin
         if self._is_full:
-            return self._cost.seconds(self._spec.window) * (1.0 + self._cost.margin)
-        windows_s = available.windows_s / (1.0 + self._cost.margin)
-        cases_s = available.cases_s / (1.0 + _LEAST_MARGIN)
-        if self._size is None and not self._has_target:
+            return self._cost.seconds(self._spec.window) * (1.0 + margin)
+        windows_s /= 1.0 + margin
+        if self._size is None and self._session.plan.train.target_dice == 0.0:
             # A target refers to the Dice with the planned windows.
             self._window_on_the_way = self._cost.largest(self._spec.window, windows_s).window
-        self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s)
+        self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s / (1.0 + _LEAST_MARGIN))
         least_s = self._size.seconds * (1.0 + _LEAST_MARGIN)
-        return max(least_s, min(available.cases_s, self._size.seconds * (1.0 + self._cost.margin)))
-
-    def size_to(self, available_s: float) -> None:
-        """Sizes the validation to the seconds that are left when it begins."""
-        if self._cost is not None and not self._is_full:
-            self._size = self._cost.largest(self._spec.window, available_s)
+        return max(least_s, min(cases_s, self._size.seconds * (1.0 + margin)))
 
     def differences(self) -> str:
         """How it is shorter than a full validation, in words with the times; "" if it is not."""
@@ -138,44 +221,58 @@ class FinalValidation:
         full_s = self._cost.seconds(self._spec.window)
         return f"{cheaper} (about {duration_text(self._size.seconds)} instead of {duration_text(full_s)})"
 
-    def score(
-        self, network: torch.nn.Module, *, until_s: float, pictures: SlicePictures, warn: Callable[[str], None]
-    ) -> list[CaseScore]:
-        """Scores of the cases, of at least one.
+    def score(self, network: torch.nn.Module, pictures: SlicePictures) -> list[CaseScore]:
+        """The final validation: scores of the cases, of at least one, as far as the time budget allows.
 
         Args:
             network: the trained one.
-            until_s: clock reading at which time is up; a case that is not done by then is left out.
             pictures: receives each case.
-            warn: called with what was left out or estimated.
 
         Raises:
             StopAskedError: a stop was asked for.
         """
-        spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
+        session, budget_s = self._session, self._session.plan.train.time_budget_s
+        left_s = budget_s - self._report_s - session.log.elapsed_s()
+        if self._cost is not None and not self._is_full:
+            self._size = self._cost.largest(self._spec.window, max(0.0, left_s))
+        if cheaper := self.differences():
+            session.warn(
+                "train: the final validation was shortened to keep the time budget: "
+                f"{cheaper}; `voxelocity predict` and a full validation may give other scores: "
+                f"{full_command(session.folder.path)}"
+            )
+        until_s = session.clock() + left_s if budget_s else math.inf
         count, number = self.num_cases, self.num_cases if self._size is None else self._size.num_cases
-        refs = [self._cases.refs[i * count // number] for i in range(number)]
+        refs = [self._held.refs[i * count // number] for i in range(number)]
+        with session.stage("validate"):
+            return self._score(network, refs, until_s=until_s, pictures=pictures)
+
+    def _score(
+        self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, pictures: SlicePictures
+    ) -> list[CaseScore]:
+        """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
+        session, warn = self._session, self._session.warn
+        spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
+        has_surface = self._size is None or self._size.surface
+        surface_s = 0.0 if self._cost is None else self._cost.surface_s
         scores: list[CaseScore] = []
 
         def check() -> None:
-            self._stop.check()
-            if scores and not self._is_full and self._clock() > until_s:
+            session.stop.check()
+            if scores and not self._is_full and session.clock() > until_s:
                 raise _OutOfTimeError
 
-        predictor = Predictor(network, spec, device=self._device, on_windows=check, warn=warn)
-        has_surface = self._size is None or self._size.surface
-        surface_s = 0.0 if self._cost is None else self._cost.surface_s
-
         def may_measure_surface() -> bool:
-            return self._is_full or (has_surface and self._clock() + surface_s <= until_s)
+            return self._is_full or (has_surface and session.clock() + surface_s <= until_s)
 
+        predictor = Predictor(network, spec, device=session.device, on_windows=check, warn=warn)
         try:
             for score, scan, prediction in score_cases(
-                predictor, refs, spec, num_threads=self._num_threads, may_measure_surface=may_measure_surface
+                predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
             ):
                 scores.append(score)
                 pictures.add(score, scan, prediction)
-                self._stop.check()
+                session.stop.check()
         except _OutOfTimeError:
             warn(
                 f"train: the time budget ran out after {len(scores)} of {len(refs)} cases of the final validation; "
@@ -183,25 +280,17 @@ class FinalValidation:
             )
         without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
         if without:
-            warn(f"train: the time budget left no time for the surface distances of {_named(without)}")
-        _tell_of_estimates(scores, warn)
+            warn(f"train: the time budget left no time for the surface distances of {in_short(without, ', ')}")
+        estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
+        if estimated:
+            warn(
+                f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
+                f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
+                "in scores.json"
+            )
         return scores
 
 
 def full_command(folder: Path) -> str:
     """The command that validates a finished run in full."""
     return f"voxelocity train --resume {folder} --full-validation"
-
-
-def _tell_of_estimates(scores: list[CaseScore], warn: Callable[[str], None]) -> None:
-    estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
-    if estimated:
-        warn(
-            f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
-            f"distances were measured on only part of its voxels: {_named(estimated)}; see hd95_estimated in "
-            "scores.json"
-        )
-
-
-def _named(texts: Sequence[str]) -> str:
-    return ", ".join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])

@@ -5,24 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from shared.plan_facts import machine
 from voxelocity.planning import step_timing
 from voxelocity.planning.interleaved_timing import Times
-from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_timing import CachedStepTimer, StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
-MACHINE = Machine(
-    device="cpu",
-    device_name="CPU",
-    device_memory_bytes=0,
-    device_free_bytes=0,
-    fast_bfloat16=True,
-    num_cpus=2,
-    memory_bytes=2**30,
-    shared_bytes=2**30,
-    disk_bytes=2**30,
-    has_lmdb=False,
-)
+MACHINE = machine()
 TASK = StepTask(
     network=NetworkConfig(name="unet", widths=(4, 8), strides=((2, 2, 2),)),
     loss=LossConfig(),

@@ -40,30 +40,26 @@ def events_of(*names):
 
 
 @pytest.mark.parametrize(
-    ("names", "state"),
+    ("names", "is_finished"),
     [
-        ((), "unfinished"),
-        (("run_started", "steps"), "unfinished"),
-        (("run_started", "steps", "interrupted"), "unfinished"),
-        (("run_started", "interrupted", "run_started", "run_finished"), "finished"),
-        (("run_started", "run_finished", "run_started"), "unfinished"),
+        ((), False),
+        (("run_started", "steps"), False),
+        (("run_started", "steps", "interrupted"), False),
+        (("run_started", "interrupted", "run_started", "run_finished"), True),
+        (("run_started", "run_finished", "run_started"), False),
     ],
 )
 @pytest.mark.parametrize("has_page", [False, True])
-def test_events_tell_whether_a_run_is_finished_and_a_page_does_not(tmp_path, names, state, has_page):
+def test_events_tell_whether_a_run_is_finished_and_a_page_does_not(tmp_path, names, is_finished, has_page):
     folder = RunFolder(tmp_path)
     folder.events.write_text(events_of(*names))
-    assert folder.state() == "empty"
-    folder.record.write_text("plan: {}")
     if has_page:
         folder.report.write_text("<html>")
-    assert folder.state() == state
+    assert folder.is_finished() == is_finished
 
 
 def test_a_run_without_events_is_unfinished(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.record.write_text("plan: {}")
-    assert folder.state() == "unfinished"
+    assert not RunFolder(tmp_path).is_finished()
 
 
 def test_damaged_events_are_named(tmp_path):
@@ -71,7 +67,7 @@ def test_damaged_events_are_named(tmp_path):
     folder.record.write_text("plan: {}")
     folder.events.write_text("garbage\n" + events_of("run_started", "steps"))
     with pytest.raises(InputError, match=r"events\.jsonl, line 1 is not an event .*delete that line"):
-        folder.state()
+        folder.is_finished()
 
 
 def test_a_record_keeps_any_name(tmp_path):

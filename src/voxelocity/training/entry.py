@@ -138,7 +138,7 @@ def train(
     begin_s = clock() - spent_s
     folder.check_length()
     saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
-    is_finished = saved is not None and folder.state() == "finished"
+    is_finished = saved is not None and folder.is_finished()
     folder.check()
     earlier = read_events(folder.events) if saved is not None and folder.events.exists() else []
     skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)

@@ -108,7 +108,7 @@ def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_fi
         raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
     if overwrite or not folder.holds_run:
         return None
-    if folder.state() == "finished" and not (resume and may_be_finished):
+    if folder.is_finished() and not (resume and may_be_finished):
         has_page = folder.report.is_file()
         page = "" if has_page else f" (`voxelocity report {folder.path}` renders its page, which is missing)"
         raise OutputError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -21,8 +21,6 @@ from voxelocity.core.records import CaseScore
 from voxelocity.core.whole_file import put_in_place, remove_abandoned
 from voxelocity.infer import SPEC_NAME, WEIGHTS_NAME
 from voxelocity.observe import events_path, read_events
-
-State = Literal["empty", "unfinished", "finished"]
 
 _LONGEST_NAME_BYTES = 255
 _LONGEST_PATH_BYTES = 4096
@@ -50,17 +48,15 @@ class RunFolder:
     def holds_run(self) -> bool:
         return self.record.is_file()
 
-    def state(self) -> State:
-        """How far a run came here, by its events: a page can be rendered at any time and proves nothing.
+    def is_finished(self) -> bool:
+        """Whether the run came to its end, by its events: a page can be rendered at any time and proves nothing.
 
         Raises:
             InputError: the events are damaged.
         """
-        if not self.holds_run:
-            return "empty"
         events = read_events(self.events) if self.events.exists() else []
         marks = [event["event"] for event in events if event["event"] in ("run_started", "run_finished")]
-        return "finished" if marks[-1:] == ["run_finished"] else "unfinished"
+        return marks[-1:] == ["run_finished"]
 
     def check(self) -> None:
         """Refuses, before any work is done, a folder that `open` would refuse later; creates and writes nothing.

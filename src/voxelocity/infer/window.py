@@ -54,39 +54,6 @@ class WindowConfig(Config):
     """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
 
 
-def predict_volume(
-    forward: Forward,
-    image_cxyz: torch.Tensor,
-    config: WindowConfig,
-    *,
-    device: torch.device,
-    swapped_classes: Sequence[int] = (),
-) -> torch.Tensor:
-    """Class probabilities of one volume, (k, x, y, z) float32 on `device`. See `predict_volumes`."""
-    return next(predict_volumes(forward, (image_cxyz,), config, device=device, swapped_classes=swapped_classes))
-
-
-def predict_volumes(
-    forward: Forward,
-    images: Iterable[torch.Tensor],
-    config: WindowConfig,
-    *,
-    device: torch.device,
-    swapped_classes: Sequence[int] = (),
-) -> Iterator[torch.Tensor]:
-    """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` yields.
-
-    Yields:
-        (k, x, y, z) float32 that sum to 1 over k.
-
-    Raises:
-        InputError: as `stitch_volumes`.
-        ScanError: as `Stitched.probabilities`.
-    """
-    for stitched in stitch_volumes(forward, images, config, device=device, swapped_classes=swapped_classes):
-        yield stitched.probabilities()
-
-
 def stitch_volumes(
     forward: Forward,
     images: Iterable[torch.Tensor],

@@ -88,7 +88,7 @@ def stitch_volumes(
     """
     pending: deque[Stitched] = deque()
     passes = _Passes(forward, config, device, swapped_classes, warn)
-    windows = _windows(images, config, device, pending, passes.tell)
+    windows = _windows(images, config, device, pending, passes.warn_full)
     while batch := _next_batch(windows, config.batch_size):
         passes.run(batch, pending)
         del batch
@@ -144,7 +144,7 @@ class _Passes:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         if any(moved):
-            self.tell()
+            self.warn_full()
             self.run(batch, pending)
         elif len(batch) > 1:
             half = len(batch) // 2
@@ -159,7 +159,7 @@ class _Passes:
                 )
             )
 
-    def tell(self) -> None:
+    def warn_full(self) -> None:
         """Warns once that the device is full."""
         self._warn(
             "full",

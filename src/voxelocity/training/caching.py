@@ -25,13 +25,13 @@ class FilledCases:
     Attributes:
         training: the training cases.
         held: the cases of the final validation.
-        on_the_way: those of `held` that intermediate validations use.
+        intermediate: those of `held` that intermediate validations use.
         load_s: wall-clock seconds to decode and prepare one case with all threads; None if all were found.
     """
 
     training: PreparedCases
     held: PreparedCases
-    on_the_way: PreparedCases
+    intermediate: PreparedCases
     load_s: float | None
 
 
@@ -81,8 +81,8 @@ def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], 
     # Evenly chosen, so that intermediate validations stay quick; always the same ones.
     count = len(held)
     most = min(count, session.plan.train.validation_cases or count)
-    on_the_way = held.part([i * count // most for i in range(most)])
-    return FilledCases(training=training, held=held, on_the_way=on_the_way, load_s=load_s)
+    intermediate = held.part([i * count // most for i in range(most)])
+    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=load_s)
 
 
 def held_cases(session: Session, skipped: Collection[str]) -> PreparedCases:
@@ -179,8 +179,8 @@ class CacheProgress:
         num_cases = facts.num_found + facts.num_prepared
         where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
         part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
-        is_worth_telling = facts.num_found == 0 and facts.seconds >= 1.0
-        speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if is_worth_telling else ""
+        has_speed = facts.num_found == 0 and facts.seconds >= 1.0
+        speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if has_speed else ""
         self._console.print(
             f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
             f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",

@@ -243,7 +243,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         with session.stage("network"):
             training, state = _restore(session, checkpoints)
         report_s = _REPORT_S * _slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
-        validation = Validation(session, cases.held, cases.on_the_way, is_full=is_full_validation, report_s=report_s)
+        validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
         budget = _budget(session, training, state, validation, load_s=cases.load_s)
         training.network.train()
         feed = Feed(

@@ -1,4 +1,4 @@
-"""The training loop: batches in, a trained network out, facts logged on the way."""
+"""The training loop: batches in, a trained network out, facts logged between steps."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Loop:
         self._bar = TerminalProgress(session.console, session.clock, target_dice=session.plan.train.target_dice)
         self._saved_step, self._saved_at_s = state.step, 0.0
         # Later ones replace the forecast of the rehearsal.
-        self._first_validation_s = validation.seconds_on_the_way
+        self._first_validation_s = validation.intermediate_s
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -241,7 +241,7 @@ class Loop:
         """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         start = self.clock()
         with phase("validation", color="gold"):
-            mean_dice, dice = self.validation.on_the_way(self.training.averaged)
+            mean_dice, dice = self.validation.intermediate(self.training.averaged)
         seconds = self.clock() - start
         state = self.state
         is_best = math.isfinite(mean_dice) and mean_dice > state.best_dice

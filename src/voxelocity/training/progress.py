@@ -178,16 +178,16 @@ class EpochPhases:
         if self._last < 0:
             self._first, self._start_s = epoch, now_s
         elif now_s - self._start_s >= _SHORTEST_EPOCH_S:
-            self._tell(now_s)
+            self._report(now_s)
             self._first, self._start_s = epoch, now_s
         self._last = epoch
 
     def end(self) -> None:
         """The last step is done."""
         if self._last >= 0:
-            self._tell(self._clock())
+            self._report(self._clock())
         self._last = -1
 
-    def _tell(self, now_s: float) -> None:
+    def _report(self, now_s: float) -> None:
         name = f"epoch {self._first}" if self._first == self._last else f"epochs {self._first} to {self._last}"
         ended_span(name, start_s=self._start_s, seconds=now_s - self._start_s, color="steelblue")

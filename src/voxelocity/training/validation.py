@@ -106,21 +106,21 @@ class Validation:
     Args:
         session: of the run.
         held: the cases of the final validation, prepared; their files are scored.
-        on_the_way: those of them that intermediate validations use.
+        intermediate: those of them that intermediate validations use.
         is_full: never shorten the final validation.
         report_s: most seconds that the model's files and the report take.
     """
 
     def __init__(
-        self, session: Session, held: PreparedCases, on_the_way: PreparedCases, *, is_full: bool, report_s: float
+        self, session: Session, held: PreparedCases, intermediate: PreparedCases, *, is_full: bool, report_s: float
     ) -> None:
         self._session, self._spec = session, session.spec
-        self._held, self._on_the_way = held, on_the_way
+        self._held, self._intermediate = held, intermediate
         self._is_full, self._report_s = is_full, report_s
         self._cost: ValidationCost | None = None
         self._size: FinalSize | None = None
         # Intermediate validations use the windows first planned for the final one.
-        self._window_on_the_way = session.spec.window
+        self._intermediate_window = session.spec.window
 
     @property
     def num_cases(self) -> int:
@@ -141,32 +141,32 @@ class Validation:
         limit_s = _REHEARSAL_SHARE * session.plan.train.time_budget_s
         self._cost = rehearse(predictor, self._held, self._spec, limit_s=limit_s, load_s=load_s, clock=session.clock)
 
-    def on_the_way(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
+    def intermediate(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
         """An intermediate validation: what `validate_prepared` returns.
 
         Raises:
             StopAskedError: a stop was asked for.
         """
-        spec = self._spec.model_copy(update={"window": self._window_on_the_way})
+        spec = self._spec.model_copy(update={"window": self._intermediate_window})
         return validate_prepared(
-            network, self._on_the_way, spec, device=self._session.device, on_windows=self._session.stop.check
+            network, self._intermediate, spec, device=self._session.device, on_windows=self._session.stop.check
         )
 
     @property
-    def seconds_on_the_way(self) -> float:
+    def intermediate_s(self) -> float:
         """Seconds that an intermediate validation is expected to take; 1 if nothing was rehearsed."""
         if self._cost is None:
             return 1.0
-        return self._cost.window_s * self._num_passes_on_the_way()
+        return self._cost.window_s * self._num_intermediate_passes()
 
     def was_measured(self, seconds: float) -> None:
         """Takes into account that an intermediate validation took this long."""
         if self._cost is not None:
-            self._cost.measured(seconds, num_passes=self._num_passes_on_the_way())
+            self._cost.measured(seconds, num_passes=self._num_intermediate_passes())
 
-    def _num_passes_on_the_way(self) -> int:
-        shapes = [self._on_the_way.shape(index) for index in range(len(self._on_the_way))]
-        return num_passes(shapes, self._window_on_the_way)
+    def _num_intermediate_passes(self) -> int:
+        shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
+        return num_passes(shapes, self._intermediate_window)
 
     def allot(self, *, stepped_s: float, validated_s: float) -> Allotment:
         """How the time budget is divided, based on what is now known about the final validation, which is sized to fit.
@@ -206,7 +206,7 @@ class Validation:
         windows_s /= 1.0 + margin
         if self._size is None and self._session.plan.train.target_dice == 0.0:
             # A target refers to the Dice with the planned windows.
-            self._window_on_the_way = self._cost.largest(self._spec.window, windows_s).window
+            self._intermediate_window = self._cost.largest(self._spec.window, windows_s).window
         self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s / (1.0 + _LEAST_MARGIN))
         least_s = self._size.seconds * (1.0 + _LEAST_MARGIN)
         return max(least_s, min(cases_s, self._size.seconds * (1.0 + margin)))

@@ -21,7 +21,7 @@ from voxelocity.observe import Clock
 _CHEAPER_OVERLAPS = (0.25, 0.0)
 _NUM_MEASURED = 3
 # The rehearsal times only windows, but cases are also loaded and put back: 42 small ones took 1.0 to 1.6 times the
-# forecast on two cores (docs/log.md). A validation on the way times all of it, but the last step may still end late.
+# forecast on two cores (docs/log.md). An intermediate validation times all of it, but the last step may still end late.
 _REHEARSED_MARGIN, _MEASURED_MARGIN = 0.6, 0.2
 # Large enough for several organs; a larger box would not fit a twentieth of a short budget on a busy machine.
 _SCORED_VOXEL = 96
@@ -92,17 +92,17 @@ class ValidationCost:
     @property
     def surface_s(self) -> float:
         """Seconds of the surface distances of one case."""
-        return self._surface_s * self._mood / self.num_cases
+        return self._surface_s * self._slowdown / self.num_cases
 
     @property
-    def _mood(self) -> float:
+    def _slowdown(self) -> float:
         # If the machine became busier or less busy, that affects all of the work.
         return self.window_s / self._rehearsed_s
 
     def seconds(self, window: WindowConfig, *, num_cases: int | None = None, surface: bool = True) -> float:
         """Expected seconds to validate this many cases, all of them if not given."""
         window_s = self.window_s
-        other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._mood
+        other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._slowdown
         share = 1.0 if num_cases is None else num_cases / self.num_cases
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 

@@ -532,7 +532,7 @@ def test_a_run_with_a_target_stops_when_it_is_reached(run_in, tmp_path):
 def test_a_run_that_ended_after_its_target_was_reached_is_not_trained_further(run_in, tmp_path, monkeypatch):
     plan = {"train.steps": 40, "train.validate_every_steps": 2, "train.target_dice": 0.001}
     with monkeypatch.context() as patched:
-        patched.setattr(entry, "_validate", lambda *arguments: 1 / 0)
+        patched.setattr(entry, "_finish", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_in(tmp_path / "run", plan)
     reached = events(tmp_path / "run", "validation")[-1]["step"]

@@ -23,7 +23,7 @@ from voxelocity.core.console import PlainConsole
 from voxelocity.core.credentials import without_credentials
 from voxelocity.core.quantities import duration_text
 from voxelocity.core.records import CaseScore
-from voxelocity.data.pipeline import Feed
+from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.infer import save_model
 from voxelocity.metrics import summarize
 from voxelocity.observe import (
@@ -233,8 +233,7 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         DatasetError: no label holds anything but background.
         DeviceMemoryError: a step on a single patch does not fit into memory.
     """
-    plan, folder = session.plan, session.folder
-    checkpoints = Checkpoints(folder.checkpoints, keep=plan.train.keep_checkpoints)
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
     checkpoints.remove_abandoned()
     try:
         first_step = checkpoints.latest_step()
@@ -245,46 +244,14 @@ def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipp
         report_s = _REPORT_S * _slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
         validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
         budget = _budget(session, training, state, validation, load_s=cases.load_s)
-        training.network.train()
-        feed = Feed(
-            cases.training,
-            plan.data,
-            seed=plan.seed,
-            device=session.device,
-            start_step=state.step,
-            progress=budget.progress_ahead,
-            # Runs that end after a number of steps train the same weights every time.
-            waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
-        )
-        with session.stage("train"), feed:
-            is_done = Loop(session, training, feed, budget, validation, checkpoints, state).run()
-        if not is_done:
+        if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
             raise session.interrupted(state.step)
         with session.stage("report"):
             trained = session.spec.model_copy(update={"num_steps": state.step})
-            save_model(folder.path, training.averaged, trained)
-        return _validate(session, training, state, validation)
+            save_model(session.folder.path, training.averaged, trained)
+        return _finish(session, training, state, validation)
     except StopAskedError:
         raise session.interrupted(checkpoints.latest_step()) from None
-
-
-def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
-    """Validates the network of a finished run in full, and writes its scores and its report again.
-
-    Raises:
-        InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
-        ScanError: a case cannot be used.
-    """
-    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
-    with session.stage("network"):
-        training, state = _restore(session, checkpoints)
-    held = held_cases(session, skipped)
-    try:
-        return _validate(
-            session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)
-        )
-    except StopAskedError:
-        raise session.interrupted(state.step) from None
 
 
 def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, LoopState]:
@@ -338,7 +305,33 @@ def _budget(
     return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
 
 
-def _validate(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
+def _steps(
+    session: Session,
+    cases: PreparedCases,
+    training: TrainingStep,
+    state: LoopState,
+    budget: Budget,
+    validation: Validation,
+    checkpoints: Checkpoints,
+) -> bool:
+    """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
+    plan = session.plan
+    training.network.train()
+    feed = Feed(
+        cases,
+        plan.data,
+        seed=plan.seed,
+        device=session.device,
+        start_step=state.step,
+        progress=budget.progress_ahead,
+        # Runs that end after a number of steps train the same weights every time.
+        waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
+    )
+    with session.stage("train"), feed:
+        return Loop(session, training, feed, budget, validation, checkpoints, state).run()
+
+
+def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
     """The end of a run: the final validation, and everything that is written from it."""
     folder, log, pictures = session.folder, session.log, SlicePictures()
     scores = validation.score(training.averaged, pictures)
@@ -377,3 +370,22 @@ def _validate(session: Session, training: TrainingStep, state: LoopState, valida
         seconds=log.elapsed_s(),
         target_reached_s=next(reached_s, None),
     )
+
+
+def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
+    """Validates the network of a finished run in full, and writes its scores and its report again.
+
+    Raises:
+        InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
+        ScanError: a case cannot be used.
+    """
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
+    with session.stage("network"):
+        training, state = _restore(session, checkpoints)
+    held = held_cases(session, skipped)
+    try:
+        return _finish(
+            session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)
+        )
+    except StopAskedError:
+        raise session.interrupted(state.step) from None

@@ -18,7 +18,7 @@ from voxelocity.infer import load_model
 from voxelocity.planning import make_plan
 from voxelocity.report import read_run
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.resume import SavedRun
 
 _LONGEST_REFUSAL = 3000
 _ODD_VALUES = (
@@ -161,7 +161,7 @@ def test_records_of_runs(fuzz, undisturbed, copy_of):
     def call(content):
         path.write_bytes(content)
         try:
-            RunFolder(run).read_saved_run()
+            SavedRun.read(path)
         finally:
             read_run(run)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monai.inferers import sliding_window_inference
 
 from voxelocity.core.errors import ConfigError, InputError, ScanError
-from voxelocity.infer import WindowConfig, predict_volume, predict_volumes
+from voxelocity.infer import WindowConfig
 from voxelocity.infer.blending import importance
 from voxelocity.infer.stitched import Stitched
 from voxelocity.infer.window import stitch_volumes
@@ -34,6 +34,15 @@ class Counting:
 
 def image(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def predict_volumes(forward, images, config, **options):
+    for stitched in stitch_volumes(forward, images, config, **options):
+        yield stitched.probabilities()
+
+
+def predict_volume(forward, image_cxyz, config, **options):
+    return next(predict_volumes(forward, (image_cxyz,), config, **options))
 
 
 def one_by_one(network, images, config):

@@ -10,7 +10,7 @@ from monai.metrics import compute_hausdorff_distance
 from scipy import ndimage
 
 from voxelocity.core.errors import ScanError
-from voxelocity.metrics import case_score, hd95_per_class_mm, surface
+from voxelocity.metrics import case_score, surface
 from voxelocity.metrics.surface import SurfaceDistance, surface_distances
 
 SPACING_MM = (0.8, 1.0, 2.5)
@@ -20,6 +20,11 @@ def box(shape, start, stop):
     volume = np.zeros(shape, np.uint8)
     volume[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] = 1
     return volume
+
+
+def hd95_per_class_mm(prediction, truth, **arguments):
+    found = surface_distances(prediction, truth, **arguments)
+    return tuple(None if distance is None else distance.hd95_mm for distance in found)
 
 
 def monai_mm(prediction, truth):

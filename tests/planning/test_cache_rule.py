@@ -2,14 +2,12 @@
 
 import pytest
 
+from shared.plan_facts import GIB, fingerprint, machine
 from voxelocity.core.config import set_value
 from voxelocity.data.cache import CacheConfig
 from voxelocity.planning.cache_rule import settle_cache
 from voxelocity.planning.facts import Facts, Request
-from voxelocity.planning.fingerprint import Fingerprint, Spread
-from voxelocity.planning.machine import Machine
 
-GIB = 2**30
 # 3 bytes a voxel, image and label: a case of exactly 3 MiB.
 SIDE = (128.0, 128.0, 64.0)
 CASE_BYTES = 3 * 2**20
@@ -17,22 +15,10 @@ CASE_BYTES = 3 * 2**20
 
 def planned(num_cases=100, side=SIDE, build_s=1.0, overrides=None, num_training=None, **on):
     """The choices of the rule, by the last part of their keys, for cases of one size on a machine."""
-    spread = Spread(low=side, median=side, high=side)
     voxels = int(side[0] * side[1] * side[2]) * num_cases
-    data = Fingerprint(
-        num_cases=num_cases, channels=("MR",), class_names=("background", "a"), shape_voxel=spread,
-        spacing_mm=Spread(low=(1, 1, 1), median=(1, 1, 1), high=(1, 1, 1)), extent_mm=spread,
-        stored_dtypes={"int16": num_cases}, file_bytes=1, num_voxels=voxels, num_sampled=1, intensity=(),
-        class_shares={}, crop_share=1.0, prepare_s=build_s, sampled_voxels=voxels,
-    )  # fmt: skip
-    machine = {
-        "device": "cpu", "device_name": "CPU", "device_memory_bytes": 0, "device_free_bytes": 0, "fast_bfloat16": True,
-        "num_cpus": 1, "memory_bytes": 32 * GIB, "shared_bytes": 16 * GIB, "disk_bytes": 500 * GIB, "has_lmdb": True,
-    }  # fmt: skip
-    request = Request(
-        num_training=num_training or num_cases * 4 // 5, num_validation=1, time_budget_s=0.0, seed=0, cache_folder="c"
-    )
-    facts = Facts(data=data, machine=Machine(**{**machine, **on}), request=request, overrides=overrides or {})
+    data = fingerprint(side, num_cases=num_cases, num_voxels=voxels, prepare_s=build_s, sampled_voxels=voxels)
+    request = Request(num_training=num_training or num_cases * 4 // 5, time_budget_s=0.0, seed=0, cache_folder="c")
+    facts = Facts(data=data, machine=machine(**{"num_cpus": 1, **on}), request=request, overrides=overrides or {})
     set_value(facts.settled, "data.prepare", {"spacing_mm": [1.0, 1.0, 1.0], "crop": "none", "dtype": "smallest"})
     settle_cache(facts)
     CacheConfig.parse(facts.settled["data"]["cache"])

@@ -14,8 +14,7 @@ from voxelocity.core.config import check_value
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.errors import ConfigError, DatasetError, ScanError
 from voxelocity.core.quantities import value_text
-from voxelocity.planning import Plan, make, make_plan, read_overrides
-from voxelocity.planning import timing_cache as timing_cache_module
+from voxelocity.planning import Plan, make, make_plan, read_overrides, step_timing
 from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.machine import survey
 from voxelocity.planning.memory_rule import device_bytes
@@ -179,7 +178,7 @@ def measured(monkeypatch):
         calls.append(task)
         return Times(seconds={name: ((0.1,) * 5 if "channels_last" in name else (0.2,) * 5) for name in ways})
 
-    monkeypatch.setattr(timing_cache_module, "time_steps", time_steps)
+    monkeypatch.setattr(step_timing, "time_steps", time_steps)
     monkeypatch.setattr("voxelocity.planning.make._MEASURE", "once")
     return calls
 
@@ -245,7 +244,7 @@ class SmallerThanItSays:
         gpu = {"device": "cuda", "device_name": "GPU", "device_memory_bytes": 2**33, "device_free_bytes": 2**33}
         monkeypatch.setattr(make, "survey", lambda *_, **__: replace(survey("cpu", cache_folder=Path()), **gpu))
         monkeypatch.setattr(make, "_MEASURE", "again")
-        monkeypatch.setattr("voxelocity.planning.timing_cache.time_steps", self.time_steps)
+        monkeypatch.setattr("voxelocity.planning.step_timing.time_steps", self.time_steps)
 
     def time_steps(self, task, ways, device, *, limit_s, clock):
         self.tried.append((task.batch_size, task.patch_voxel))

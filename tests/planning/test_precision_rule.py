@@ -3,44 +3,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from shared.plan_facts import fingerprint, machine
 from voxelocity.core.records import Measured
 from voxelocity.planning.facts import Facts, Request
-from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
 from voxelocity.planning.interleaved_timing import Times
-from voxelocity.planning.machine import Machine
 from voxelocity.planning.precision_rule import settle_precision
-from voxelocity.planning.step_benchmark import time_steps
+from voxelocity.planning.step_timing import time_steps
 
-SPREAD = Spread(low=(1, 1, 1), median=(1, 1, 1), high=(1, 1, 1))
-DATA = Fingerprint(
-    num_cases=10,
-    channels=("T1", "T2"),
-    class_names=("background", "a", "b"),
-    shape_voxel=SPREAD,
-    spacing_mm=SPREAD,
-    extent_mm=SPREAD,
-    stored_dtypes={"int16": 10},
-    file_bytes=10,
-    num_voxels=10,
-    num_sampled=8,
-    intensity=(Intensity(percentile_00_5=0, median=1, percentile_99_5=2, mean=1, std=1, lowest=0, highest=2),) * 2,
-    class_shares={},
-    crop_share=1.0,
-    prepare_s=0.1,
-    sampled_voxels=80,
-)
-CPU = Machine(
-    device="cpu",
-    device_name="CPU",
-    device_memory_bytes=0,
-    device_free_bytes=0,
-    fast_bfloat16=True,
-    num_cpus=2,
-    memory_bytes=2**34,
-    shared_bytes=2**33,
-    disk_bytes=2**36,
-    has_lmdb=False,
-)
+DATA = fingerprint(channels=("T1", "T2"), class_names=("background", "a", "b"))
+CPU = machine()
 OLD_CPU = replace(CPU, fast_bfloat16=False)
 GPU = replace(CPU, device="cuda", device_name="H100", device_memory_bytes=2**36, device_free_bytes=2**36)
 
@@ -65,11 +36,9 @@ class FakeTimer:
         return Times(seconds=found)
 
 
-def settled(timer, machine=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet"):
-    request = Request(num_training=8, num_validation=2, time_budget_s=budget_s, seed=0, cache_folder="cache")
-    facts = Facts(
-        data=DATA, machine=machine, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer
-    )
+def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet"):
+    request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
+    facts = Facts(data=DATA, machine=on, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer)
     facts.settled |= {
         "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
         "network": {"name": network, "widths": [8, 16], "strides": [[2, 2, 2]]},

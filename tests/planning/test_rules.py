@@ -1,65 +1,22 @@
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from shared.plan_facts import GIB, fingerprint, machine
+from voxelocity.core.config import set_value
+from voxelocity.core.errors import ConfigError
 from voxelocity.planning import Plan
 from voxelocity.planning.facts import Facts, Request
-from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
-from voxelocity.planning.machine import Machine
+from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
-from voxelocity.planning.rules import RULES, coarsen
-
-GIB = 2**30
-
-
-def spread(*median):
-    return Spread(low=median, median=median, high=median)
-
-
-def fingerprint(shape=(35.0, 50.0, 36.0), spacing=(1.0, 1.0, 1.0), channels=("MRI",), num_cases=100, **changes):
-    intensity = Intensity(
-        percentile_00_5=10, median=50, percentile_99_5=90, mean=51, std=20, lowest=0, highest=100
-    )  # fmt: skip
-    values = {
-        "num_cases": num_cases,
-        "channels": channels,
-        "class_names": ("background", "a"),
-        "shape_voxel": spread(*shape),
-        "spacing_mm": spread(*spacing),
-        "extent_mm": spread(*np.multiply(shape, spacing)),
-        "stored_dtypes": {"int16": num_cases},
-        "file_bytes": 10**8,
-        "num_voxels": int(np.prod(shape)) * num_cases,
-        "num_sampled": 8,
-        "intensity": (intensity,) * len(channels),
-        "class_shares": {"background": 0.9, "a": 0.1},
-        "crop_share": 1.0,
-        "prepare_s": 0.1,
-        "sampled_voxels": int(np.prod(shape)) * 8,
-    }
-    return Fingerprint(**{**values, **changes})
-
-
-def machine(device="cpu", **changes):
-    values = {
-        "device": device,
-        "device_name": "CPU" if device == "cpu" else "some GPU",
-        "device_memory_bytes": 0 if device == "cpu" else 24 * GIB,
-        "device_free_bytes": 0 if device == "cpu" else 23 * GIB,
-        "fast_bfloat16": True,
-        "num_cpus": 8,
-        "memory_bytes": 32 * GIB,
-        "shared_bytes": 16 * GIB,
-        "disk_bytes": 500 * GIB,
-        "has_lmdb": True,
-    }
-    return Machine(**{**values, **changes})
+from voxelocity.planning.rules import RULES, coarsen, settle_flips
 
 
 def settled(data=None, on=None, overrides=None, time_budget_s=0.0):
     request = Request(
-        num_training=80, num_validation=20, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
+        num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
     )  # fmt: skip
     facts = Facts(
         data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}
@@ -314,3 +271,68 @@ def test_a_run_to_a_target_keeps_its_learning_rate_and_averages_its_weights():
 def test_a_budget_is_for_steps_and_a_run_without_one_looks_more_often():
     assert settled(time_budget_s=120.0).settled["train"]["validation_share"] == 0.01
     assert "validation_share" not in settled().settled["train"]
+
+
+PAIR = ["RightParotid", "LeftParotid"]
+
+
+def flips(*class_names, orientation="RAS", **overrides):
+    """The rule's choices by the last part of their keys."""
+    keys = {f"data.augment.{key}": value for key, value in overrides.items()}
+    data = SimpleNamespace(class_names=("background", *class_names))
+    facts = Facts(data=data, machine=None, request=None, overrides=keys)
+    set_value(facts.settled, "data.prepare.orientation", orientation)
+    settle_flips(facts)
+    return {choice.key.removeprefix("data.augment."): choice for choice in facts.choices}
+
+
+def test_classes_without_sides_are_flipped_and_nothing_is_said_of_pairs():
+    choices = flips("anterior", "posterior")
+    assert choices.keys() == {"flip_probability"}
+    assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
+    assert "no class name states a side, so no labels are swapped" in choices["flip_probability"].reason
+    assert "side" not in flips("tumour")["flip_probability"].reason
+
+
+def test_a_pair_is_swapped_where_left_and_right_are_flipped():
+    choices = flips("Mandible", *PAIR)
+    assert choices["swap_pairs"].value == [PAIR]
+    assert choices["swap_pairs"].reason == (
+        "classes 2/3 RightParotid/LeftParotid are a pair: a left-right flip swaps their labels"
+    )
+    assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (("LeftParotid", "Mandible"), "LeftParotid is labeled on one side only, and a flip would make the other look"),
+        (("left_ventricle", "right_ventricle"), "the mirror image of one of left_ventricle and right_ventricle"),
+    ],
+)
+def test_nothing_is_flipped_where_a_flip_would_show_a_false_side(names, text):
+    choices = flips(*names)
+    assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
+    assert text in choices["flip_probability"].reason
+
+
+def test_pairs_in_any_language_are_named_by_the_user():
+    choices = flips("Niere links", "Niere rechts", swap_pairs=[["Niere links", "Niere rechts"]])
+    assert choices["swap_pairs"].reason == "set by you; the rule would have chosen ()"
+    assert choices["flip_probability"].value == [0.5, 0.0, 0.0]
+    with pytest.raises(ConfigError, match=r"swap_pairs names 'Niere recht', which .* did you mean 'Niere rechts'"):
+        flips("Niere links", "Niere rechts", swap_pairs=[["Niere links", "Niere recht"]])
+
+
+def test_a_pair_that_the_user_does_not_swap_is_not_flipped_unless_asked_for():
+    choices = flips(*PAIR, swap_pairs=[])
+    assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
+    assert "swap_pairs leaves out RightParotid and LeftParotid" in choices["flip_probability"].reason
+    asked = flips(*PAIR, swap_pairs=[], flip_probability=[0.5, 0.0, 0.0])
+    assert asked["flip_probability"].value == [0.5, 0.0, 0.0]
+
+
+def test_a_pair_in_scans_that_keep_their_orientation_is_not_flipped():
+    choices = flips(*PAIR, orientation="keep")
+    assert choices["flip_probability"].value == [0.0, 0.0, 0.0]
+    assert "no axis is known to run from left to right" in choices["flip_probability"].reason

@@ -16,7 +16,7 @@ import voxelocity as package
 from voxelocity.data.cache import DiskTier
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.step import TrainingStep
-from voxelocity.training import final as final_module
+from voxelocity.training import validation
 
 # Half of an entry is on the disk when the process dies; the entries before it are whole.
 _DIE_WHILE_CACHING = """
@@ -37,7 +37,6 @@ main()
 _DIE_WHILE_TRAINING = """
 import os, signal
 from voxelocity.step import TrainingStep
-from voxelocity.training import run as run_module
 step, num_steps = TrainingStep.__call__, 0
 def die_at_step(training, batch, learning_rate):
     global num_steps
@@ -183,7 +182,7 @@ def test_a_signal_while_caching_stops_between_two_cases(voxelocity, tiny_msd, ti
 def test_a_signal_in_the_final_validation_costs_no_training_step(
     voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch
 ):
-    score = final_module.score_cases
+    score = validation.score_cases
 
     def signalled(*args, **options):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -191,7 +190,7 @@ def test_a_signal_in_the_final_validation_costs_no_training_step(
 
     command = arguments_for(tiny_msd, tmp_path / "run", tiny_sets)
     with monkeypatch.context() as patched:
-        patched.setattr(final_module, "score_cases", signalled)
+        patched.setattr(validation, "score_cases", signalled)
         ended = voxelocity(*command)
     assert ended.status == 143
     assert not (tmp_path / "run" / "scores.json").exists()

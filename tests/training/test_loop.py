@@ -1,8 +1,9 @@
 from rich.console import Console
 
 import voxelocity
+from voxelocity.observe import SpanRecord
 from voxelocity.training import train
-from voxelocity.training.loop import Loop
+from voxelocity.training.loop import PART_OF_SPAN, Loop, part_seconds
 
 
 def test_no_step_of_a_run_needs_the_value_of_a_tensor(monkeypatch, tiny_msd, tiny_plan, tmp_path, reads_of_tensors):
@@ -20,3 +21,40 @@ def test_no_step_of_a_run_needs_the_value_of_a_tensor(monkeypatch, tiny_msd, tin
         voxelocity.open(tiny_msd), tmp_path / "run", overrides=overrides, device="cpu", console=Console(quiet=True)
     )  # fmt: skip
     assert found == [[]] * 6
+
+
+def record(name, number, *, parent=None, seconds=1.0, device_s=None):
+    return SpanRecord(name, 0.0, seconds, device_s, "", "MainThread", 0, number, parent, 0, False, {})
+
+
+def test_parts_are_summed_over_the_steps_in_one_order():
+    records = [
+        record("loss", 3, parent=1, seconds=0.5),
+        record("forward", 2, parent=1),
+        record("layout", 7, parent=1, seconds=0.25),
+        record("step", 1),
+        record("averaging", 6, parent=4, seconds=0.25),
+        record("wait", 5, parent=4, seconds=3.0),
+        record("step", 4),
+    ]
+    assert list(part_seconds(records).items()) == [("wait", 3.0), ("forward", 1.75), ("optimizer", 0.25)]
+
+
+def test_only_what_lies_in_a_step_counts():
+    records = [record("layout", 1), record("layout", 3, parent=2), record("batch", 2), record("step", 4)]
+    assert part_seconds(records) == {}
+
+
+def test_the_devices_seconds_are_taken_where_there_are_any():
+    records = [
+        record("backward", 2, parent=1, seconds=0.001, device_s=0.2),
+        record("wait", 3, parent=1, seconds=0.7, device_s=0.0),
+        record("step", 1),
+    ]
+    assert part_seconds(records) == {"wait": 0.0, "backward": 0.2}
+
+
+def test_parts_are_those_of_a_diagnosis():
+    from voxelocity.diagnosis.facts import PARTS
+
+    assert set(PART_OF_SPAN.values()) <= set(PARTS)

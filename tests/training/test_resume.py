@@ -17,12 +17,10 @@ from voxelocity.infer import Predictor
 from voxelocity.planning.interleaved_timing import Times
 from voxelocity.report import read_run, render_page
 from voxelocity.step import TrainingStep
-from voxelocity.training import final as final_module
-from voxelocity.training import run as run_module
-from voxelocity.training import train
+from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.final_size import ValidationCost, num_passes
-from voxelocity.training.stop import StopRequest
+from voxelocity.training.session import StopRequest
+from voxelocity.training.validation_cost import ValidationCost, num_passes
 
 
 class StopAfterSteps(StopRequest):
@@ -252,7 +250,7 @@ def test_a_run_killed_while_it_renders_its_page_has_everything_else(run_in, tmp_
         raise KeyboardInterrupt
 
     run = tmp_path / "run"
-    monkeypatch.setattr(run_module, "render_page", killed)
+    monkeypatch.setattr(entry, "render_page", killed)
     with pytest.raises(KeyboardInterrupt):
         run_in(run)
     assert len(events(run, "run_finished")) == 1
@@ -366,13 +364,13 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_lost(whole_run, run_i
 
 def test_a_stop_at_step_0_of_the_loop_says_so_too(run_in, tmp_path, monkeypatch):
     stop = StopRequest()
-    feed = run_module.Feed
+    feed = entry.Feed
 
     def stopped(*args, **options):
         stop.signal_number = signal.SIGINT
         return feed(*args, **options)
 
-    monkeypatch.setattr(run_module, "Feed", stopped)
+    monkeypatch.setattr(entry, "Feed", stopped)
     with pytest.raises(InterruptedRunError, match="before the first training step, so there was nothing to save"):
         run_in(tmp_path / "run", stop=stop)
 
@@ -394,7 +392,7 @@ def rehearsed(monkeypatch):
             shapes = [cases.shape(index) for index in range(len(cases))]
             return ValidationCost(shapes, window_s=case_s * len(cases) / num_passes(shapes, spec.window), other_s=0.0)
 
-        monkeypatch.setattr(final_module, "rehearse", rehearse)
+        monkeypatch.setattr(validation, "rehearse", rehearse)
 
     return takes
 
@@ -439,14 +437,14 @@ def test_where_even_the_cheapest_validation_of_all_cases_is_too_long_some_are_le
 def test_surface_distances_that_come_after_the_time_is_over_are_left_out(run_in, tmp_path, rehearsed, monkeypatch):
     rehearsed(1.0)
     time_s = 0.0
-    score = final_module.score_cases
+    score = validation.score_cases
 
     def late(*args, **options):
         nonlocal time_s
         time_s += 100.0
         return score(*args, **options)
 
-    monkeypatch.setattr(final_module, "score_cases", late)
+    monkeypatch.setattr(validation, "score_cases", late)
     run_in(tmp_path / "run", {"train.steps": 2}, time_budget_s=60.0, clock=lambda: time_s)
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())["cases"]
     assert all(case["dice"] and case["hd95_mm"] == {} for case in scores)
@@ -515,7 +513,7 @@ def test_a_kill_in_a_validation_on_the_way_costs_no_step(run_in, tmp_path, monke
     def killed(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module, "validate_prepared", killed)
+    monkeypatch.setattr(validation, "validate_prepared", killed)
     with pytest.raises(KeyboardInterrupt):
         run_in(tmp_path / "run", {"train.validate_every_steps": 3})
     assert steps_saved(tmp_path / "run") == [3]
@@ -534,7 +532,7 @@ def test_a_run_with_a_target_stops_when_it_is_reached(run_in, tmp_path):
 def test_a_run_that_ended_after_its_target_was_reached_is_not_trained_further(run_in, tmp_path, monkeypatch):
     plan = {"train.steps": 40, "train.validate_every_steps": 2, "train.target_dice": 0.001}
     with monkeypatch.context() as patched:
-        patched.setattr(run_module.Run, "_score", lambda run, training, final: 1 / 0)
+        patched.setattr(entry, "_finish", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run_in(tmp_path / "run", plan)
     reached = events(tmp_path / "run", "validation")[-1]["step"]
@@ -559,7 +557,7 @@ def test_a_batch_that_does_not_fit_is_cut_and_the_run_says_so(run_in, whole_run,
 
 def loss_that_breaks(at_call, how):
     """In place of `build_loss`: ordinary until the given call, counted from 1."""
-    build = run_module.build_loss
+    build = entry.build_loss
 
     def build_breaking(config):
         good, num_calls = build(config), 0
@@ -584,7 +582,7 @@ def loss_that_breaks(at_call, how):
 def test_what_is_not_finite_ends_the_run_before_it_is_kept(run_in, whole_run, tmp_path, monkeypatch, how, text):
     run, plan = tmp_path / "run", {"train.validate_every_steps": 2, "train.checkpoint_every_s": 1e-9}
     with monkeypatch.context() as patched:
-        patched.setattr(run_module, "build_loss", loss_that_breaks(4, how))
+        patched.setattr(entry, "build_loss", loss_that_breaks(4, how))
         with pytest.raises(NonFiniteLossError, match=text) as caught:
             run_in(run, plan)
     assert caught.value.step == 3
@@ -599,7 +597,7 @@ def test_what_is_not_finite_ends_the_run_before_it_is_kept(run_in, whole_run, tm
 
 
 def test_a_gradient_that_breaks_the_last_step_leaves_no_model(run_in, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_module, "build_loss", loss_that_breaks(6, "weights"))
+    monkeypatch.setattr(entry, "build_loss", loss_that_breaks(6, "weights"))
     with pytest.raises(NonFiniteLossError, match="weights became NaN"):
         run_in(tmp_path / "run")
     assert not (tmp_path / "run" / "model.safetensors").exists()
@@ -614,7 +612,7 @@ def test_a_run_goes_on_with_what_it_measured_whatever_a_new_measurement_says(run
     def time_steps(task, ways, device, *, limit_s, clock):
         return Times(seconds={name: (others[0] if "channels_last" in name else 0.2,) * 5 for name in ways})
 
-    monkeypatch.setattr("voxelocity.planning.timing_cache.time_steps", time_steps)
+    monkeypatch.setattr("voxelocity.planning.step_timing.time_steps", time_steps)
     by_rule = {"precision.channels_last": "auto"}
     stop_after(tmp_path / "run", 3, by_rule)
     shutil.rmtree(tmp_path / "cache")

@@ -14,7 +14,7 @@ from voxelocity.observe import read_events
 from voxelocity.observe.samples import HostSample, Sample
 from voxelocity.step import TrainingStep
 from voxelocity.training import entry, train
-from voxelocity.training.stop import StopRequest
+from voxelocity.training.session import StopRequest
 
 
 class Kept:

@@ -14,11 +14,9 @@ from voxelocity.data.pipeline import Feed, PreparedCases
 from voxelocity.observe import FakeClock
 from voxelocity.report import read_run
 from voxelocity.report.summary import part_shares, stage_shares, throughput
-from voxelocity.training import entry, train
-from voxelocity.training import final as final_module
-from voxelocity.training import run as run_module
+from voxelocity.training import entry, train, validation
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.stop import StopRequest
+from voxelocity.training.session import StopRequest
 
 START_S = 5.0
 
@@ -39,28 +37,28 @@ def clock(monkeypatch):
 
     takes(entry, "make_plan", 2.0)
     takes(PreparedCases, "fill", 3.0)
-    takes(run_module, "build_network", 0.5)
+    takes(entry, "build_network", 0.5)
     takes(Feed, "__next__", 0.25)
-    takes(run_module, "build_loss", 0.25)
+    takes(entry, "build_loss", 0.25)
     takes(torch.Tensor, "backward", 2.0)
     takes(torch.nn.utils, "clip_grad_norm_", 0.125)
-    takes(run_module, "validate_prepared", 4.0)
+    takes(validation, "validate_prepared", 4.0)
     takes(Checkpoints, "save", 0.0625)
-    takes(run_module, "render_progress_png", 0.5)
+    takes(entry, "render_progress_png", 0.5)
     # What is drawn outside the training's thread takes none of its time.
-    monkeypatch.setattr("voxelocity.training.progress_picture.render_progress_png", lambda *args: None)
-    takes(run_module, "save_model", 0.25)
-    takes(final_module, "score_cases", 6.0)
-    takes(run_module, "write_metrics", 0.125)
-    takes(run_module, "render_page", 1.0)
-    build = run_module.build_network
+    monkeypatch.setattr("voxelocity.training.progress.render_progress_png", lambda *args: None)
+    takes(entry, "save_model", 0.25)
+    takes(validation, "score_cases", 6.0)
+    takes(entry, "write_metrics", 0.125)
+    takes(entry, "render_page", 1.0)
+    build = entry.build_network
 
     def with_slow_forward(*args, **kwargs):
         network = build(*args, **kwargs)
         network.register_forward_pre_hook(lambda module, inputs: clock.advance(1.0) if module.training else None)
         return network
 
-    monkeypatch.setattr(run_module, "build_network", with_slow_forward)
+    monkeypatch.setattr(entry, "build_network", with_slow_forward)
     return clock
 
 

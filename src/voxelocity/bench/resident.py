@@ -13,7 +13,7 @@ import torch
 from voxelocity.infer import load_model
 from voxelocity.observe import Stopwatch
 from voxelocity.planning import Plan
-from voxelocity.planning.step_benchmark import random_batch
+from voxelocity.planning.step_timing import random_batch
 from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, build_loss, build_network
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C does outside a training run, which has its own answer to it (`training.stop`)."""
+"""What Ctrl-C does outside a training run, which has its own answer to it (`training.session`)."""
 
 from __future__ import annotations
 

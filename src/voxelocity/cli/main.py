@@ -141,7 +141,7 @@ def _is_out_of_memory(error: Exception) -> bool:
         return True
     if "torch" not in sys.modules:
         return False
-    from voxelocity.step.memory import is_out_of_memory
+    from voxelocity.step import is_out_of_memory
 
     return is_out_of_memory(error)
 

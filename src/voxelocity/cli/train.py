@@ -100,12 +100,13 @@ def _places(dataset: Path | None, out: Path | None, *, resume: bool) -> tuple[Pa
     from voxelocity.core.errors import ConfigError
 
     if resume and (dataset is None) != (out is None):
+        from voxelocity.training.resume import SavedRun
         from voxelocity.training.run_folder import RunFolder
 
         folder = RunFolder(out or dataset or Path())
         folder.check_length()
         if folder.holds_run:
-            return folder.read_saved_run().dataset_path(where=str(folder.record)), folder.path
+            return SavedRun.read(folder.record).dataset_path(where=str(folder.record)), folder.path
         if out is None and dataset is not None and dataset.exists():
             raise ConfigError(f"train: {dataset} holds no run to resume; name the folder of one, or give it with -o")
     if dataset is None:

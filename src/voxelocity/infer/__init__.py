@@ -3,13 +3,12 @@
 from voxelocity.infer.files import PredictedScan, find_scans, predict_files
 from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, TrainedOn, load_model, save_model
 from voxelocity.infer.predictor import ClassIndices, Predictor
-from voxelocity.infer.window import Forward, WindowConfig, predict_volume, predict_volumes
+from voxelocity.infer.window import WindowConfig
 
 __all__ = [
     "SPEC_NAME",
     "WEIGHTS_NAME",
     "ClassIndices",
-    "Forward",
     "ModelSpec",
     "PredictedScan",
     "Predictor",
@@ -18,7 +17,5 @@ __all__ = [
     "find_scans",
     "load_model",
     "predict_files",
-    "predict_volume",
-    "predict_volumes",
     "save_model",
 ]

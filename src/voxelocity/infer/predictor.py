@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from statistics import fmean
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.stitched import Stitched
+from voxelocity.infer.stitched import Stitched, spatial_shape
 from voxelocity.infer.window import WindowConfig, stitch_volumes
 from voxelocity.observe import Clock
 from voxelocity.step import autocast, precision_on
@@ -111,7 +112,7 @@ class Predictor:
         window = self._spec.window.model_copy(update={"mirror_axes": ()})
         image = _image_of(volume)
         image = image[:, *_part_of_windows(volume.grid.shape, window).slices]
-        num_windows = len(grid_regions(_shape3(image), window.shape_voxel, window.overlap))
+        num_windows = len(grid_regions(spatial_shape(image), window.shape_voxel, window.overlap))
         # Windows of several cases share a pass; torch convolves a single window in a slower way (docs/log.md).
         images = [image] * math.ceil(window.batch_size / num_windows)
         num_windows *= len(images)
@@ -245,12 +246,11 @@ class Predictor:
         return logits
 
 
-class _Failed:
+class _Failed(NamedTuple):
     """Takes the place of a case that cannot be read or prepared."""
 
-    def __init__(self, case_id: str, error: ScanError) -> None:
-        self.case_id = case_id
-        self.error = error
+    case_id: str
+    error: ScanError
 
 
 def _on_host(stitched: Stitched, volume: Volume) -> npt.NDArray[np.generic]:
@@ -282,11 +282,6 @@ def _part_of_windows(shape: Index3, window: WindowConfig) -> Region:
         stop[axis] += added * step
         num_windows *= 1 + added
     return Region((0, 0, 0), (stop[0], stop[1], stop[2]))
-
-
-def _shape3(image_cxyz: torch.Tensor) -> Index3:
-    x, y, z = image_cxyz.shape[-3:]
-    return (x, y, z)
 
 
 def _image_of(volume: Volume) -> torch.Tensor:

@@ -54,39 +54,6 @@ class WindowConfig(Config):
     """Names of classes whose channels swap places in windows mirrored along x, as in `data.augment.swap_pairs`."""
 
 
-def predict_volume(
-    forward: Forward,
-    image_cxyz: torch.Tensor,
-    config: WindowConfig,
-    *,
-    device: torch.device,
-    swapped_classes: Sequence[int] = (),
-) -> torch.Tensor:
-    """Class probabilities of one volume, (k, x, y, z) float32 on `device`. See `predict_volumes`."""
-    return next(predict_volumes(forward, (image_cxyz,), config, device=device, swapped_classes=swapped_classes))
-
-
-def predict_volumes(
-    forward: Forward,
-    images: Iterable[torch.Tensor],
-    config: WindowConfig,
-    *,
-    device: torch.device,
-    swapped_classes: Sequence[int] = (),
-) -> Iterator[torch.Tensor]:
-    """Class probabilities of each volume, in order: `probabilities` of what `stitch_volumes` yields.
-
-    Yields:
-        (k, x, y, z) float32 that sum to 1 over k.
-
-    Raises:
-        InputError: as `stitch_volumes`.
-        ScanError: as `Stitched.probabilities`.
-    """
-    for stitched in stitch_volumes(forward, images, config, device=device, swapped_classes=swapped_classes):
-        yield stitched.probabilities()
-
-
 def stitch_volumes(
     forward: Forward,
     images: Iterable[torch.Tensor],
@@ -121,7 +88,7 @@ def stitch_volumes(
     """
     pending: deque[Stitched] = deque()
     passes = _Passes(forward, config, device, swapped_classes, warn)
-    windows = _windows(images, config, device, pending, passes.tell)
+    windows = _windows(images, config, device, pending, passes.warn_full)
     while batch := _next_batch(windows, config.batch_size):
         passes.run(batch, pending)
         del batch
@@ -177,7 +144,7 @@ class _Passes:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
         if any(moved):
-            self.tell()
+            self.warn_full()
             self.run(batch, pending)
         elif len(batch) > 1:
             half = len(batch) // 2
@@ -192,7 +159,7 @@ class _Passes:
                 )
             )
 
-    def tell(self) -> None:
+    def warn_full(self) -> None:
         """Warns once that the device is full."""
         self._warn(
             "full",

@@ -2,7 +2,6 @@
 
 from voxelocity.metrics.case import ScoreSummary, case_score, summarize
 from voxelocity.metrics.dice import DiceCounts, count_pairs, dice_of_pairs
-from voxelocity.metrics.surface import hd95_per_class_mm
 
 __all__ = [
     "DiceCounts",
@@ -10,6 +9,5 @@ __all__ = [
     "case_score",
     "count_pairs",
     "dice_of_pairs",
-    "hd95_per_class_mm",
     "summarize",
 ]

@@ -74,14 +74,6 @@ def surface_distances(
     return tuple(distances)
 
 
-def hd95_per_class_mm(
-    prediction_xyz: IntArray, truth_xyz: IntArray, *, num_classes: int, spacing_mm: Spacing
-) -> tuple[float | None, ...]:
-    """Only the distances of `surface_distances`."""
-    found = surface_distances(prediction_xyz, truth_xyz, num_classes=num_classes, spacing_mm=spacing_mm)
-    return tuple(None if distance is None else distance.hd95_mm for distance in found)
-
-
 def _boxes(indices: IntArray, num_classes: int) -> list[Box | None]:
     """The smallest box around each foreground class; None if it has no voxel."""
     from scipy import ndimage

@@ -3,7 +3,7 @@
 from voxelocity.planning.config import Plan, TrainConfig
 from voxelocity.planning.fingerprint import Fingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
-from voxelocity.planning.make import Planned, make_plan, read_overrides
+from voxelocity.planning.make import Planned, make_plan, model_spec, read_overrides
 
 __all__ = [
     "DeviceChoice",
@@ -13,6 +13,7 @@ __all__ = [
     "Planned",
     "TrainConfig",
     "make_plan",
+    "model_spec",
     "read_overrides",
     "survey",
 ]

@@ -1,13 +1,15 @@
-"""Where prepared cases are kept: the tier, its format, and how much the device keeps as well."""
+"""How large the prepared cases will be, and where they are kept: the tier, its format, and the device's share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from voxelocity.planning.facts import Facts
 from voxelocity.planning.machine import Machine
-from voxelocity.planning.prepared_size import build_s, prepared_bytes
 
 Tier = Literal["none", "memory", "disk", "lmdb", "rotating"]
 
@@ -222,3 +224,25 @@ def _on_device(sizes: _Sizes) -> tuple[int, str]:
             "copy; the network is planned with the rest"
         )
     return 0, f"{takes} GiB free: above {_DEVICE_SHARE:.0%}, and the network needs the rest"
+
+
+def prepared_spacing_mm(facts: Facts) -> npt.NDArray[np.float64]:
+    """Spacing of the prepared cases: as settled, or the median if each case keeps its own."""
+    spacing = facts.settled["data"]["prepare"]["spacing_mm"]
+    return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
+
+
+def prepared_bytes(facts: Facts) -> float:
+    """Bytes of all prepared cases, image channels and label; for "smallest", the most they can take."""
+    bytes_per_value = 4 if facts.settled["data"]["prepare"].get("dtype") == "float32" else 2
+    spacing = prepared_spacing_mm(facts)
+    crop = facts.settled["data"]["prepare"].get("crop", "none")
+    voxels = float((np.array(facts.data.extent_mm.median) / spacing).prod())
+    voxels *= facts.data.crop_share if crop == "nonzero" else 1.0
+    return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1)
+
+
+def build_s(facts: Facts) -> float:
+    """Seconds that preparing all cases takes with all cores, extrapolated from the sampled cases."""
+    seconds = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
+    return seconds * len(facts.data.channels) / max(1, facts.machine.num_cpus)

@@ -1,4 +1,4 @@
-"""What a rule may look at, and how choices of earlier rules and of the user reach later rules."""
+"""What a rule may look at: statistics, machine, request, and the choices of earlier rules and of the user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
 from voxelocity.planning.fingerprint import Fingerprint
 from voxelocity.planning.machine import Machine
-from voxelocity.planning.step_benchmark import StepTimer
+from voxelocity.planning.step_timing import StepTimer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,19 +19,15 @@ class Request:
 
     Attributes:
         num_training: number of training cases.
-        num_validation: number of validation cases.
         time_budget_s: seconds for the whole run; 0 for no limit.
         seed: of the run.
         cache_folder: where a disk cache would be.
-        spent_s: seconds the program has already run.
     """
 
     num_training: int
-    num_validation: int
     time_budget_s: float
     seed: int
     cache_folder: str
-    spent_s: float = 0.0
 
 
 @dataclass(kw_only=True)

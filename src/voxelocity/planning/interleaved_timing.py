@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from voxelocity.observe import Clock, system_clock
+from voxelocity.observe import Clock, Stopwatch, system_clock
 
 MIN_ROUNDS = 3
 MAX_ROUNDS = 21
@@ -99,48 +99,43 @@ def time_interleaved(
         expected_s: the caller's estimate of one call.
         clock: returns seconds.
     """
-    watch = _Watch(clock)
+    watch = Stopwatch(clock)
     # A rough estimate: only what would take far too long is not started at all.
     if _least_s(expected_s, num_to_begin=2, num_ways=2) > 3.0 * limit_s:
         return _too_long(expected_s, limit_s)
     first_s: dict[str, float] = {}
     for name, call in ways.items():
         if first_s:
-            longest_s = max(first_s.values())
-            num_ways = len(first_s) + 1
-            if watch.elapsed_s() + _least_s(longest_s, num_to_begin=1, num_ways=num_ways) > limit_s:
+            least_s = _least_s(max(first_s.values()), num_to_begin=1, num_ways=len(first_s) + 1)
+            if watch.elapsed_s + least_s > limit_s:
                 break
-        first_s[name] = watch.seconds_of(call)
+        first_s[name] = _seconds_of(call, clock)
     if len(first_s) < 2:
         return _too_long(max(first_s.values()), limit_s)
-    return _rounds({name: ways[name] for name in first_s}, min(first_s.values()), watch, limit_s)
+    begun = {name: ways[name] for name in first_s}
+    return _rounds(begun, min(first_s.values()), limit_s=limit_s, watch=watch, clock=clock)
 
 
-class _Watch:
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._begin_s = clock, clock()
-
-    def elapsed_s(self) -> float:
-        return self._clock() - self._begin_s
-
-    def seconds_of(self, call: Callable[[], object], num_calls: int = 1) -> float:
-        """Seconds of one call, averaged over `num_calls`."""
-        begin_s = self._clock()
-        for _ in range(num_calls):
-            call()
-        return (self._clock() - begin_s) / num_calls
+def _seconds_of(call: Callable[[], object], clock: Clock, num_calls: int = 1) -> float:
+    """Seconds of one call, averaged over `num_calls`."""
+    watch = Stopwatch(clock)
+    for _ in range(num_calls):
+        call()
+    return watch.elapsed_s / num_calls
 
 
-def _rounds(ways: Mapping[str, Callable[[], object]], quickest_s: float, watch: _Watch, limit_s: float) -> Times:
+def _rounds(
+    ways: Mapping[str, Callable[[], object]], quickest_s: float, *, limit_s: float, watch: Stopwatch, clock: Clock
+) -> Times:
     num_calls = max(1, min(_MAX_CALLS, math.ceil(_MIN_TIMED_S / max(quickest_s, 1e-6))))
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     names = list(ways)
     for number in range(MAX_ROUNDS):
-        begin_s = watch.elapsed_s()
+        begin_s = watch.elapsed_s
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            seconds[name].append(watch.seconds_of(ways[name], num_calls))
-        now_s = watch.elapsed_s()
+            seconds[name].append(_seconds_of(ways[name], clock, num_calls))
+        now_s = watch.elapsed_s
         left = max(1, MIN_ROUNDS - number - 1)
         if now_s + left * (now_s - begin_s) > limit_s or _is_clear(seconds, number + 1):
             break

@@ -15,14 +15,15 @@ from voxelocity.core.plain import plain_data
 from voxelocity.core.records import Choice
 from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.infer import ModelSpec
 from voxelocity.planning.config import Measure, Plan
 from voxelocity.planning.facts import Facts, Request
 from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
-from voxelocity.planning.memory_rule import MEMORY_KEYS
+from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
 from voxelocity.planning.rules import RULES
-from voxelocity.planning.timing_cache import FOLDER_NAME, CachedStepTimer
+from voxelocity.planning.step_timing import FOLDER_NAME, CachedStepTimer
 from voxelocity.step import check_compiler
 
 _NUM_SAMPLED = 8
@@ -69,6 +70,21 @@ class Planned:
         }
 
 
+def model_spec(planned: Planned) -> ModelSpec:
+    """What the network of a plan expects and predicts, as stored with the model on disk."""
+    plan, cases = planned.plan, planned.cases
+    return ModelSpec(
+        network=plan.network,
+        channels=cases.channels,
+        labels=dict(cases.labels),
+        prepare=plan.data.prepare,
+        window=plan.window,
+        # Windows are predicted without compilation, which would have to be repeated for each batch shape.
+        precision=plan.precision.model_copy(update={"compile": "none"}),
+        trained_on=planned.fingerprint.trained_on(),
+    )
+
+
 def make_plan(
     cases: Cases,
     *,
@@ -113,7 +129,6 @@ def make_plan(
     )
     request = Request(
         num_training=len(split.training),
-        num_validation=len(split.validation),
         time_budget_s=_given("time_budget_s", time_budget_s, chosen, "train.time_budget_s"),
         seed=_given("seed", seed, chosen, "seed"),
         cache_folder=str(folder),

@@ -5,13 +5,13 @@ Rules choose; a measurement of the planned step on this machine overrides them w
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Measured
 from voxelocity.planning.facts import Facts
 from voxelocity.planning.interleaved_timing import SpeedRatio, Times
-from voxelocity.planning.step_benchmark import StepTask, StepVariant
+from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
 COMPUTE, LAST, COMPILE = "precision.compute", "precision.channels_last", "precision.compile"
@@ -30,8 +30,11 @@ def settle_precision(facts: Facts) -> None:
     compute, why = _compute(facts)
     planned = _planned_way(facts, compute)
     times = _times(facts, planned)
-    fast = facts.settle(COMPUTE, compute, why + _gain_text(times, planned), measured=_gain(times, planned))
-    _settle_format(facts, times, fast)
+    ratio = None if times is None else times.ratio(_PLANNED, COMPUTE)
+    gain = None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
+    fast = facts.settle(COMPUTE, compute, why + _gain_text(times, gain, planned), measured=gain)
+    names = {True: "channels_last_3d", False: "contiguous"}
+    _settle_measured(facts, LAST, *_format(facts, fast), times, names=names, bench="memory-format")
     if facts.machine.device == "cuda":
         _settle_backend(facts, times)
     facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
@@ -62,7 +65,8 @@ def _planned_way(facts: Facts, compute: str) -> StepVariant:
 
 def _times(facts: Facts, planned: StepVariant) -> Times | None:
     """Measured times of the steps; None if measuring is off or there is nothing to choose."""
-    open_keys = [key for key in _choosable(facts) if key not in facts.overrides and key not in facts.kept]
+    choosable = MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
+    open_keys = [key for key in choosable if key not in facts.overrides and key not in facts.kept]
     if facts.time_steps is None or not open_keys:
         return None
     if planned.precision.compile != "none":
@@ -70,14 +74,12 @@ def _times(facts: Facts, planned: StepVariant) -> Times | None:
     task = _task(facts)
     if task is None:
         return None
-    ways = {_PLANNED: planned}
-    for key in open_keys:
-        ways[key] = _turned(planned, key)
+    ways = {_PLANNED: planned, **{key: _flipped(planned, key) for key in open_keys}}
     # What changes results is timed only to inform the user.
     if COMPUTE not in facts.overrides and planned.precision.compute != "float32":
-        ways[COMPUTE] = _changed(planned, precision={"compute": "float32"})
+        ways[COMPUTE] = replace(planned, precision=planned.precision.model_copy(update={"compute": "float32"}))
     if facts.machine.device == "cuda" and TF32 not in facts.overrides:
-        ways[TF32] = _changed(planned, backend={"tf32": not planned.backend.tf32})
+        ways[TF32] = _flipped(planned, TF32)
     times = facts.time_steps(task, ways, limit_s=_limit_s(facts))
     facts.ran_out_of_memory = times.ran_out_of_memory
     return times
@@ -91,24 +93,11 @@ def _limit_s(facts: Facts) -> float:
     return min(_LIMIT_S, _LIMIT_SHARE[device] * budget_s) if budget_s else _LIMIT_S
 
 
-def _choosable(facts: Facts) -> tuple[str, ...]:
-    return MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
-
-
-def _turned(way: StepVariant, key: str) -> StepVariant:
-    """The way with one of its choosable switches flipped."""
-    if key == LAST:
-        return _changed(way, precision={"channels_last": not way.precision.channels_last})
-    return _changed(way, backend={"cudnn_benchmark": not way.backend.cudnn_benchmark})
-
-
-def _changed(
-    way: StepVariant, *, precision: dict[str, Any] | None = None, backend: dict[str, Any] | None = None
-) -> StepVariant:
-    return StepVariant(
-        precision=way.precision.model_copy(update=precision or {}),
-        backend=way.backend.model_copy(update=backend or {}),
-    )
+def _flipped(way: StepVariant, key: str) -> StepVariant:
+    """The way with one of its switches, a key of the plan, the other way round."""
+    section, name = key.split(".")
+    config = getattr(way, section)
+    return replace(way, **{section: config.model_copy(update={name: not getattr(config, name)})})
 
 
 def _task(facts: Facts) -> StepTask | None:
@@ -133,17 +122,10 @@ def _task(facts: Facts) -> StepTask | None:
     )
 
 
-def _gain(times: Times | None, planned: StepVariant) -> Measured | None:
-    """The time of the planned number format divided by float32's."""
-    ratio = None if times is None else times.ratio(_PLANNED, COMPUTE)
-    return None if ratio is None else _measured(f"{planned.precision.compute} against float32", ratio, decided=False)
-
-
-def _gain_text(times: Times | None, planned: StepVariant) -> str:
+def _gain_text(times: Times | None, gain: Measured | None, planned: StepVariant) -> str:
     """The text on the gain of half precision; empty if float32 is planned."""
     if planned.precision.compute == "float32":
         return ""
-    gain = _gain(times, planned)
     if times is None or gain is None:
         return f"; `voxelocity bench amp` measures it along with the accuracy, --set {COMPUTE}=float32 turns it off"
     return (
@@ -159,12 +141,6 @@ def _format(facts: Facts, compute: str) -> tuple[bool, str]:
     if facts.machine.device == "cpu" and facts.settled["network"]["name"] == "dynunet":
         return True, "faster for DynUNet on the CPUs where it was measured (docs/log.md)"
     return False, "torch's default"
-
-
-def _settle_format(facts: Facts, times: Times | None, compute: str) -> None:
-    rule, why = _format(facts, compute)
-    names = {True: "channels_last_3d", False: "contiguous"}
-    _settle_measured(facts, LAST, rule, why, times, names=names, bench="memory-format")
 
 
 def _settle_backend(facts: Facts, times: Times | None) -> None:
@@ -213,15 +189,11 @@ def _measured(what: str, ratio: SpeedRatio, *, decided: bool) -> Measured:
 
 
 def _took(times: Times, measured: Measured, way: str, against: str) -> str:
-    way_ms, against_ms = (_ms(times.median_s(name)) for name in (way, against))
+    way_ms, against_ms = (f"{1000.0 * times.median_s(name):.3g}" for name in (way, against))
     return (
         f"a step takes {measured.ratio:.2f} times as long ({measured.low:.2f} to {measured.high:.2f}, "
         f"n = {measured.rounds}; {way_ms} and {against_ms} ms)"
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000.0 * seconds:.3g}"
 
 
 def _compile_reason(device: str) -> str:

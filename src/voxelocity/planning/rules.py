@@ -10,22 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.planning.cache_rule import settle_cache
+from voxelocity.core.laterality import find_sides, swapped_classes
+from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
 from voxelocity.planning.facts import Facts
-from voxelocity.planning.flip_rule import settle_flips
-from voxelocity.planning.memory_rule import GPU_PATCH_VOXELS, GPU_WIDTHS, fit_device, network_name, settle_device_batch
-from voxelocity.planning.patch_rule import PatchFit, fit_patch, strides_for
+from voxelocity.planning.patch_rule import (
+    CPU_PATCH_VOXELS,
+    GPU_PATCH_VOXELS,
+    LONG_BUDGET_S,
+    settle_patch_and_network,
+)
 from voxelocity.planning.precision_rule import settle_precision
-from voxelocity.planning.prepared_size import prepared_bytes, prepared_spacing_mm
 
 Vector = npt.NDArray[np.float64]
 
-# With this many patch voxels, one training step of the planned network takes about 0.1 to 0.3 s on two cores.
-_CPU_PATCH_VOXELS = 64_000
-_LONG_BUDGET_S = 600.0
-# Of a DynUNet behind a stem on a CPU; the network has at least three levels.
-_STEM_WIDTHS = (24, 48, 96)
-_FEWEST_STRIDES = 2
 # nnU-Net resamples for a low-resolution network if the patch covers less than a quarter of the median volume; we let a
 # patch cover at least one part in this many, or training would not visit most of the volume.
 _CPU_MAX_PATCHES = 24
@@ -50,7 +47,7 @@ def settle_orientation_and_spacing(facts: Facts) -> None:
     shape = np.array(facts.data.extent_mm.median) / spacing
     on_cpu = facts.machine.device == "cpu"
     max_patches = _CPU_MAX_PATCHES if on_cpu else _GPU_MAX_PATCHES
-    wanted = max_patches * (_CPU_PATCH_VOXELS if on_cpu else GPU_PATCH_VOXELS)
+    wanted = max_patches * (CPU_PATCH_VOXELS if on_cpu else GPU_PATCH_VOXELS)
     if shape.prod() > wanted:
         spacing = coarsen(spacing, shape, wanted)
         reason += (
@@ -132,107 +129,6 @@ def settle_crop_and_dtype(facts: Facts) -> None:
     )
 
 
-def settle_patch_and_network(facts: Facts) -> None:
-    """A patch as large as the device allows, in the proportions of the median case; as many levels as it allows."""
-    on_cpu = facts.machine.device == "cpu"
-    spacing = prepared_spacing_mm(facts)
-    shape = np.array(facts.data.extent_mm.median) / spacing
-    if facts.settled["data"]["prepare"]["crop"] == "nonzero":
-        shape = np.maximum(shape * facts.data.crop_share ** (1 / 3), 1.0)
-    max_levels = 4 if on_cpu else 6
-    fit, widths, most = _on_cpu(facts, shape, spacing) if on_cpu else fit_device(facts, shape, spacing)
-    device = "a step on this device should see at most"
-    if not on_cpu and most < GPU_PATCH_VOXELS:
-        device = (
-            f"a small batch must fit the memory that is free on {facts.machine.device_name}, so a patch has at most"
-        )
-    median = " x ".join(f"{n:.0f}" for n in shape)
-    patch = facts.settle(
-        "data.patch.shape_voxel",
-        list(fit.shape_voxel),
-        f"the median case has {median} voxels; {device} {most:,} (whole multiples of {fit.divisor} for the network)",
-    )
-    strides: Sequence[Sequence[int]] = fit.strides
-    if list(patch) != list(fit.shape_voxel):
-        strides = strides_for(tuple(patch), spacing, max_levels=max_levels)
-    name = network_name(strides)
-    if name == "dynunet":
-        why = "nnU-Net's network, which learned the most per step in our comparison"
-    else:
-        why = "patches are too small for the three levels of DynUNet"
-    name = facts.settle("network.name", name, why)
-    if name == "dynunet":
-        strides, widths = _settle_stem(facts, strides, widths)
-    strides = facts.settle("network.strides", [list(s) for s in strides], "halves the axes of finest spacing first")
-    settle_widths(facts, widths, num_levels=len(strides) + 1)
-    settle_batch(facts)
-
-
-def _on_cpu(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
-    """Patch and widths by the cost of a step, and the maximum number of voxels in a patch."""
-    long = facts.request.time_budget_s >= _LONG_BUDGET_S
-    widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
-    return fit_patch(shape, spacing, max_voxels=_CPU_PATCH_VOXELS, max_levels=len(widths)), widths, _CPU_PATCH_VOXELS
-
-
-def _settle_stem(
-    facts: Facts, strides: Sequence[Sequence[int]], widths: Sequence[int]
-) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
-    """Moves the first halving before the first level, so that short runs on a CPU spend no time at the finest level.
-
-    Returns:
-        Strides and widths of the remaining levels.
-    """
-    is_own = not facts.overrides.keys().isdisjoint({"network.strides", "network.widths"})
-    on_cpu, is_long = facts.machine.device == "cpu", facts.request.time_budget_s >= _LONG_BUDGET_S
-    stride: Sequence[int] = (1, 1, 1)
-    if not on_cpu:
-        reason = "as in nnU-Net, the first level has the resolution of the patch"
-    elif is_own:
-        reason = "you set the levels, so the first one has the resolution of the patch"
-    elif is_long:
-        reason = f"{facts.request.time_budget_s / 60:.0f} minutes are enough to train a level as fine as the patch"
-    elif len(strides) <= _FEWEST_STRIDES:
-        reason = "the patch is too small to leave out a level"
-    else:
-        stride = strides[0]
-        reason = "no level as fine as the patch: a step takes half the time, and short runs learn more (docs/log.md)"
-    stride = facts.settle("network.stem_stride", list(stride), reason)
-    if is_own or tuple(stride) == (1, 1, 1) or len(strides) <= _FEWEST_STRIDES:
-        return strides, widths
-    return strides[1:], _STEM_WIDTHS if on_cpu else widths
-
-
-def settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> None:
-    """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or in a short run."""
-    budget_s = facts.request.time_budget_s
-    reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
-    if facts.machine.device != "cpu":
-        if tuple(widths) != GPU_WIDTHS:
-            reason += f"; narrower than nnU-Net's {GPU_WIDTHS[0]}, which needs more memory than is free here"
-    elif budget_s >= _LONG_BUDGET_S:
-        reason += f"; {budget_s / 60:.0f} minutes are enough to train a wider finest level, at 1.5 times slower steps"
-    elif tuple(widths) == _STEM_WIDTHS:
-        reason += "; few features, because the run is short for a CPU"
-    else:
-        reason += "; a narrow finest level, because a CPU spends most of a step there"
-    facts.settle("network.widths", list(widths[:num_levels]), reason)
-
-
-def settle_batch(facts: Facts) -> None:
-    """Patches in a batch."""
-    if facts.machine.device == "cpu":
-        facts.settle("data.batch_size", 2, "as in nnU-Net; on a CPU a larger batch only means fewer steps")
-    else:
-        settle_device_batch(facts)
-    facts.settle(
-        "data.patch.foreground_share",
-        0.33,
-        "as in nnU-Net, a third of the patches is centered on foreground, every class equally often",
-    )
-    facts.settle("data.patch.draws_per_case", 1, "one patch of each case per epoch", changes_results=True)
-
-
 def settle_feed(facts: Facts) -> None:
     """Threads that cut patches; on a CPU they share the cores with training."""
     on_cpu = facts.machine.device == "cpu"
@@ -300,7 +196,7 @@ def settle_augment(facts: Facts) -> None:
     facts.settle("data.augment.affine_probability", 0.7, "most patches are rotated and zoomed")
     facts.settle("data.augment.rotation_share", 1.0, "all of these patches are rotated")
     facts.settle("data.augment.scale_share", 1.0, "all of these patches are zoomed")
-    if facts.machine.device == "cpu" and facts.request.time_budget_s >= _LONG_BUDGET_S:
+    if facts.machine.device == "cpu" and facts.request.time_budget_s >= LONG_BUDGET_S:
         why = "nnU-Net's range, because a long run overfits with less (docs/log.md)"
         facts.settle("data.augment.rotation_degrees", [30.0, 30.0, 30.0], why)
         facts.settle("data.augment.scale_range", [0.7, 1.4], why)
@@ -315,6 +211,47 @@ def settle_augment(facts: Facts) -> None:
                 f"data.augment.{name}_probability", 0.0, "not in the recipe that we searched on a CPU (docs/log.md)"
             )
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
+
+
+def settle_flips(facts: Facts) -> None:
+    """Left-right flips, with the classes of a pair swapped; none where a flip would teach a wrong side."""
+    sides = find_sides(facts.data.class_names)
+    pairs = [list(pair) for pair in sides.pairs]
+    if pairs or "data.augment.swap_pairs" in facts.overrides:
+        pairs = facts.settle(
+            "data.augment.swap_pairs", pairs, f"{_numbered(facts, pairs)}: a left-right flip swaps their labels"
+        )
+        swapped_classes(facts.data.class_names, pairs)
+    swapped = {name for pair in pairs for name in pair}
+    unlike = [" and ".join(pair) for pair in sides.unlike if not swapped.issuperset(pair)]
+    unswapped = [" and ".join(pair) for pair in sides.pairs if not swapped.issuperset(pair)]
+    single = [name for name in sides.single if name not in swapped]
+    flips, reason = [0.0, 0.0, 0.0], ""
+    if single:
+        reason = f"no flips: {_some(single)} is labeled on one side only, and a flip would make the other look like it"
+    elif unlike:
+        reason = f"no flips: the mirror image of one of {_some(unlike)} does not look like the other"
+    elif unswapped:
+        reason = f"no flips: swap_pairs leaves out {_some(unswapped)}, and a flip would give one the other's name"
+    elif pairs and facts.settled["data"]["prepare"]["orientation"] == "keep":
+        reason = "no flips: scans keep their orientation, so no axis is known to run from left to right in all of them"
+    else:
+        flips[0] = 0.5
+        reason = "left and right are near mirror images; front and back, head and foot are not"
+        if not pairs and len(facts.data.class_names) > 2:
+            reason += "; no class name states a side, so no labels are swapped (data.augment.swap_pairs names pairs)"
+    facts.settle("data.augment.flip_probability", flips, reason)
+
+
+def _numbered(facts: Facts, pairs: Sequence[Sequence[str]]) -> str:
+    """The pairs with their class indices, as "classes 3/4 LeftParotid/RightParotid are a pair"."""
+    index_of = {name: index for index, name in enumerate(facts.data.class_names)}
+    texts = [f"{index_of[one]}/{index_of[other]} {one}/{other}" for one, other in pairs]
+    return f"classes {_some(texts)} are {'a pair' if len(texts) == 1 else 'pairs'}" if texts else "no classes are pairs"
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
 def settle_window(facts: Facts) -> None:

@@ -1,14 +1,19 @@
 """One training step: network, precision, loss, optimizer, schedule."""
 
-from voxelocity.step.backend import BackendConfig, backend_as_found, set_backend
-from voxelocity.step.compiled import check_compiler
 from voxelocity.step.loss import LossConfig, build_loss
-from voxelocity.step.memory import is_out_of_memory
 from voxelocity.step.network import NetworkConfig, build_network
-from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
-from voxelocity.step.precision import CompileMode, PrecisionConfig, autocast, precision_on
-from voxelocity.step.schedule import ScheduleConfig, learning_rate_at
-from voxelocity.step.training_step import TrainingStep
+from voxelocity.step.optimizer import OptimizerConfig, ScheduleConfig, build_optimizer, learning_rate_at
+from voxelocity.step.precision import (
+    BackendConfig,
+    CompileMode,
+    PrecisionConfig,
+    autocast,
+    backend_as_found,
+    check_compiler,
+    precision_on,
+    set_backend,
+)
+from voxelocity.step.training_step import TrainingStep, is_out_of_memory
 
 __all__ = [
     "BackendConfig",

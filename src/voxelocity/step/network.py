@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import Field, model_validator
 
 from voxelocity.core.config import Config, find_factory
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
-from voxelocity.step.dints import build_dints, why_not_paths
 from voxelocity.step.dynunet import DynUNet
 from voxelocity.step.unet import UNet
 
 Norm = Literal["instance", "batch"]
+
+# MONAI's DiNTS takes other widths as a multiple of this first one.
+_DINTS_WIDTH = 32
 
 
 class NetworkConfig(Config):
@@ -66,7 +73,7 @@ class NetworkConfig(Config):
             )
         if self.name == "dints" and any(stride != (2, 2, 2) for stride in self.strides):
             raise ValueError("DiNTS halves every axis between levels; use dynunet for other strides")
-        if self.name == "dints" and (why_not := why_not_paths(self.paths, len(self.strides))):
+        if self.name == "dints" and (why_not := _why_not_paths(self.paths, len(self.strides))):
             raise ValueError(why_not)
         if self.name != "dints" and self.paths:
             raise ValueError(f"only DiNTS has paths; leave network.paths out of {self.name}")
@@ -148,14 +155,25 @@ def _build_swinunetr(config: NetworkConfig, num_channels: int, num_classes: int)
 
 
 def _build_dints(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
-    return build_dints(
-        paths=config.paths,
-        num_channels=num_channels,
-        num_classes=num_classes,
-        width=config.widths[0],
-        num_resolutions=len(config.strides),
-        norm=config.norm,
-    )
+    """The network whose architecture MONAI's search finds (He et al. 2021, 10.1109/CVPR46437.2021.00578).
+
+    Its finest resolution is half that of the image; `widths[0]` is doubled at each coarser one.
+    """
+    from monai.networks.nets import DiNTS, TopologyInstance
+
+    codes = np.array(config.paths)
+    norm_name = (config.norm.upper(), {"affine": True})
+    # MONAI prints a recommendation for the size of patches.
+    with contextlib.redirect_stdout(io.StringIO()):
+        space = TopologyInstance(
+            arch_code=[(codes > 0).astype(int), np.maximum(codes - 1, 0)],
+            channel_mul=config.widths[0] / _DINTS_WIDTH,
+            num_blocks=len(codes),
+            num_depths=len(config.strides),
+            norm_name=norm_name,
+        )
+    nodes = torch.from_numpy(_nodes(config.paths))
+    return _module(DiNTS(space, num_channels, num_classes, norm_name=norm_name, node_a=nodes))
 
 
 def _build_custom(config: NetworkConfig, num_channels: int, num_classes: int) -> torch.nn.Module:
@@ -193,6 +211,43 @@ def _kernel(stride: Index3) -> Index3:
 def _module(network: Any) -> torch.nn.Module:
     assert isinstance(network, torch.nn.Module)
     return network
+
+
+def _why_not_paths(paths: Sequence[Sequence[int]], num_resolutions: int) -> str:
+    """Why these paths do not make a valid DiNTS, in words; "" if they do.
+
+    A block connects n resolutions by 3n - 2 paths, each of which keeps, halves or doubles a resolution.
+    """
+    count = 3 * num_resolutions - 2
+    if not paths or any(len(row) != count for row in paths):
+        return (
+            f"DiNTS with {num_resolutions} strides needs network.paths, the architecture that MONAI's search found, "
+            f"with {count} numbers in each row; docs/plan.md shows how to make them from its file"
+        )
+    nodes = _nodes(paths)
+    for number, row in enumerate(paths):
+        begins = {_begin(path) for path, code in enumerate(row) if code}
+        if not begins or not all(nodes[number, begin] for begin in begins):
+            return (
+                f"row {number + 1} of network.paths has no path, or one that begins at a resolution where no path of "
+                "the row before ends; leave it out, or take the whole architecture of one search"
+            )
+    return ""
+
+
+def _nodes(paths: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    """(blocks + 1, resolutions), 1 where a path arrives: MONAI's `node_a`."""
+    kept = np.array(paths) > 0
+    nodes = np.zeros((len(kept) + 1, (kept.shape[1] + 2) // 3), np.int64)
+    nodes[0, [_begin(path) for path in np.flatnonzero(kept[0]).tolist()]] = 1
+    for number, row in enumerate(kept):
+        nodes[number + 1, (np.flatnonzero(row) + 1) // 3] = 1
+    return nodes
+
+
+def _begin(path: int) -> int:
+    """The resolution, finest first, at which a path begins, in MONAI's order; it ends at `(path + 1) // 3`."""
+    return (path + 1) // 3 - 1 + (path + 1) % 3
 
 
 _BUILDERS = {

@@ -1,13 +1,19 @@
-"""The number formats and the code with which a step computes. Weights stay float32."""
+"""How a step computes: number formats, compiled code, and the switches of CUDA's libraries. Weights stay float32."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
 from voxelocity.core.config import Config
+from voxelocity.core.errors import ConfigError
 from voxelocity.observe import cpu_has_fast_bfloat16
 
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
@@ -54,3 +60,108 @@ def _has_fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
     return cpu_has_fast_bfloat16()
+
+
+def compiled(
+    network: torch.nn.Module, mode: CompileMode, device: torch.device
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The network's forward pass compiled by `torch.compile` at its first call; the network itself for the mode "none".
+
+    The weights stay in the network, so saving, averaging and validation still use the network itself. The first call
+    takes half a minute to a minute and a half on two cores, and so does the first call with another shape.
+
+    Raises:
+        ConfigError: this machine lacks the compiler that the device's code needs.
+    """
+    if mode == "none":
+        return network
+    check_compiler(mode, device)
+    forward: Callable[[torch.Tensor], torch.Tensor] = torch.compile(network, mode=mode, dynamic=False)
+    return forward
+
+
+def check_compiler(mode: CompileMode, device: torch.device, *, environ: Mapping[str, str] = os.environ) -> None:
+    """Returns if `torch.compile` can generate code for the device.
+
+    Raises:
+        ConfigError: a C++ compiler (CPU) or Triton (CUDA) is missing.
+    """
+    if device.type == "cpu":
+        name = environ.get("CXX", "g++")
+        if shutil.which(name) is None:
+            raise ConfigError(
+                f"step: precision.compile={mode} generates C++ code, but there is no compiler '{name}' here; "
+                "install g++, name another in the variable CXX, or leave precision.compile=none"
+            )
+    elif importlib.util.find_spec("triton") is None:
+        raise ConfigError(
+            f"step: precision.compile={mode} needs Triton on a CUDA device, which is not installed; install the "
+            "package triton that belongs to this torch, or leave precision.compile=none"
+        )
+
+
+class BackendConfig(Config):
+    """How cuDNN and cuBLAS compute on a GPU; torch keeps these switches for the whole process."""
+
+    tf32: bool = True
+    """Whether float32 convolutions and matrix products round their factors to TF32, as torch does in convolutions."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tries its algorithms at each new shape and keeps the quickest, whose roundings may differ."""
+
+
+def set_backend(config: BackendConfig, device: torch.device) -> None:
+    """Sets the process's switches for a CUDA device; changes nothing for a CPU."""
+    if device.type != "cuda":
+        return
+    torch.backends.cudnn.allow_tf32 = config.tf32
+    torch.backends.cuda.matmul.allow_tf32 = config.tf32
+    torch.backends.cudnn.benchmark = config.cudnn_benchmark
+
+
+@contextmanager
+def backend_as_found(device: torch.device) -> Iterator[None]:
+    """Restores the process's switches for a CUDA device after the block; does nothing for a CPU.
+
+    torch keeps TF32 in two sets of switches, older and newer ones, and refuses to read an older one that a newer one
+    contradicts.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    newer, cudnn = _newer_switches(), torch.backends.cudnn
+    older = [(write, read()) for read, write in _older_switches() if _is_readable(read)]
+    found, benchmark = [switch.fp32_precision for switch in newer], cudnn.benchmark
+    try:
+        yield
+    finally:
+        # The older ones set newer ones too.
+        for write, value in older:
+            write(value)
+        for switch, precision in zip(newer, found, strict=True):
+            switch.fp32_precision = precision
+        cudnn.benchmark = benchmark
+
+
+def _newer_switches() -> list[Any]:
+    backends: Any = torch.backends
+    return [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul]
+
+
+def _older_switches() -> list[tuple[Callable[[], Any], Callable[[Any], None]]]:
+    """How to read and write each switch. The last one sets what the one before it sets, and more."""
+    backends: Any = torch.backends
+    allowed = [
+        (partial(getattr, owner, "allow_tf32"), partial(setattr, owner, "allow_tf32"))
+        for owner in (backends.cudnn, backends.cuda.matmul)
+    ]
+    return [*allowed, (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision)]
+
+
+def _is_readable(read: Callable[[], Any]) -> bool:
+    try:
+        read()
+    except RuntimeError as error:
+        if "mix of the legacy and new APIs" not in str(error):
+            raise
+        return False
+    return True

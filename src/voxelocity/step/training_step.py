@@ -13,12 +13,14 @@ from voxelocity.core.batch import Batch
 from voxelocity.core.errors import DeviceMemoryError
 from voxelocity.core.rng import generator
 from voxelocity.observe import span
-from voxelocity.step.average import RunningAverage
-from voxelocity.step.compiled import compiled
 from voxelocity.step.loss import Loss
-from voxelocity.step.memory import is_out_of_memory
-from voxelocity.step.optimizer import OptimizerConfig, build_optimizer
-from voxelocity.step.precision import PrecisionConfig, autocast
+from voxelocity.step.optimizer import OptimizerConfig, RunningAverage, build_optimizer
+from voxelocity.step.precision import PrecisionConfig, autocast, compiled
+
+# The CPU allocator raises a plain RuntimeError with these words, oneDNN one with nothing more than these texts: what it
+# does not support fails earlier, at the descriptor of the primitive.
+_CPU_WORDS = "DefaultCPUAllocator: can't allocate memory"
+_ONEDNN_TEXTS = ("could not create a primitive", "could not execute a primitive")
 
 
 class TrainingStep:
@@ -211,6 +213,13 @@ class TrainingStep:
         self._scaler.load_state_dict(state["scaler"])
         if self._average is not None:
             self._average.load_state(state["average"])
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that the memory of a device or of the host is full."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and (_CPU_WORDS in str(error) or str(error) in _ONEDNN_TEXTS)
 
 
 @contextmanager

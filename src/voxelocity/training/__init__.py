@@ -1,6 +1,5 @@
 """The main use case: plan, cache, train, validate, report, resume."""
 
-from voxelocity.training.entry import train
-from voxelocity.training.run import RunResult
+from voxelocity.training.entry import RunResult, train
 
 __all__ = ["RunResult", "train"]

@@ -1,11 +1,12 @@
-"""How much of a run is done, for runs that end after a number of steps and runs that end after a time."""
+"""How much of a training is done, by steps or by the clock, and how a time budget is divided."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+
+from voxelocity.core.quantities import duration_text
 
 # The final validation is shortened if steps would get less than the first share of a budget of two minutes or less, or
 # less than the second share of five minutes or more; but cases are left out only if steps would get less than half.
@@ -16,64 +17,38 @@ _SHARE_FOR_CASES = 0.5
 _LEAST_SHARE = 0.05
 
 
-class Budget(Protocol):
-    """How far a run has come. Progress never falls during a run."""
+class Budget:
+    """Ends the training after a number of steps, at a given time, or at whichever comes first.
 
-    def progress(self, step: int) -> float:
-        """Share of the training done before optimizer step `step`, 0 to 1; at 1 the training ends."""
-        ...
-
-    def progress_ahead(self, step: int) -> float:
-        """Estimate of the same for a step that is not due yet; may be called from any thread."""
-        ...
-
-    def remaining_s(self) -> float:
-        """Seconds until the clock ends the training, at least 0; infinite if only steps end it."""
-        ...
-
-
-class StepBudget:
-    """Ends after a number of steps; progress depends only on the step, so resumed runs repeat it exactly."""
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def progress(self, step: int) -> float:
-        return min(1.0, step / self._steps)
-
-    progress_ahead = progress
-
-    def remaining_s(self) -> float:
-        return math.inf
-
-
-class TimeBudget:
-    """Ends at a given time.
+    Without an end in time, progress depends only on the step, so resumed runs repeat it exactly.
 
     Args:
         elapsed_s: returns the seconds since the program started, of all sessions of this run.
+        max_steps: ends after this many steps; 0 for no limit.
         begin_s: what `elapsed_s` returned when the training began.
         end_s: what it returns when the training must end, so that what follows still fits.
-        max_steps: ends earlier after this many steps; 0 for no limit.
     """
 
-    def __init__(self, elapsed_s: Callable[[], float], *, begin_s: float, end_s: float, max_steps: int = 0) -> None:
-        self._elapsed_s = elapsed_s
-        self._begin_s = begin_s
-        self._end_s = max(end_s, begin_s + 1e-3)
-        self._max_steps = max_steps
+    def __init__(
+        self, elapsed_s: Callable[[], float], *, max_steps: int = 0, begin_s: float = 0.0, end_s: float = math.inf
+    ) -> None:
+        self._elapsed_s, self._max_steps, self._begin_s = elapsed_s, max_steps, begin_s
         self._most = 0.0
+        self.end_at(end_s)
 
     def progress(self, step: int) -> float:
+        """Share of the training done before optimizer step `step`, 0 to 1; at 1 the training ends. It never falls."""
         self._most = self.progress_ahead(step)
         return self._most
 
     def progress_ahead(self, step: int) -> float:
+        """Estimate of the same for a step that is not due yet; may be called from any thread."""
         by_clock = (self._elapsed_s() - self._begin_s) / (self._end_s - self._begin_s)
         by_steps = step / self._max_steps if self._max_steps else 0.0
         return min(1.0, max(by_clock, by_steps, self._most))
 
     def remaining_s(self) -> float:
+        """Seconds until the clock ends the training, at least 0; infinite if only steps end it."""
         return max(0.0, self._end_s - self._elapsed_s())
 
     def end_at(self, end_s: float) -> None:
@@ -100,6 +75,19 @@ class Allotment:
     report_s: float
     late_s: tuple[float, float]
     is_short: bool
+
+    def short_text(self, budget_s: float, num_cases: int) -> str:
+        """What a user must know about a budget that is short."""
+        fewest_s, most_s = self.late_s
+        late = f"will end at least {duration_text(fewest_s)} and" if fewest_s > 0.0 else "may end"
+        return (
+            f"train: a budget of {duration_text(budget_s)} is short: {duration_text(self.begin_s)} went into what "
+            f"comes before training, and validating up to {num_cases} cases takes about "
+            f"{duration_text(self.validate_s)} (estimated from a few windows); the run trains for at most a twentieth "
+            "of the budget and "
+            f"{late} up to {duration_text(most_s)} late: the model's files and the report take up to "
+            f"{duration_text(self.report_s)}"
+        )
 
 
 def allot(
@@ -128,22 +116,9 @@ def allot(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForValidation:
-    """The time that a budget has for the final validation.
-
-    Attributes:
-        windows_s: seconds for the windows as planned, mirrored ones included; if they need more, cheaper ones are used.
-        cases_s: seconds for all cases in the cheapest way; if they need more, some are left out.
-    """
-
-    windows_s: float
-    cases_s: float
-
-
 def left_for_validation(
     budget_s: float, *, now_s: float, stepped_s: float, report_s: float, validation_share: float
-) -> ForValidation:
+) -> tuple[float, float]:
     """The time that the final validation may take, so that training steps get most of a budget.
 
     Args:
@@ -152,9 +127,13 @@ def left_for_validation(
         stepped_s: those of them that went into training steps.
         report_s: most seconds that the model's files and the report take.
         validation_share: what intermediate validations may take, as a share of the seconds of steps.
+
+    Returns:
+        Seconds for the windows as planned, mirrored ones included: if they need more, cheaper ones are used; and
+        seconds for all cases in the cheapest way: if they need more, some are left out.
     """
     between = min(1.0, max(0.0, (budget_s - _SHORT_S) / (_LONG_S - _SHORT_S)))
     shares = (_SHORT_SHARE + between * (_LONG_SHARE - _SHORT_SHARE), _SHARE_FOR_CASES)
     to_do = (max(0.0, share * budget_s - stepped_s) * (1.0 + validation_share) for share in shares)
     windows_s, cases_s = (max(0.0, budget_s - report_s - steps_s - now_s) for steps_s in to_do)
-    return ForValidation(windows_s=windows_s, cases_s=cases_s)
+    return windows_s, cases_s

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Self
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from voxelocity.core.cases import Split
 from voxelocity.core.errors import DatasetError, InputError, ScanError
+from voxelocity.core.quantities import bytes_text, duration_text
 from voxelocity.data.pipeline import CachingFacts, PreparedCases, RankDraws
-from voxelocity.observe import Clock, EventLog
-from voxelocity.planning import Planned
-from voxelocity.training.cache_progress import CacheProgress
-from voxelocity.training.stage import Stage
-from voxelocity.training.stop import StopRequest
+from voxelocity.training.session import Session
 
 SKIPPED = "skipped"
 """The event of a case that was left out; resumed runs leave it out too."""
@@ -27,150 +25,164 @@ class FilledCases:
     Attributes:
         training: the training cases.
         held: the cases of the final validation.
-        on_the_way: those of `held` that intermediate validations use.
+        intermediate: those of `held` that intermediate validations use.
         load_s: wall-clock seconds to decode and prepare one case with all threads; None if all were found.
     """
 
     training: PreparedCases
     held: PreparedCases
-    on_the_way: PreparedCases
+    intermediate: PreparedCases
     load_s: float | None
 
 
-@dataclass(kw_only=True)
-class Caching:
-    """Fills the cache of a run.
+def fill_caches(session: Session, *, first_step: int, skipped: Collection[str], skip_broken: bool) -> FilledCases:
+    """The prepared cases of a run by purpose, with the cache filled as far as training needs it.
 
-    Attributes:
-        planned: of the run.
-        label_values: file values in order of class index.
-        class_names: in the same order.
+    Args:
+        session: of the run.
         first_step: the next step of the training.
         skipped: ids of cases that earlier sessions left out.
         skip_broken: leave out cases that cannot be used, instead of ending the run.
+
+    Raises:
+        StopAskedError: a stop was asked for.
+        ScanError: a case cannot be used, and none may be left out.
+        DatasetError: no label holds anything but background, or too few cases are left.
+        InputError: cases may be left out, but are not all prepared before the training.
     """
-
-    planned: Planned
-    label_values: Sequence[int]
-    class_names: Sequence[str]
-    first_step: int
-    skipped: Collection[str]
-    skip_broken: bool
-    log: EventLog
-    console: Console
-    clock: Clock
-    stop: StopRequest
-    warn: Callable[[str], None]
-
-    def fill(self) -> FilledCases:
-        """The prepared cases by purpose, with the cache filled as far as training needs it.
-
-        Raises:
-            StopAskedError: a stop was asked for.
-            ScanError: a case cannot be used, and none may be left out.
-            DatasetError: no label holds anything but background, or too few cases are left.
-            InputError: cases may be left out, but are not all prepared before the training.
-        """
-        cache = self.planned.plan.data.cache
-        if self.skip_broken and not cache.holds_every_case:
-            raise InputError(
-                f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
-                "do; add --set data.cache.tier=disk, or correct the data"
-            )
-        both, num_training = self._prepared(self.skipped)
-        first = self._needed_first(both, both.part(range(num_training)))
-        broken: dict[str, ScanError] = {}
-        load_s = None
-        with CacheProgress(self.console, cache.tier, len(first)) as progress, Stage("cache", self.log, self.clock):
-            if len(first):
-                facts = first.fill(
-                    num_threads=self.planned.machine.num_cpus,
-                    on_case=progress.advance,
-                    should_stop=self.stop.__bool__,
-                    on_broken=broken.__setitem__ if self.skip_broken else None,
-                )
-                progress.finish(facts)
-                load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
-        self.stop.check()
-        if broken:
-            self._tell_of_broken(broken, len(both))
-            both, num_training = self._prepared({*self.skipped, *broken})
+    cache = session.plan.data.cache
+    if skip_broken and not cache.holds_every_case:
+        raise InputError(
+            f"train: --skip-broken needs all cases prepared before training, which the tier {cache.tier} does not "
+            "do; add --set data.cache.tier=disk, or correct the data"
+        )
+    training, held, both = _prepared(session, skipped)
+    first = _needed_first(session, both, training, first_step=first_step)
+    broken: dict[str, ScanError] = {}
+    load_s = None
+    with CacheProgress(session.console, cache.tier, len(first)) as progress, session.stage("cache"):
         if len(first):
-            self._check_foreground(facts, len(first) - len(broken), len(both))
-        held = range(num_training, len(both)) if self._split.held_out else range(num_training)
-        return FilledCases(
-            training=both.part(range(num_training)),
-            held=both.part(held),
-            on_the_way=both.part(self._judged_on_the_way(held)),
-            load_s=load_s,
-        )
-
-    def held(self) -> PreparedCases:
-        """The cases of the final validation, without filling the cache."""
-        both, num_training = self._prepared(self.skipped)
-        return both.part(range(num_training, len(both)) if self._split.held_out else range(num_training))
-
-    @property
-    def _split(self) -> Split:
-        return self.planned.cases.split(self.planned.fold)
-
-    def _prepared(self, skipped: Collection[str]) -> tuple[PreparedCases, int]:
-        """The training cases followed by the held-out ones, without those left out; and the number of training cases.
-
-        Raises:
-            DatasetError: none are left to train on or to judge by.
-        """
-        split = self._split
-        training = [ref for ref in split.training if ref.case_id not in skipped]
-        held = [ref for ref in split.validation if ref.case_id not in skipped] if split.held_out else training
-        if not training or not held:
-            what = "train on" if not training else "judge by"
-            raise DatasetError(
-                f"train: in {self.planned.cases.root} no case is left to {what}, because {len(skipped)} cannot be "
-                "used; correct the data"
+            facts = first.fill(
+                num_threads=session.num_threads,
+                on_case=progress.advance,
+                should_stop=session.stop.__bool__,
+                on_broken=broken.__setitem__ if skip_broken else None,
             )
-        cases = PreparedCases(
-            [*training, *(held if split.held_out else ())],
-            label_values=self.label_values,
-            class_names=self.class_names,
-            prepare=self.planned.plan.data.prepare,
-            cache=self.planned.plan.data.cache,
-            warn=self.warn,
+            progress.finish(facts)
+            load_s = facts.seconds / facts.num_prepared if facts.num_prepared else None
+    session.stop.check()
+    for case_id, error in broken.items():
+        session.log.write(SKIPPED, case_id=case_id)
+        session.warn(f"train: case '{case_id}' is left out, one of {len(both)}: {error}")
+    if broken:
+        training, held, both = _prepared(session, {*skipped, *broken})
+    if len(first):
+        _check_foreground(session, facts, len(first) - len(broken), len(both))
+    # Evenly chosen, so that intermediate validations stay quick; always the same ones.
+    count = len(held)
+    most = min(count, session.plan.train.validation_cases or count)
+    intermediate = held.part([i * count // most for i in range(most)])
+    return FilledCases(training=training, held=held, intermediate=intermediate, load_s=load_s)
+
+
+def held_cases(session: Session, skipped: Collection[str]) -> PreparedCases:
+    """The cases of the final validation, without filling the cache."""
+    _, held, _ = _prepared(session, skipped)
+    return held
+
+
+def _prepared(session: Session, skipped: Collection[str]) -> tuple[PreparedCases, PreparedCases, PreparedCases]:
+    """The training cases, the held-out ones (the training cases if none are), and both; none of them is skipped.
+
+    Raises:
+        DatasetError: none are left to train on or to judge by.
+    """
+    planned = session.planned
+    split = planned.cases.split(planned.fold)
+    training = [ref for ref in split.training if ref.case_id not in skipped]
+    held = [ref for ref in split.validation if ref.case_id not in skipped] if split.held_out else training
+    if not training or not held:
+        what = "train on" if not training else "judge by"
+        raise DatasetError(
+            f"train: in {planned.cases.root} no case is left to {what}, because {len(skipped)} cannot be "
+            "used; correct the data"
         )
-        return cases, len(training)
+    both = PreparedCases(
+        [*training, *(held if split.held_out else ())],
+        label_values=session.spec.label_values,
+        class_names=session.spec.class_names,
+        prepare=session.plan.data.prepare,
+        cache=session.plan.data.cache,
+        warn=session.warn,
+    )
+    of_training = range(len(training))
+    of_held = range(len(training), len(both)) if split.held_out else of_training
+    return both.part(of_training), both.part(of_held), both
 
-    def _needed_first(self, both: PreparedCases, training_cases: PreparedCases) -> PreparedCases:
-        """The cases to cache before training begins: all of them, the window of a rotating cache, or none."""
-        data = self.planned.plan.data
-        if data.cache.holds_every_case:
-            return both
-        if data.cache.tier == "none":
-            return both.part(())
-        draws = RankDraws(training_cases, data, seed=self.planned.plan.seed)
-        return training_cases.part(draws.cases_from(self.first_step))
 
-    def _tell_of_broken(self, broken: dict[str, ScanError], num_cases: int) -> None:
-        for case_id, error in broken.items():
-            self.log.write(SKIPPED, case_id=case_id)
-            self.warn(f"train: case '{case_id}' is left out, one of {num_cases}: {error}")
+def _needed_first(session: Session, both: PreparedCases, training: PreparedCases, *, first_step: int) -> PreparedCases:
+    """The cases to cache before training begins: all of them, the window of a rotating cache, or none."""
+    data = session.plan.data
+    if data.cache.holds_every_case:
+        return both
+    if data.cache.tier == "none":
+        return both.part(())
+    return training.part(RankDraws(training, data, seed=session.plan.seed).cases_from(first_step))
 
-    def _check_foreground(self, facts: CachingFacts, num_filled: int, num_cases: int) -> None:
-        if facts.num_with_foreground > 0:
-            return
-        where = f"of {self.planned.cases.root}"
-        if num_filled == num_cases:
-            raise DatasetError(
-                f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
-                "learned; are these the right label files?"
-            )
-        self.warn(
-            f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
-            "background, so nothing is learned before others replace them; are these the right label files?"
+
+def _check_foreground(session: Session, facts: CachingFacts, num_filled: int, num_cases: int) -> None:
+    if facts.num_with_foreground > 0:
+        return
+    where = f"of {session.planned.cases.root}"
+    if num_filled == num_cases:
+        raise DatasetError(
+            f"train: none of the {num_cases} labels {where} holds anything but background, so nothing can be "
+            "learned; are these the right label files?"
         )
+    session.warn(
+        f"train: none of the first {num_filled} labels {where} that the rotating cache holds has anything but "
+        "background, so nothing is learned before others replace them; are these the right label files?"
+    )
 
-    def _judged_on_the_way(self, indices: Sequence[int]) -> Sequence[int]:
-        """Some of the cases, evenly chosen, so that intermediate validations stay quick; always the same ones."""
-        most = self.planned.plan.train.validation_cases or len(indices)
-        if len(indices) <= most:
-            return indices
-        return [indices[i * len(indices) // most] for i in range(most)]
+
+class CacheProgress:
+    """In a terminal, a bar with cases, prepared bytes per second and time left; everywhere, one closing line."""
+
+    def __init__(self, console: Console, tier: str, num_cases: int) -> None:
+        self._console = console
+        self._tier = tier
+        self._bar = Progress(
+            TextColumn("preparing"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("preparing", total=num_cases, rate="")
+        self._num_bytes = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def advance(self, case_id: str, num_bytes: int) -> None:
+        """One case is ready."""
+        self._num_bytes += num_bytes
+        elapsed_s = self._bar.tasks[0].elapsed or 0.0
+        rate = f"{bytes_text(self._num_bytes / elapsed_s)}/s" if elapsed_s > 0.0 else ""
+        self._bar.update(self._task, advance=1, rate=rate)
+
+    def finish(self, facts: CachingFacts) -> None:
+        """Prints what was done."""
+        found = f", {facts.num_found} of them found ready" if facts.num_found else ""
+        num_cases = facts.num_found + facts.num_prepared
+        where = f"in the {self._tier} cache" if facts.num_kept else "not kept"
+        part = f", {facts.num_kept} of the cases" if 0 < facts.num_kept < num_cases else ""
+        has_speed = facts.num_found == 0 and facts.seconds >= 1.0
+        speed = f", {bytes_text(facts.num_bytes / facts.seconds)}/s" if has_speed else ""
+        self._console.print(
+            f"prepared {num_cases} cases in {duration_text(facts.seconds)}{found}: "
+            f"{bytes_text(facts.num_bytes)} {where}{part}{speed}",
+            highlight=False,
+        )

@@ -1,12 +1,17 @@
-"""`train`: starts a run in an empty folder, continues an unfinished one, refuses to touch a finished one."""
+"""`train`: starts a run in an empty folder, continues an unfinished one, refuses to touch a finished one.
+
+The run itself follows: fill the cache, build the network, train (`loop`), validate, write the model and the report.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +21,65 @@ from voxelocity.core.cases import Cases, Fold
 from voxelocity.core.config import AUTO, Auto
 from voxelocity.core.console import PlainConsole
 from voxelocity.core.credentials import without_credentials
-from voxelocity.core.errors import InputError
-from voxelocity.data.pipeline import declare_channels, declare_labels
-from voxelocity.observe import Clock, EventLog, cpu_budget, ended_span, environment, read_events, system_clock
+from voxelocity.core.quantities import duration_text
+from voxelocity.core.records import CaseScore
+from voxelocity.data.pipeline import Feed, PreparedCases
+from voxelocity.infer import save_model
+from voxelocity.metrics import summarize
+from voxelocity.observe import (
+    Clock,
+    EventLog,
+    ended_span,
+    environment,
+    peak_device_bytes,
+    peak_host_bytes,
+    read_events,
+    system_clock,
+)
 from voxelocity.observe.samples import SampleEvents
 from voxelocity.observe.sampling import Sampler
 from voxelocity.observe.sinks import Outlets, RunStart, Sink
-from voxelocity.planning import DeviceChoice, Planned, make_plan
-from voxelocity.report import plan_table, read_run
-from voxelocity.training.caching import SKIPPED
-from voxelocity.training.run import Run, RunResult
-from voxelocity.training.run_folder import RunFolder, refuse_finished
-from voxelocity.training.saved_run import (
-    SavedRun,
-    conflicting_options,
-    differing_keys,
-    in_short,
-    other_data,
-    other_path,
-    saved_run_record,
-)
-from voxelocity.training.stop import StopRequest
+from voxelocity.planning import DeviceChoice, make_plan
+from voxelocity.report import plan_table, read_run, render_page, render_progress_png
+from voxelocity.step import TrainingStep, build_loss, build_network, set_backend
+from voxelocity.training.budget import Budget
+from voxelocity.training.caching import SKIPPED, fill_caches, held_cases
+from voxelocity.training.checkpoint import Checkpoints
+from voxelocity.training.loop import Loop, LoopState
+from voxelocity.training.results import SlicePictures, write_metrics
+from voxelocity.training.resume import check_data, check_options, check_plan, run_to_resume, saved_run_record
+from voxelocity.training.run_folder import RunFolder
+from voxelocity.training.session import Session, StopAskedError, StopRequest
+from voxelocity.training.validation import Validation, full_command
 
 # 1 ms of CPU each, and a line of about 1 KB.
 _SAMPLE_PERIOD_S = 10.0
-# Keys of a rotating cache that decide which cases an epoch trains on.
-_DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
+# Rendering the page, the picture and the model's files; measured at 0.9 s on two cores, more if they are shared.
+_REPORT_S = 2.0
+_MOST_SLOWDOWN = 4.0
+_LOAD_OF_15_MINUTES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """The result of a finished run.
+
+    Attributes:
+        folder: where all files are.
+        mean_dice: mean foreground Dice of the final validation, on each scan's own grid; None if no case has any
+            foreground in truth or prediction.
+        scores: one per validation case.
+        step: optimizer steps done.
+        seconds: of the whole run, all sessions.
+        target_reached_s: seconds until an intermediate validation reached the target; None if none did or none was set.
+    """
+
+    folder: Path
+    mean_dice: float | None
+    scores: tuple[CaseScore, ...]
+    step: int
+    seconds: float
+    target_reached_s: float | None
 
 
 def train(
@@ -99,18 +137,16 @@ def train(
     folder = RunFolder(Path(out))
     begin_s = clock() - spent_s
     folder.check_length()
-    saved = _run_to_go_on_with(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
-    is_finished = saved is not None and folder.state() == "finished"
+    saved = run_to_resume(folder, resume=resume, overwrite=overwrite, may_be_finished=full_validation)
+    is_finished = saved is not None and folder.is_finished()
     folder.check()
     earlier = read_events(folder.events) if saved is not None and folder.events.exists() else []
     skipped = frozenset(str(event.get("case_id")) for event in earlier if event["event"] == SKIPPED)
     plan_begin_s = clock()
     if saved is not None:
-        cases = _same_data(folder, saved, cases)
+        cases = check_data(folder, saved, cases)
     if saved is not None and resume:
-        lines = conflicting_options(saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
-        if lines:
-            raise _refuse_options(folder, lines)
+        check_options(folder, saved, fold=fold, time_budget_s=time_budget_s, seed=seed, overrides=overrides or {})
         fold, time_budget_s, seed, overrides = saved.fold, AUTO, AUTO, saved.plan.to_plain()
     planned = make_plan(
         cases,
@@ -122,9 +158,9 @@ def train(
         saved_plan=None if saved is None else saved.plan,
         skip_broken=skip_broken or bool(skipped),
     )
-    plan_s = clock() - plan_begin_s
+    timings = {"start": plan_begin_s - begin_s, "plan": clock() - plan_begin_s}
     if saved is not None:
-        _check_same_plan(folder, saved, planned)
+        check_plan(folder, saved, planned)
     folder.open()
     # Not `stop or ...`: a request is false until a stop is asked for.
     stop = StopRequest() if stop is None else stop
@@ -139,117 +175,217 @@ def train(
             console.print(plan_table(planned.choices))
             command = shlex.join(without_credentials(sys.argv))
             folder.write_record({"command": command, **saved_run_record(planned)})
-        timings = {"start": plan_begin_s - begin_s, "plan": plan_s}
         with EventLog.resume(folder.events, begin_s=begin_s, clock=clock) as log, stop:
-            run = Run(
-                planned=planned,
-                folder=folder,
-                log=log,
-                console=console,
-                clock=clock,
-                stop=stop,
-                is_full_validation=full_validation,
-                skip_broken=skip_broken,
-                skipped=skipped,
-            )
-            machine = environment()
-            with _outlets(run, sinks, machine, earlier) as outlets, _samples(log) if sinks else nullcontext():
-                log.listen(outlets.write)
-                log.write("run_started", environment=machine)
-                for name, seconds in timings.items():
-                    log.write("stage", name=name, seconds=seconds)
-                _tell_of_phases(timings, ago_s=clock() - begin_s)
+            session = Session(planned=planned, folder=folder, log=log, console=console, clock=clock, stop=stop)
+            with _announced(session, sinks, earlier=earlier, begin_s=begin_s, timings=timings):
                 if notice:
-                    run.warn(notice)
+                    session.warn(notice)
                 if saved is not None and saved.device not in ("", planned.machine.device):
-                    run.warn(
+                    session.warn(
                         f"train: the run was started on {saved.device} and continues on {planned.machine.device} with "
                         "the same plan; its weights are not bit-for-bit those of a run on one device"
                     )
-                return run.validate_again() if is_finished else run.execute()
+                if is_finished:
+                    return _validate_again(session, skipped)
+                return _run(session, is_full_validation=full_validation, skip_broken=skip_broken, skipped=skipped)
 
 
-def _outlets(
-    run: Run, sinks: Sequence[Sink], machine: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
-) -> Outlets:
-    """Passes the events of the run on to its sinks."""
+@contextmanager
+def _announced(
+    session: Session,
+    sinks: Sequence[Sink],
+    *,
+    earlier: Sequence[Mapping[str, Any]],
+    begin_s: float,
+    timings: Mapping[str, float],
+) -> Iterator[None]:
+    """Logs the start of the session; passes the events within the block on to the sinks."""
+    log, folder, machine = session.log, session.folder, environment()
     start = RunStart(
-        name=run.folder.path.resolve().name,
-        folder=run.folder.tracking,
-        config=run.plan.to_plain(),
+        name=folder.path.resolve().name,
+        folder=folder.tracking,
+        config=session.plan.to_plain(),
         environment=machine,
     )
-    return Outlets(sinks, start, earlier=earlier, warn=run.warn)
+    samples: AbstractContextManager[object] = nullcontext()
+    if sinks:
+        # Nothing else reads them.
+        samples = Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+    with Outlets(sinks, start, earlier=earlier, warn=session.warn) as outlets, samples:
+        log.listen(outlets.write)
+        log.write("run_started", environment=machine)
+        start_s = system_clock() - (session.clock() - begin_s)
+        for name, seconds in timings.items():
+            log.write("stage", name=name, seconds=seconds)
+            # For a monitor's timeline.
+            ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
+            start_s += seconds
+        yield
 
 
-def _samples(log: EventLog) -> Sampler:
-    """Samples the machine for the sinks; nothing else reads the samples, so without sinks none are taken."""
-    return Sampler(os.getpid(), period_s=_SAMPLE_PERIOD_S, on_sample=SampleEvents(log))
+def _run(session: Session, *, is_full_validation: bool, skip_broken: bool, skipped: Collection[str]) -> RunResult:
+    """Runs to the end.
+
+    Raises:
+        InterruptedRunError: a signal asked it to stop; the state is saved.
+        NonFiniteLossError: the loss or a weight became NaN or infinite; the last checkpoint is from before that.
+        ScanError: a case cannot be used.
+        DatasetError: no label holds anything but background.
+        DeviceMemoryError: a step on a single patch does not fit into memory.
+    """
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
+    checkpoints.remove_abandoned()
+    try:
+        first_step = checkpoints.latest_step()
+        cases = fill_caches(session, first_step=first_step, skipped=skipped, skip_broken=skip_broken)
+        begin_s, begin_cpu_s = session.clock(), time.process_time()
+        with session.stage("network"):
+            training, state = _restore(session, checkpoints)
+        report_s = _REPORT_S * _slowdown(session.clock() - begin_s, time.process_time() - begin_cpu_s)
+        validation = Validation(session, cases.held, cases.intermediate, is_full=is_full_validation, report_s=report_s)
+        budget = _budget(session, training, state, validation, load_s=cases.load_s)
+        if not _steps(session, cases.training, training, state, budget, validation, checkpoints):
+            raise session.interrupted(state.step)
+        with session.stage("report"):
+            trained = session.spec.model_copy(update={"num_steps": state.step})
+            save_model(session.folder.path, training.averaged, trained)
+        return _finish(session, training, state, validation)
+    except StopAskedError:
+        raise session.interrupted(checkpoints.latest_step()) from None
 
 
-def _tell_of_phases(timings: Mapping[str, float], *, ago_s: float) -> None:
-    """Puts what came before the run onto a monitor's timeline: the first phase began `ago_s` seconds ago."""
-    start_s = system_clock() - ago_s
-    for name, seconds in timings.items():
-        ended_span("start-up" if name == "start" else name, start_s=start_s, seconds=seconds, color="silver")
-        start_s += seconds
+def _restore(session: Session, checkpoints: Checkpoints) -> tuple[TrainingStep, LoopState]:
+    """The step with its network, and the state of the loop: of the last checkpoint, or as they begin."""
+    plan, spec = session.plan, session.spec
+    set_backend(plan.backend, session.device)
+    network = build_network(plan.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=plan.seed)
+    training = TrainingStep(
+        network,
+        build_loss(plan.loss),
+        optimizer=plan.optimizer,
+        precision=plan.precision,
+        device=session.device,
+        seed=plan.seed,
+        warn=session.warn,
+    )
+    latest = checkpoints.load_latest(like={"loop": vars(LoopState()), "training": training.state()})
+    if latest is None:
+        return training, LoopState()
+    saved, path, damaged = latest
+    for file in damaged:
+        session.warn(f"train: the checkpoint {file} cannot be used and is removed; resuming from {path.name}")
+        # If it stayed, it would count among the newest and push good ones out.
+        file.unlink(missing_ok=True)
+    training.load_state(saved["training"])
+    return training, LoopState(**saved["loop"])
 
 
-def _run_to_go_on_with(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_finished: bool) -> SavedRun | None:
-    """The run in the folder, whose files were checked; None if the command starts a new run."""
-    if resume and overwrite:
-        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
-    if resume and not folder.holds_run:
-        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
-    if overwrite or not folder.holds_run:
-        return None
-    if folder.state() == "finished" and not (resume and may_be_finished):
-        raise refuse_finished(folder)
-    saved = folder.read_saved_run()
-    # Pictures and report will read all of it, so damage must be found before hours of training.
-    read_run(folder.path)
-    return saved
+def _slowdown(wall_s: float, cpu_s: float) -> float:
+    """How many times as long work in one thread takes here as on an idle machine."""
+    return min(_MOST_SLOWDOWN, max(1.0, wall_s / max(cpu_s, 1e-9))) if cpu_s > 0.0 else 1.0
 
 
-def _same_data(folder: RunFolder, saved: SavedRun, cases: Cases) -> Cases:
-    """The cases with their classes declared, after checking that they are the run's."""
-    lines = other_path(saved, cases)
-    moved = f"; if the same data set was moved, correct dataset.path in {folder.record}" if lines else ""
-    if not lines:
-        cases = declare_labels(declare_channels(cases), num_threads=cpu_budget())
-        lines = other_data(saved, cases)
-    if lines:
-        raise InputError(
-            f"train: {folder.path} holds an unfinished run on another data set ({in_short(lines)}); choose another "
-            f"folder with -o, or replace the run with --overwrite{moved}"
+def _budget(
+    session: Session, training: TrainingStep, state: LoopState, validation: Validation, *, load_s: float | None
+) -> Budget:
+    """When the training ends. In a time budget, what follows is measured first, so that it fits."""
+    train, elapsed_s = session.plan.train, session.log.elapsed_s
+    if train.time_budget_s == 0.0:
+        return Budget(elapsed_s, max_steps=train.steps)
+    with session.stage("rehearse validation"):
+        validation.rehearse(training.averaged, load_s=load_s)
+    allotted = validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+    if planned := validation.differences():
+        session.warn(
+            f"train: a budget of {duration_text(train.time_budget_s)} is too short for the full final validation; "
+            f"planned for now: {planned}. For a full validation later: {full_command(session.folder.path)}"
         )
-    return cases
+    if allotted.is_short:
+        session.warn(allotted.short_text(train.time_budget_s, validation.num_cases))
+    return Budget(elapsed_s, max_steps=train.steps, begin_s=allotted.begin_s, end_s=allotted.end_s)
 
 
-def _refuse_options(folder: RunFolder, lines: Sequence[str]) -> InputError:
-    return InputError(
-        f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
-        "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
+def _steps(
+    session: Session,
+    cases: PreparedCases,
+    training: TrainingStep,
+    state: LoopState,
+    budget: Budget,
+    validation: Validation,
+    checkpoints: Checkpoints,
+) -> bool:
+    """Trains; see `Loop.run`. The feed and its buffers are gone when it returns, before the final validation."""
+    plan = session.plan
+    training.network.train()
+    feed = Feed(
+        cases,
+        plan.data,
+        seed=plan.seed,
+        device=session.device,
+        start_step=state.step,
+        progress=budget.progress_ahead,
+        # Runs that end after a number of steps train the same weights every time.
+        waits_for_loops=not (plan.train.time_budget_s or plan.train.target_dice),
+    )
+    with session.stage("train"), feed:
+        return Loop(session, training, feed, budget, validation, checkpoints, state).run()
+
+
+def _finish(session: Session, training: TrainingStep, state: LoopState, validation: Validation) -> RunResult:
+    """The end of a run: the final validation, and everything that is written from it."""
+    folder, log, pictures = session.folder, session.log, SlicePictures()
+    scores = validation.score(training.averaged, pictures)
+    with session.stage("report"):
+        folder.write_scores(scores)
+        pictures.save(folder.slices)
+    summary = summarize(scores)
+    # The event ends the run, so everything that `voxelocity report` cannot make again is written before it.
+    with session.stage("report"):
+        facts = read_run(folder.path)
+        write_metrics(facts, folder.metrics)
+        render_progress_png(facts, folder.progress_picture)
+    log.write(
+        "run_finished",
+        seconds=log.elapsed_s(),
+        step=state.step,
+        mean_dice=summary.mean_dice,
+        num_images=state.num_images,
+        images_per_s=state.num_images / max(state.trained_s, 1e-9),
+        wait_share=state.waited_s / max(state.trained_s, 1e-9),
+        budget_s=session.plan.train.time_budget_s or None,
+        load_average=os.getloadavg()[_LOAD_OF_15_MINUTES],
+        peak_host_bytes=peak_host_bytes(),
+        peak_device_bytes=peak_device_bytes(),
+    )
+    # The stage is logged when it ends, so this page does not count its own rendering; a page made later does.
+    with session.stage("report"):
+        render_page(read_run(folder.path), folder.report)
+    target_dice = session.plan.train.target_dice
+    reached_s = (v.time_s for v in facts.validations if 0.0 < target_dice <= v.mean_dice)
+    return RunResult(
+        folder=folder.path,
+        mean_dice=summary.mean_dice,
+        scores=tuple(scores),
+        step=state.step,
+        seconds=log.elapsed_s(),
+        target_reached_s=next(reached_s, None),
     )
 
 
-def _check_same_plan(folder: RunFolder, saved: SavedRun, planned: Planned) -> None:
-    before, now = saved.plan.to_plain(), planned.plan.to_plain()
-    # Where cases are kept depends on the memory that is free at the moment, and does not change results.
-    before["data"]["cache"] = _with_same_draws(before["data"]["cache"], now["data"]["cache"])
-    # How a plan is made, not what it says.
-    before["planner"] = now["planner"]
-    lines = differing_keys(before, now)
-    if saved.fold != planned.fold:
-        lines.append(f"fold: {saved.fold} -> {planned.fold}")
-    if lines:
-        raise InputError(
-            f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
-            "continue it with its own plan with --resume, or replace it with --overwrite"
+def _validate_again(session: Session, skipped: Collection[str]) -> RunResult:
+    """Validates the network of a finished run in full, and writes its scores and its report again.
+
+    Raises:
+        InterruptedRunError: a signal asked it to stop; the earlier scores are unchanged.
+        ScanError: a case cannot be used.
+    """
+    checkpoints = Checkpoints(session.folder.checkpoints, keep=session.plan.train.keep_checkpoints)
+    with session.stage("network"):
+        training, state = _restore(session, checkpoints)
+    held = held_cases(session, skipped)
+    try:
+        return _finish(
+            session, training, state, Validation(session, held, held.part(()), is_full=True, report_s=_REPORT_S)
         )
-
-
-def _with_same_draws(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The new plan's cache, but with the run's own keys that decide which cases an epoch draws."""
-    keys = ["num_parts", *(_DRAWING_KEYS if "rotating" in (before["tier"], now["tier"]) else ())]
-    return {**now, **{key: before[key] for key in keys}}
+    except StopAskedError:
+        raise session.interrupted(state.step) from None

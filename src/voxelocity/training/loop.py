@@ -1,55 +1,37 @@
-"""The training loop: batches in, a trained network out, facts logged on the way."""
+"""The training loop: batches in, a trained network out, facts logged between steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 
 from voxelocity.core.errors import NonFiniteLossError
 from voxelocity.data.pipeline import Feed
-from voxelocity.observe import Clock, EventLog, SpanRecorder, device_clock, phase, span
-from voxelocity.planning import Plan
+from voxelocity.observe import SpanRecord, SpanRecorder, device_clock, phase, span
+from voxelocity.report import read_run
 from voxelocity.step import TrainingStep, learning_rate_at
 from voxelocity.training.budget import Budget
 from voxelocity.training.checkpoint import Checkpoints
-from voxelocity.training.parts import EpochPhases, part_seconds
-from voxelocity.training.stop import StopAskedError
+from voxelocity.training.progress import EpochPhases, ProgressPicture, TerminalProgress
+from voxelocity.training.session import Session, StopAskedError
+from voxelocity.training.validation import Validation
 
+PART_OF_SPAN: Mapping[str, str] = {
+    "wait": "wait",
+    "layout": "forward",
+    "forward": "forward",
+    "loss": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "averaging": "optimizer",
+}
+"""The parts match those of `voxelocity diagnose`; time outside these spans is the remainder."""
 
-class Progress(Protocol):
-    """Shows the user how the training is going."""
-
-    def update(self, window: LogInterval, *, progress: float, remaining_s: float) -> None: ...
-
-    def validated(self, step: int, mean_dice: float, is_best: bool, *, num_absent: int = 0) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogInterval:
-    """What the last few steps did, summed.
-
-    Attributes:
-        seconds: from the end of the previous window, or of what came between, until the losses are read.
-        parts: how they divide among the parts of the step; see `part_seconds`.
-    """
-
-    step: int
-    epoch: int
-    loss: float
-    learning_rate: float
-    num_steps: int
-    num_images: int
-    seconds: float
-    parts: Mapping[str, float]
-
-    @property
-    def wait_s(self) -> float:
-        """The part of `seconds` in which the step waited for a batch."""
-        return self.parts.get("wait", 0.0)
+# Losses are read and logged this often, and at least every so many steps.
+_WINDOW_S, _WINDOW_STEPS = 1.0, 200
 
 
 @dataclass(kw_only=True)
@@ -70,40 +52,43 @@ class LoopState:
         """Whether an intermediate validation reached the target (0: none). A resumed run must not train past it."""
         return 0.0 < target_dice <= self.best_dice
 
-    def to_plain(self) -> dict[str, Any]:
-        return dict(vars(self))
-
 
 @dataclass(kw_only=True)
-class Loop:
-    """One training, from its current state to the end of its budget.
+class _Window:
+    """Steps whose losses have not been read yet.
 
     Attributes:
-        validate: returns mean foreground Dice and Dice per class of the averaged network during training; NaN for a
-            class in no case, which the mean leaves out. May raise `StopAskedError`.
-        should_stop: checked between two steps; once true the state is saved and `run` returns.
-        on_validated: called with the seconds of each intermediate validation once its facts are logged.
-        first_validation_s: seconds that the first of them is expected to take.
+        start_s: when they began.
     """
 
-    plan: Plan
-    training: TrainingStep
-    feed: Feed
-    budget: Budget
-    validate: Callable[[], tuple[float, dict[str, float]]]
-    checkpoints: Checkpoints
-    log: EventLog
-    progress: Progress
-    clock: Clock
-    should_stop: Callable[[], bool]
-    on_validated: Callable[[float], None]
-    first_validation_s: float = 1.0
-    state: LoopState = field(default_factory=LoopState)
-    _epochs: EpochPhases = field(default_factory=EpochPhases, init=False)
-    _saved_step: int = field(default=0, init=False)
+    start_s: float
+    losses: list[torch.Tensor] = field(default_factory=list)
+    case_ids: list[tuple[str, ...]] = field(default_factory=list)
+    num_images: int = 0
+    learning_rate: float = 0.0
 
-    def __post_init__(self) -> None:
-        self._saved_step = self.state.step
+
+class Loop:
+    """One training, from its current state to the end of its budget. Usable once."""
+
+    def __init__(
+        self,
+        session: Session,
+        training: TrainingStep,
+        feed: Feed,
+        budget: Budget,
+        validation: Validation,
+        checkpoints: Checkpoints,
+        state: LoopState,
+    ) -> None:
+        self.session, self.plan, self.clock = session, session.plan, session.clock
+        self.training, self.feed, self.budget = training, feed, budget
+        self.validation, self.checkpoints, self.state = validation, checkpoints, state
+        self._epochs = EpochPhases()
+        self._bar = TerminalProgress(session.console, session.clock, target_dice=session.plan.train.target_dice)
+        self._saved_step, self._saved_at_s = state.step, 0.0
+        # Later ones replace the forecast of the rehearsal.
+        self._first_validation_s = validation.intermediate_s
 
     def run(self) -> bool:
         """Trains until the budget is spent or the target is reached; returns False if it was asked to stop, else True.
@@ -111,127 +96,125 @@ class Loop:
         Raises:
             NonFiniteLossError: the loss or a weight became NaN or infinite. The last checkpoint is from before that.
         """
-        with SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as recorder:
+        session = self.session
+        facts, path = read_run(session.folder.path), session.folder.progress_picture
+        with (
+            ProgressPicture(facts, path, log=session.log, clock=self.clock, warn=session.warn) as self._picture,
+            self._bar,
+            SpanRecorder(device=device_clock(self.training.device), clock=self.clock) as self._recorder,
+        ):
             try:
-                return self._run(recorder)
+                return self._run()
             finally:
                 self._epochs.end()
 
-    def _run(self, recorder: SpanRecorder) -> bool:
+    def _run(self) -> bool:
         if self.state.has_reached(self.plan.train.target_dice):
             # The run was killed between that validation and its end; its last state is saved.
             return True
-        pending = _Pending()
-        window_start = saved_at = self.clock()
+        self._saved_at_s = self.clock()
+        window = _Window(start_s=self._saved_at_s)
         while True:
             progress = self.budget.progress(self.state.step)
-            done, stop = progress >= 1.0, self.should_stop()
-            if pending.losses and (done or stop or self._window_is_full(pending, self.clock() - window_start)):
-                window_start = self._close_window(pending, window_start, progress, recorder)
-                pending = _Pending()
+            done, stop = progress >= 1.0, bool(self.session.stop)
+            if window.losses and (done or stop or self._is_full(window)):
+                window = _Window(start_s=self._close(window, progress))
             if done or stop:
                 self._save()
                 return not stop
-            if not pending.losses:
+            if not window.losses:
                 if self._validation_is_due():
                     if self.state.step != self._saved_step and self._expected_validation_s() >= _WINDOW_S:
                         # A kill during a long validation must not lose the steps before it.
                         self._save()
-                        saved_at = self.clock()
                     try:
-                        is_reached = self._validate_now()
+                        self._validate()
                     except StopAskedError:
                         self._save()
                         return False
-                    if is_reached:
+                    if self.state.has_reached(self.plan.train.target_dice):
                         self._save()
                         return True
-                    window_start = self.clock()
-                if self.clock() - saved_at >= self.plan.train.checkpoint_every_s:
+                    window.start_s = self.clock()
+                if self.clock() - self._saved_at_s >= self.plan.train.checkpoint_every_s:
                     self._save()
-                    saved_at = window_start = self.clock()
-            self._one_step(pending, progress)
+                    window.start_s = self._saved_at_s
+            self._one_step(window, progress)
 
-    def _one_step(self, pending: _Pending, progress: float) -> None:
+    def _one_step(self, window: _Window, progress: float) -> None:
         self._epochs.at(self.feed.epoch_of(self.state.step))
-        pending.learning_rate = learning_rate_at(
+        window.learning_rate = learning_rate_at(
             progress, peak=self.plan.optimizer.learning_rate, config=self.plan.schedule
         )
         with span("step"):
             with span("wait", color="red"):
                 batch = next(self.feed)
             assert batch.step == self.state.step, "the feed and the loop count the same steps"
-            pending.losses.append(self.training(batch, pending.learning_rate))
-        pending.case_ids.append(batch.case_ids)
-        pending.num_images += batch.image.shape[0]
+            window.losses.append(self.training(batch, window.learning_rate))
+        window.case_ids.append(batch.case_ids)
+        window.num_images += batch.image.shape[0]
         self.state.step += 1
 
-    def _window_is_full(self, pending: _Pending, seconds: float) -> bool:
-        if seconds >= _WINDOW_S or len(pending.losses) >= 200:
+    def _is_full(self, window: _Window) -> bool:
+        if self.clock() - window.start_s >= _WINDOW_S or len(window.losses) >= _WINDOW_STEPS:
             return True
         # A validation requested at a certain step must run at that step, however quick the steps are.
         return self.plan.train.validate_every_steps > 0 and self._validation_is_due()
 
-    def _close_window(self, pending: _Pending, start_s: float, progress: float, recorder: SpanRecorder) -> float:
-        """Reads the losses of the last steps at once: the only place that waits for the device.
+    def _close(self, window: _Window, progress: float) -> float:
+        """Reads the losses of the last steps at once, and logs them: the only place that waits for the device.
 
         Returns:
             The time at which the window ended and the next one begins.
         """
-        losses = torch.stack(pending.losses).float().cpu().tolist()
-        first_step = self.state.step - len(losses)
-        for offset, (loss, case_ids) in enumerate(zip(losses, pending.case_ids, strict=True)):
-            if not math.isfinite(loss):
-                raise NonFiniteLossError(
-                    f"train: the loss became {loss} at step {first_step + offset} on the cases "
-                    f"{', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
-                    f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
-                    case_ids=case_ids,
-                    step=first_step + offset,
-                )
-        self._check_weights(pending)
+        losses = torch.stack(window.losses).float().cpu().tolist()
+        self._check_finite(window, losses)
         # The device has finished everything queued before the losses, so every span of these steps is complete.
-        parts = part_seconds(recorder.take())
+        parts = part_seconds(self._recorder.take())
         end_s = self.clock()
-        window = LogInterval(
-            step=self.state.step,
-            epoch=self.feed.epoch_of(self.state.step - 1),
-            loss=sum(losses) / len(losses),
-            learning_rate=pending.learning_rate,
-            num_steps=len(losses),
-            num_images=pending.num_images,
-            seconds=end_s - start_s,
-            parts=parts,
-        )
-        self.state.trained_s += window.seconds
-        self.state.waited_s += window.wait_s
-        self.state.num_images += window.num_images
-        self.log.write(
+        state, seconds, wait_s = self.state, end_s - window.start_s, parts.get("wait", 0.0)
+        state.trained_s += seconds
+        state.waited_s += wait_s
+        state.num_images += window.num_images
+        loss = sum(losses) / len(losses)
+        self.session.log.write(
             "steps",
-            step=window.step,
-            epoch=window.epoch,
-            loss=window.loss,
+            step=state.step,
+            epoch=self.feed.epoch_of(state.step - 1),
+            loss=loss,
             learning_rate=window.learning_rate,
-            num_steps=window.num_steps,
+            num_steps=len(losses),
             num_images=window.num_images,
-            seconds=window.seconds,
-            wait_s=window.wait_s,
+            seconds=seconds,
+            wait_s=wait_s,
             parts=parts,
         )
         share = max(progress, 1e-6)
-        spent_s = self.state.trained_s + self.state.validated_s
-        self.progress.update(window, progress=progress, remaining_s=spent_s / share * (1.0 - share))
+        self._bar.update(
+            step=state.step,
+            loss=loss,
+            images_per_s=window.num_images / max(seconds, 1e-9),
+            wait_share=wait_s / max(seconds, 1e-9),
+            progress=progress,
+            remaining_s=(state.trained_s + state.validated_s) / share * (1.0 - share),
+        )
         return end_s
 
-    def _check_weights(self, pending: _Pending) -> None:
-        """Finds an error that no loss has shown yet: a gradient that broke the weights in the last step."""
+    def _check_finite(self, window: _Window, losses: Sequence[float]) -> None:
+        first_step = self.state.step - len(losses)
+        for step, (loss, case_ids) in enumerate(zip(losses, window.case_ids, strict=True), start=first_step):
+            if not math.isfinite(loss):
+                raise self._not_finite(f"the loss became {loss} at step {step} on the cases", case_ids, step)
+        # An error that no loss has shown yet: a gradient that broke the weights in the last step.
         norms = torch._foreach_norm([weight.detach() for weight in self.training.network.parameters()])
-        if bool(torch.stack(norms).isfinite().all()):
-            return
-        step, case_ids = self.state.step - 1, pending.case_ids[-1]
-        raise NonFiniteLossError(
-            f"train: weights became NaN or infinite by step {step}, the last cases were "
-            f"{', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
+        if not bool(torch.stack(norms).isfinite().all()):
+            step = self.state.step - 1
+            found = f"weights became NaN or infinite by step {step}, the last cases were"
+            raise self._not_finite(found, window.case_ids[-1], step)
+
+    def _not_finite(self, found: str, case_ids: tuple[str, ...], step: int) -> NonFiniteLossError:
+        return NonFiniteLossError(
+            f"train: {found} {', '.join(sorted(set(case_ids)))}; look at these scans, or lower "
             f"optimizer.learning_rate (now {self.plan.optimizer.learning_rate:g})",
             case_ids=case_ids,
             step=step,
@@ -252,13 +235,13 @@ class Loop:
         return is_paid and expected_s <= self.budget.remaining_s()
 
     def _expected_validation_s(self) -> float:
-        return self.state.last_validation_s or self.first_validation_s
+        return self.state.last_validation_s or self._first_validation_s
 
-    def _validate_now(self) -> bool:
-        """Validates, logs the facts, and returns whether the target is reached."""
+    def _validate(self) -> None:
+        """Validates, logs the facts, and moves the end of a time budget by what is now known."""
         start = self.clock()
         with phase("validation", color="gold"):
-            mean_dice, dice = self.validate()
+            mean_dice, dice = self.validation.intermediate(self.training.averaged)
         seconds = self.clock() - start
         state = self.state
         is_best = math.isfinite(mean_dice) and mean_dice > state.best_dice
@@ -267,32 +250,41 @@ class Loop:
         state.last_validation_s = seconds
         state.validated_at_s = state.trained_s
         state.validated_step = state.step
-        self.log.write("validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best)
+        self.session.log.write(
+            "validation", step=state.step, seconds=seconds, mean_dice=mean_dice, dice=dice, is_best=is_best
+        )
         num_absent = sum(math.isnan(value) for value in dice.values())
-        self.progress.validated(state.step, mean_dice, is_best, num_absent=num_absent)
-        self.on_validated(seconds)
-        return state.has_reached(self.plan.train.target_dice)
+        self._bar.validated(state.step, mean_dice, is_best, num_absent=num_absent)
+        self.validation.was_measured(seconds)
+        if self.plan.train.time_budget_s:
+            allotted = self.validation.allot(stepped_s=state.trained_s, validated_s=state.validated_s)
+            self.budget.end_at(allotted.end_s)
+        self._picture.draw()
 
     def _save(self) -> None:
         start = self.clock()
         with phase("checkpoint", color="grey"):
             path = self.checkpoints.save(
-                self.state.step, {"loop": self.state.to_plain(), "training": self.training.state()}
+                self.state.step, {"loop": dict(vars(self.state)), "training": self.training.state()}
             )
         self._saved_step = self.state.step
-        self.log.write(
+        self.session.log.write(
             "checkpoint", step=self.state.step, path=f"{path.parent.name}/{path.name}", seconds=self.clock() - start
         )
+        self._saved_at_s = self.clock()
 
 
-_WINDOW_S = 1.0
+def part_seconds(records: Sequence[SpanRecord]) -> dict[str, float]:
+    """Seconds by part of the step, from the spans inside the spans "step", which must be among the records.
 
-
-@dataclass(kw_only=True)
-class _Pending:
-    """Steps whose losses have not been read yet."""
-
-    losses: list[torch.Tensor] = field(default_factory=list)
-    case_ids: list[tuple[str, ...]] = field(default_factory=list)
-    num_images: int = 0
-    learning_rate: float = 0.0
+    With a device clock they are the times of its stream: "wait" is the time it was idle because the next batch was not
+    ready, and work that overlaps with other work costs nothing.
+    """
+    steps = {record.number for record in records if record.name == "step"}
+    seconds: dict[str, float] = {}
+    for record in records:
+        part = PART_OF_SPAN.get(record.name)
+        if part is not None and record.parent in steps:
+            spent_s = record.seconds if record.device_s is None else record.device_s
+            seconds[part] = seconds.get(part, 0.0) + spent_s
+    return {part: seconds[part] for part in dict.fromkeys(PART_OF_SPAN.values()) if part in seconds}

@@ -23,10 +23,9 @@ from voxelocity.data.decode import read_case
 from voxelocity.data.decode.write import write_scan
 from voxelocity.infer import save_model
 from voxelocity.metrics import summarize
-from voxelocity.planning import make_plan
+from voxelocity.planning import make_plan, model_spec
 from voxelocity.report import LabeledRun
 from voxelocity.step import build_network
-from voxelocity.training.spec import model_spec
 
 SMALL = {
     "data.prepare.spacing_mm": [6.0, 6.0, 6.0],

@@ -375,7 +375,7 @@ def test_copies_to_a_device_are_known_by_their_target() -> None:
 
 
 def test_hooks_stand_aside_within_a_trial_and_it_is_put_back() -> None:
-    from voxelocity.planning import timing_cache
+    from voxelocity.planning import step_timing
 
     ledger, depths = Ledger(), []
 
@@ -395,4 +395,4 @@ def test_hooks_stand_aside_within_a_trial_and_it_is_put_back() -> None:
     assert (depths, ledger.depth) == ([1, 1], 0)
     hooks._patches.restore()
     assert module.time_steps is time_steps
-    assert callable(timing_cache.time_steps), "the planner still has what is passed over"
+    assert callable(step_timing.time_steps), "the planner still has what is passed over"

@@ -12,10 +12,9 @@ from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
 from voxelocity.infer import SPEC_NAME, Predictor, load_model
 from voxelocity.metrics import case_score
-from voxelocity.planning import Planned
+from voxelocity.planning import Planned, model_spec
 from voxelocity.step import build_network
-from voxelocity.training.spec import model_spec
-from voxelocity.training.validate import score_cases
+from voxelocity.training.validation import score_cases
 
 
 def judge(planned: Planned, weights: Path) -> tuple[CaseScore, ...]:

@@ -22,7 +22,7 @@ from .writer import Writer
 
 _Function = Callable[..., Any]
 # Functions that make steps to choose how the program will train: they do not belong to the training.
-_TRIALS = (("voxelocity.planning.timing_cache", "time_steps"),)
+_TRIALS = (("voxelocity.planning.step_timing", "time_steps"),)
 
 
 class Calls:

@@ -1,19 +1,29 @@
-"""Times steps of the planned network with each way it may compute: number format, memory format, CUDA's switches."""
+"""Times steps of the planned network with each way it may compute: number format, memory format, CUDA's switches.
+
+The times are kept in the user's cache folder, so that each network is measured once on each machine.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
 from voxelocity.core.batch import Batch
 from voxelocity.core.device import numbered
+from voxelocity.core.errors import OutputError
 from voxelocity.core.region import Index3
-from voxelocity.observe import Clock, system_clock
-from voxelocity.planning.interleaved_timing import Times, time_interleaved
+from voxelocity.core.whole_file import write_whole
+from voxelocity.observe import Clock, cpu_name, system_clock
+from voxelocity.planning.interleaved_timing import MIN_ROUNDS, Times, time_interleaved
+from voxelocity.planning.machine import Machine
 from voxelocity.step import (
     BackendConfig,
     LossConfig,
@@ -27,6 +37,8 @@ from voxelocity.step import (
     set_backend,
 )
 
+FOLDER_NAME = "measured"
+_FORMAT_VERSION = 1
 _FORECAST_VOXELS = 32**3
 
 
@@ -71,6 +83,76 @@ def describe(task: StepTask, ways: Mapping[str, StepVariant]) -> dict[str, Any]:
         name: {"precision": way.precision.to_plain(), "backend": way.backend.to_plain()} for name, way in ways.items()
     }
     return {**parts, "patch_voxel": list(task.patch_voxel), "ways": named}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedStepTimer:
+    """Times of steps, either kept from an earlier measurement on the same machine or measured now; a `StepTimer`.
+
+    Keeps one file for each task, machine and version of torch, which describes all three next to the seconds. You may
+    remove it at any time. A damaged file is measured again. A step that could not be timed is not kept.
+
+    Attributes:
+        folder: where the files are.
+        machine: where the steps run.
+        refresh: whether to measure again even if times are kept, and to keep the new ones.
+        clock: returns seconds.
+    """
+
+    folder: Path
+    machine: Machine
+    refresh: bool = False
+    clock: Clock = system_clock
+
+    def __call__(self, task: StepTask, ways: Mapping[str, StepVariant], *, limit_s: float) -> Times:
+        """Times of a step by way. If the folder cannot be read or written, the step is measured again."""
+        about = {"format_version": _FORMAT_VERSION, "machine": _machine(self.machine), "step": describe(task, ways)}
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+        path = self.folder / f"{digest}.json"
+        kept = None if self.refresh else _read(path, about)
+        if kept is not None:
+            return kept
+        times = time_steps(task, ways, self.machine.torch_device, limit_s=limit_s, clock=self.clock)
+        if times.seconds:
+            record = {**about, "seconds": {name: list(values) for name, values in times.seconds.items()}}
+            # With a full or protected folder, the next plan measures again; this plan is not affected.
+            with contextlib.suppress(OutputError):
+                write_whole(path, json.dumps(record, indent=1).encode())
+        return times
+
+
+def _machine(machine: Machine) -> dict[str, Any]:
+    on_cpu = machine.device == "cpu"
+    return {
+        "device": machine.device,
+        "name": cpu_name() if on_cpu else machine.device_name,
+        "num_cpus": machine.num_cpus,
+        "num_threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def _read(path: Path, about: Mapping[str, Any]) -> Times | None:
+    """The times in a file about exactly this; None if there is no such file or it is damaged."""
+    try:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(record, dict) or any(record.get(key) != value for key, value in about.items()):
+        return None
+    seconds = record.get("seconds")
+    if not isinstance(seconds, dict) or not all(_are_seconds(values) for values in seconds.values()):
+        return None
+    # Some ways may be missing, left out for lack of time.
+    ways = about["step"]["ways"]
+    lengths = {len(values) for values in seconds.values()}
+    if len(seconds) < 2 or not seconds.keys() <= ways.keys() or len(lengths) != 1 or min(lengths) < MIN_ROUNDS:
+        return None
+    return Times(seconds={name: tuple(values) for name, values in seconds.items()})
+
+
+def _are_seconds(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, float) and value > 0.0 for value in values)
 
 
 def time_steps(
@@ -126,7 +208,9 @@ def _timed(
     steps = {name: _Step(task, way, device) for name, way in ways.items()}
     begin_s = clock()
     expected_s = _forecast_s(task, next(iter(steps.values())), clock)
-    whole = _batch(task, task.patch_voxel, task.batch_size, device)
+    whole = random_batch(
+        task.batch_size, task.patch_voxel, device, num_channels=task.num_channels, num_classes=task.num_classes
+    )
     calls: dict[str, Callable[[], object]] = {name: partial(call, name) for name in steps}
     return time_interleaved(calls, limit_s=limit_s - (clock() - begin_s), expected_s=expected_s, clock=clock)
 
@@ -153,7 +237,7 @@ class _Step:
 def _forecast_s(task: StepTask, step: _Step, clock: Clock) -> float:
     """Estimated seconds of a step, from a smaller one: an overestimate, because small steps are less efficient."""
     patch = _smaller(task.patch_voxel, task.network.divisor)
-    batch = _batch(task, patch, 1, step.device)
+    batch = random_batch(1, patch, step.device, num_channels=task.num_channels, num_classes=task.num_classes)
     # The first one compiles code.
     step(batch)
     begin_s = clock()
@@ -170,10 +254,6 @@ def _smaller(patch: Index3, divisor: Index3) -> Index3:
             break
         patch = (x, y, z)
     return patch
-
-
-def _batch(task: StepTask, patch: Index3, size: int, device: torch.device) -> Batch:
-    return random_batch(size, patch, device, num_channels=task.num_channels, num_classes=task.num_classes)
 
 
 def random_batch(size: int, patch: Index3, device: torch.device, *, num_channels: int, num_classes: int) -> Batch:

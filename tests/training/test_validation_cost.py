@@ -1,8 +1,7 @@
 import pytest
 
 from voxelocity.infer import WindowConfig
-from voxelocity.training.final_size import ValidationCost, num_passes
-from voxelocity.training.validate import _seconds_again
+from voxelocity.training.validation_cost import ValidationCost, _seconds_again, num_passes
 
 FULL = WindowConfig(shape_voxel=(16, 16, 16), overlap=0.5, mirror_axes=(0, 1, 2))
 SHAPES = [(32, 16, 16), (48, 16, 16)]

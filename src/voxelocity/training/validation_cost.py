@@ -1,21 +1,31 @@
-"""How long the final validation takes, and how it is shortened if it does not fit the time budget."""
+"""How long the final validation takes, measured before the training, and how it is shortened to fit a time budget."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from voxelocity.core.region import Index3
+from voxelocity.core.volume import Array, Volume
 from voxelocity.data.patch import grid_regions
-from voxelocity.infer import WindowConfig
+from voxelocity.data.pipeline import PreparedCases
+from voxelocity.data.prepare import restore_probabilities
+from voxelocity.infer import ModelSpec, Predictor, WindowConfig
+from voxelocity.metrics import case_score
+from voxelocity.observe import Clock
 
 # At 0, neighboring windows meet without a blend; values above 0.5 are not used.
 _CHEAPER_OVERLAPS = (0.25, 0.0)
 _NUM_MEASURED = 3
 # The rehearsal times only windows, but cases are also loaded and put back: 42 small ones took 1.0 to 1.6 times the
-# forecast on two cores (docs/log.md). A validation on the way times all of it, but the last step may still end late.
+# forecast on two cores (docs/log.md). An intermediate validation times all of it, but the last step may still end late.
 _REHEARSED_MARGIN, _MEASURED_MARGIN = 0.6, 0.2
+# Large enough for several organs; a larger box would not fit a twentieth of a short budget on a busy machine.
+_SCORED_VOXEL = 96
+_LONG_WORK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,17 +92,17 @@ class ValidationCost:
     @property
     def surface_s(self) -> float:
         """Seconds of the surface distances of one case."""
-        return self._surface_s * self._mood / self.num_cases
+        return self._surface_s * self._slowdown / self.num_cases
 
     @property
-    def _mood(self) -> float:
+    def _slowdown(self) -> float:
         # If the machine became busier or less busy, that affects all of the work.
         return self.window_s / self._rehearsed_s
 
     def seconds(self, window: WindowConfig, *, num_cases: int | None = None, surface: bool = True) -> float:
         """Expected seconds to validate this many cases, all of them if not given."""
         window_s = self.window_s
-        other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._mood
+        other_s = (self._other_s + (self._surface_s if surface else 0.0)) * self._slowdown
         share = 1.0 if num_cases is None else num_cases / self.num_cases
         return share * (num_passes(self._shapes, window) * window_s + other_s)
 
@@ -133,9 +143,94 @@ def _cheaper_and_cheaper(full: WindowConfig) -> list[WindowConfig]:
     """The full way, then cheaper and cheaper ways: fewer mirrored axes, then less overlap of windows."""
     axes = full.mirror_axes
     ways = [full.model_copy(update={"mirror_axes": axes[:number]}) for number in range(len(axes), -1, -1)]
-    overlaps = [overlap for overlap in _CHEAPER_OVERLAPS if overlap < full.overlap]
+    overlaps = (overlap for overlap in _CHEAPER_OVERLAPS if overlap < full.overlap)
     return ways + [ways[-1].model_copy(update={"overlap": overlap}) for overlap in overlaps]
 
 
 def _axes_text(axes: Sequence[int]) -> str:
     return "".join("xyz"[axis] for axis in axes)
+
+
+def rehearse(
+    predictor: Predictor,
+    cases: PreparedCases,
+    spec: ModelSpec,
+    *,
+    limit_s: float,
+    load_s: float | None,
+    clock: Clock,
+) -> ValidationCost:
+    """How long validating the cases will take, from a few windows of the smallest one; needs no trained network.
+
+    Windows are timed, and the windows of all cases counted. Surface distances are timed between the truth and the truth
+    moved by a voxel: those of an untrained network are not representative, because its surfaces are noise.
+
+    Args:
+        predictor: of the network before its first step.
+        cases: the cases to be validated.
+        spec: what the network expects.
+        limit_s: seconds for everything. If `load_s` is not given, one case is loaded; two batches of windows are always
+            predicted, even if that takes longer.
+        load_s: seconds to decode and prepare one case; measured if not given.
+        clock: returns seconds.
+
+    Raises:
+        ScanError: a case cannot be used.
+    """
+    begin_s = clock()
+    shapes = [cases.shape(index) for index in range(len(cases))]
+    sizes = [shape[0] * shape[1] * shape[2] for shape in shapes]
+    smallest = int(np.argmin(sizes))
+    if load_s is None:
+        _, volume = predictor.load(cases.refs[smallest])
+        load_s = (clock() - begin_s) * sum(sizes) / len(sizes) / sizes[smallest]
+    else:
+        volume = cases[smallest].load()
+    window_s = predictor.window_seconds(volume, limit_s=limit_s - (clock() - begin_s), clock=clock)
+    finish_s, surface_s = (_score_seconds(volume, spec, surface=surface, clock=clock) for surface in (False, True))
+    if clock() - begin_s < limit_s:
+        finish_s += _restore_seconds(volume, len(spec.labels), clock=clock)
+    larger = sum(sizes) / sizes[smallest]
+    return ValidationCost(
+        shapes, window_s=window_s, other_s=load_s * len(shapes) + finish_s * larger, surface_s=surface_s * larger
+    )
+
+
+def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clock) -> float:
+    """Seconds to score a case, with or without surfaces, from the part around the middle of its foreground."""
+    assert volume.label is not None, "validation cases have labels"
+    label = np.asarray(volume.label)
+    part = _around_the_middle(label)
+    moved = np.roll(part, 1, axis=0)
+
+    def score() -> None:
+        case_score("", moved, part, class_names=spec.class_names, spacing_mm=volume.grid.spacing_mm, surface=surface)
+
+    return _seconds_again(score, clock) * int(np.count_nonzero(label)) / max(1, int(np.count_nonzero(part)))
+
+
+def _restore_seconds(volume: Volume, num_classes: int, *, clock: Clock) -> float:
+    """Seconds to bring a prediction back onto the scan's grid, measured with two classes."""
+    probabilities = np.zeros((2, *volume.grid.shape), np.float32)
+    return _seconds_again(lambda: restore_probabilities(probabilities, volume.trace), clock) * num_classes / 2
+
+
+def _seconds_again(work: Callable[[], object], clock: Clock) -> float:
+    """Seconds of the work once its libraries are imported; long work runs only once, because imports hardly count."""
+    for _ in range(2):
+        start_s = clock()
+        work()
+        seconds = clock() - start_s
+        if seconds > _LONG_WORK_S:
+            break
+    return seconds
+
+
+def _around_the_middle(label: Array) -> Array:
+    """A part of a label with the middle of its foreground, no larger than `_SCORED_VOXEL` along each axis."""
+    places = [np.flatnonzero(label.any(axis=tuple(a for a in range(3) if a != axis))) for axis in range(3)]
+    starts = [
+        max(0, min(n - _SCORED_VOXEL, int(place[len(place) // 2]) - _SCORED_VOXEL // 2)) if len(place) else 0
+        for n, place in zip(label.shape, places, strict=True)
+    ]
+    return label[tuple(slice(start, start + _SCORED_VOXEL) for start in starts)]

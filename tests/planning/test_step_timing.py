@@ -3,9 +3,9 @@ import json
 import pytest
 import torch
 
-from voxelocity.planning import interleaved_timing, step_benchmark
+from voxelocity.planning import interleaved_timing, step_timing
 from voxelocity.planning.interleaved_timing import MIN_ROUNDS
-from voxelocity.planning.step_benchmark import StepTask, StepVariant, describe, time_steps
+from voxelocity.planning.step_timing import StepTask, StepVariant, describe, time_steps
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
 CPU = torch.device("cpu")
@@ -43,13 +43,13 @@ def test_steps_are_timed_each_way():
 
 def test_each_way_computes_as_it_says(monkeypatch):
     seen = set()
-    built = step_benchmark.TrainingStep
+    built = step_timing.TrainingStep
 
     def step(network, loss, *, optimizer, precision, device):
         seen.add((precision.compute, precision.channels_last, network.training, device))
         return built(network, loss, optimizer=optimizer, precision=precision, device=device)
 
-    monkeypatch.setattr(step_benchmark, "TrainingStep", step)
+    monkeypatch.setattr(step_timing, "TrainingStep", step)
     time_steps(TASK, {**WAYS, "half": way(compute="bfloat16")}, CPU, limit_s=60.0)
     assert seen == {("float32", False, True, CPU), ("float32", True, True, CPU), ("bfloat16", False, True, CPU)}
 
@@ -65,12 +65,12 @@ def test_threads_and_random_numbers_are_left_as_they_were():
 def test_a_step_that_takes_too_long_is_told_by_a_small_one(monkeypatch):
     shapes = []
 
-    class Slow(step_benchmark._Step):
+    class Slow(step_timing._Step):
         def __call__(self, batch):
             shapes.append(tuple(batch.image.shape))
 
     ticks = iter(range(1000))
-    monkeypatch.setattr(step_benchmark, "_Step", Slow)
+    monkeypatch.setattr(step_timing, "_Step", Slow)
     task = StepTask(**{**vars(TASK), "patch_voxel": (128, 128, 128)})
     times = time_steps(task, WAYS, CPU, limit_s=6.0, clock=lambda: float(next(ticks)))
     assert times.seconds == {}
@@ -89,11 +89,11 @@ def test_a_step_that_takes_too_long_is_told_by_a_small_one(monkeypatch):
     ],
 )
 def test_the_smaller_patch_still_fits_the_network(patch, divisor, smaller):
-    assert step_benchmark._smaller(patch, divisor) == smaller
+    assert step_timing._smaller(patch, divisor) == smaller
 
 
 def test_a_device_without_the_memory_for_it_is_said(monkeypatch):
-    step = step_benchmark.TrainingStep.__call__
+    step = step_timing.TrainingStep.__call__
     for fits, which in ((0, "the planned step"), (1, "trying others next to it")):
         num_whole = 0
 
@@ -104,7 +104,7 @@ def test_a_device_without_the_memory_for_it_is_said(monkeypatch):
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return step(training, batch, learning_rate)
 
-        monkeypatch.setattr(step_benchmark.TrainingStep, "__call__", full)
+        monkeypatch.setattr(step_timing.TrainingStep, "__call__", full)
         times = time_steps(TASK, WAYS, CPU, limit_s=6.0)
         assert (times.seconds, times.why_not) == ({}, f"the device's memory is too small for {which}")
         assert times.ran_out_of_memory == (fits == 0)

@@ -1,16 +1,19 @@
+from types import SimpleNamespace
+
 import pytest
 
 from voxelocity.observe import EventLog, FakeClock, SpanRecorder, read_events
-from voxelocity.training.stage import Stage
+from voxelocity.training.session import Session
 
 
 def test_a_stage_is_written_down_and_told_as_a_phase_also_where_it_fails(tmp_path):
     clock = FakeClock()
     with SpanRecorder(clock=clock) as recorder, EventLog(tmp_path / "events.jsonl", clock=clock) as log:
-        with pytest.raises(ValueError, match="cannot advance by -1"), Stage("validate", log, clock):
+        session = SimpleNamespace(log=log, clock=clock)
+        with pytest.raises(ValueError, match="cannot advance by -1"), Session.stage(session, "validate"):
             clock.advance(-1.0)
         clock.advance(5.0)
-        with Stage("cache", log, clock):
+        with Session.stage(session, "cache"):
             clock.advance(1.0)
     events = [(event["event"], event["name"], event["seconds"]) for event in read_events(tmp_path / "events.jsonl")]
     assert events == [("stage", "validate", 0.0), ("stage", "cache", 1.0)]

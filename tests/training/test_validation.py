@@ -12,8 +12,8 @@ from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.infer import ModelSpec, Predictor, WindowConfig
-from voxelocity.training import validate
-from voxelocity.training.validate import score_cases, validate_prepared
+from voxelocity.training import validation
+from voxelocity.training.validation import score_cases, validate_prepared
 
 
 class _BackgroundEverywhere:
@@ -28,7 +28,7 @@ class _BackgroundEverywhere:
 
 
 def test_a_network_that_finds_nothing_reaches_no_target_by_classes_that_are_not_there(monkeypatch):
-    monkeypatch.setattr(validate, "Predictor", _BackgroundEverywhere)
+    monkeypatch.setattr(validation, "Predictor", _BackgroundEverywhere)
     label = np.zeros((4, 4, 4), np.uint8)
     label[0, 0] = [0, 1, 1, 2]
     volume = SimpleNamespace(case_id="a", label=label)

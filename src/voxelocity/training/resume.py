@@ -1,20 +1,29 @@
-"""How a run was started, as `run.yaml` keeps it, and what a command that resumes it must not change."""
+"""How a run was started, as `run.yaml` keeps it, and what a command that resumes it must not change.
+
+The checks refuse what would train into the wrong run, before anything is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from voxelocity.core.cases import Cases, Fold
-from voxelocity.core.config import AUTO, Auto
-from voxelocity.core.errors import ConfigError
-from voxelocity.core.plain import shortened
+from voxelocity.core.config import AUTO, Auto, flatten
+from voxelocity.core.errors import ConfigError, InputError, OutputError
+from voxelocity.core.plain import parse_yaml, shortened
+from voxelocity.core.quantities import duration_text
+from voxelocity.data.pipeline import declare_channels, declare_labels
+from voxelocity.observe import cpu_budget
 from voxelocity.planning import Plan, Planned, read_overrides
-from voxelocity.report import duration_text
+from voxelocity.report import read_run
+from voxelocity.training.run_folder import RunFolder
 
 _NUM_NAMED = 3
+# Keys of a rotating cache that decide which cases an epoch trains on.
+_DRAWING_KEYS = ("tier", "num_cases", "replace_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +45,24 @@ class SavedRun:
     case_ids: Mapping[str, Sequence[str]]
 
     @classmethod
-    def parse(cls, record: Mapping[str, Any], *, where: str) -> Self:
-        """The beginning of a run, from the content of its `run.yaml`.
+    def read(cls, path: Path) -> Self:
+        """The beginning of a run, from its `run.yaml`.
 
         Raises:
-            ConfigError: a part is missing, damaged, or was written by another version.
+            ConfigError: the file is damaged or was written by another version.
         """
+        try:
+            record = parse_yaml(path.read_text(encoding="utf-8"))
+        # Text that is not UTF-8 raises ValueError too.
+        except (ValueError, OSError) as error:
+            raise ConfigError(f"train: {path} cannot be read ({error}); start again with --overwrite") from None
+        if not isinstance(record, dict):
+            raise ConfigError(f"train: {path} holds no run, but {shortened(record)}; start again with --overwrite")
+        return cls.parse(record, where=str(path))
+
+    @classmethod
+    def parse(cls, record: Mapping[str, Any], *, where: str) -> Self:
+        """The same from the content of the file."""
         dataset = _mapping(record, "dataset", where=where)
         fold = dataset.get("fold")
         if fold != "all" and not isinstance(fold, int):
@@ -72,6 +93,87 @@ def saved_run_record(planned: Planned) -> dict[str, Any]:
     record = planned.to_record()
     record["dataset"]["labels"] = dict(planned.cases.labels)
     return {**record, "cases": _case_ids(planned.cases, planned.fold)}
+
+
+def run_to_resume(folder: RunFolder, *, resume: bool, overwrite: bool, may_be_finished: bool) -> SavedRun | None:
+    """The run in the folder, whose files were checked; None if the command starts a new run.
+
+    Raises:
+        InputError: the options contradict each other or the folder, or the run is finished or damaged.
+    """
+    if resume and overwrite:
+        raise InputError(f"train: --resume keeps the run in {folder.path}, --overwrite replaces it; give one of them")
+    if resume and not folder.holds_run:
+        raise InputError(f"train: {folder.path} holds no run to resume; leave --resume out to start one")
+    if overwrite or not folder.holds_run:
+        return None
+    if folder.is_finished() and not (resume and may_be_finished):
+        has_page = folder.report.is_file()
+        page = "" if has_page else f" (`voxelocity report {folder.path}` renders its page, which is missing)"
+        raise OutputError(
+            f"train: {folder.path} already holds a finished run{page}; choose another folder with -o, "
+            "or replace it with --overwrite"
+        )
+    saved = SavedRun.read(folder.record)
+    # Pictures and report will read all of it, so damage must be found before hours of training.
+    read_run(folder.path)
+    return saved
+
+
+def check_data(folder: RunFolder, saved: SavedRun, cases: Cases) -> Cases:
+    """The cases with their classes declared.
+
+    Raises:
+        InputError: they are not the run's.
+    """
+    lines = other_path(saved, cases)
+    moved = f"; if the same data set was moved, correct dataset.path in {folder.record}" if lines else ""
+    if not lines:
+        cases = declare_labels(declare_channels(cases), num_threads=cpu_budget())
+        lines = other_data(saved, cases)
+    if lines:
+        raise InputError(
+            f"train: {folder.path} holds an unfinished run on another data set ({in_short(lines)}); choose another "
+            f"folder with -o, or replace the run with --overwrite{moved}"
+        )
+    return cases
+
+
+def check_options(folder: RunFolder, saved: SavedRun, **given: Any) -> None:
+    """Refuses options that contradict the run; see `conflicting_options`.
+
+    Raises:
+        InputError: one of them does.
+    """
+    if lines := conflicting_options(saved, **given):
+        raise InputError(
+            f"train: --resume continues the run in {folder.path} as it was started, but was given {in_short(lines)}; "
+            "leave out what differs, choose another folder with -o, or replace the run with --overwrite"
+        )
+
+
+def check_plan(folder: RunFolder, saved: SavedRun, planned: Planned) -> None:
+    """Refuses to continue the run with a plan that would train it differently.
+
+    Raises:
+        InputError: the plan or the fold is not the run's.
+    """
+    before, now = saved.plan.to_plain(), planned.plan.to_plain()
+    # Where cases are kept depends on the memory that is free at the moment, and does not change results; which cases an
+    # epoch draws does.
+    cache, new_cache = before["data"]["cache"], now["data"]["cache"]
+    drawing = _DRAWING_KEYS if "rotating" in (cache["tier"], new_cache["tier"]) else ()
+    before["data"]["cache"] = {**new_cache, **{key: cache[key] for key in ("num_parts", *drawing)}}
+    # How a plan is made, not what it says.
+    before["planner"] = now["planner"]
+    lines = differing_keys(before, now)
+    if saved.fold != planned.fold:
+        lines.append(f"fold: {saved.fold} -> {planned.fold}")
+    if lines:
+        raise InputError(
+            f"train: {folder.path} holds an unfinished run with another plan ({in_short(lines)}); "
+            "continue it with its own plan with --resume, or replace it with --overwrite"
+        )
 
 
 def other_path(saved: SavedRun, cases: Cases) -> list[str]:
@@ -114,17 +216,15 @@ def conflicting_options(
     lines = []
     if fold not in (AUTO, saved.fold):
         lines.append(f"--fold {fold} where {saved.fold} is stored")
-    given = read_overrides(overrides)
-    stored = saved.plan.to_plain()
+    stored = flatten(Plan, saved.plan.to_plain())
     if seed not in (AUTO, stored["seed"]):
         lines.append(f"--seed {seed} where {stored['seed']} is stored")
-    budget_s = stored["train"]["time_budget_s"]
+    budget_s = stored["train.time_budget_s"]
     if time_budget_s not in (AUTO, budget_s):
         lines.append(f"--time-budget {_budget_text(time_budget_s)} where {_budget_text(budget_s)} is stored")
-    for key, value in given.items():
-        before = _value_at(stored, key)
-        if value != before:
-            lines.append(f"{key}={value} where {before} is stored")
+    for key, value in read_overrides(overrides).items():
+        if value != stored[key]:
+            lines.append(f"{key}={value} where {stored[key]} is stored")
     return lines
 
 
@@ -140,9 +240,9 @@ def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str =
     return lines
 
 
-def in_short(lines: Sequence[str]) -> str:
-    """The first few lines, joined into one."""
-    return "; ".join([*lines[:_NUM_NAMED], *(["..."] if len(lines) > _NUM_NAMED else [])])
+def in_short(texts: Sequence[str], separator: str = "; ") -> str:
+    """The first few texts, joined into one."""
+    return separator.join([*texts[:_NUM_NAMED], *(["..."] if len(texts) > _NUM_NAMED else [])])
 
 
 def _mapping(record: Mapping[str, Any], key: str, *, where: str) -> dict[str, Any]:
@@ -172,20 +272,8 @@ def _case_ids(cases: Cases, fold: Fold) -> dict[str, list[str]]:
 def _moved_cases(part: str, *, before: Sequence[str], now: Sequence[str]) -> list[str]:
     stored = {*map(str, before)}
     added, missing = sorted({*now} - stored), sorted(stored - {*now})
-    lines = [f"{len(added)} new {part} cases: {_named(added)}"] if added else []
-    return lines + ([f"{len(missing)} {part} cases missing: {_named(missing)}"] if missing else [])
-
-
-def _named(case_ids: Iterable[str]) -> str:
-    names = list(case_ids)
-    return ", ".join([*names[:_NUM_NAMED], *(["..."] if len(names) > _NUM_NAMED else [])])
-
-
-def _value_at(values: Mapping[str, Any], dotted_key: str) -> Any:
-    found: Any = values
-    for name in dotted_key.split("."):
-        found = found[name]
-    return found
+    lines = [f"{len(added)} new {part} cases: {in_short(added, ', ')}"] if added else []
+    return lines + ([f"{len(missing)} {part} cases missing: {in_short(missing, ', ')}"] if missing else [])
 
 
 def _budget_text(seconds: float | Auto) -> str:

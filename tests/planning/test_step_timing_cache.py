@@ -5,25 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from voxelocity.planning import timing_cache
+from shared.plan_facts import machine
+from voxelocity.planning import step_timing
 from voxelocity.planning.interleaved_timing import Times
-from voxelocity.planning.machine import Machine
-from voxelocity.planning.step_benchmark import StepTask, StepVariant
-from voxelocity.planning.timing_cache import CachedStepTimer
+from voxelocity.planning.step_timing import CachedStepTimer, StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
 
-MACHINE = Machine(
-    device="cpu",
-    device_name="CPU",
-    device_memory_bytes=0,
-    device_free_bytes=0,
-    fast_bfloat16=True,
-    num_cpus=2,
-    memory_bytes=2**30,
-    shared_bytes=2**30,
-    disk_bytes=2**30,
-    has_lmdb=False,
-)
+MACHINE = machine()
 TASK = StepTask(
     network=NetworkConfig(name="unet", widths=(4, 8), strides=((2, 2, 2),)),
     loss=LossConfig(),
@@ -49,7 +37,7 @@ def measured(monkeypatch):
         calls.append(limit_s)
         return FOUND
 
-    monkeypatch.setattr(timing_cache, "time_steps", time_steps)
+    monkeypatch.setattr(step_timing, "time_steps", time_steps)
     return calls
 
 
@@ -141,6 +129,6 @@ def test_a_folder_that_takes_no_file_costs_a_measurement_and_no_plan(tmp_path, m
 
 
 def test_what_could_not_be_timed_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(timing_cache, "time_steps", lambda *_, **__: Times(seconds={}, why_not="too long"))
+    monkeypatch.setattr(step_timing, "time_steps", lambda *_, **__: Times(seconds={}, why_not="too long"))
     assert timer(tmp_path)(TASK, WAYS, limit_s=6.0).why_not == "too long"
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,10 @@
-"""Slices of a few scored cases in three directions, kept for the report."""
+"""What a run keeps for the user: slices of a few scored cases for the report, and its curves as a table."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +16,12 @@ import numpy.typing as npt
 from voxelocity.core.quantities import dice_text
 from voxelocity.core.records import CaseScore
 from voxelocity.core.volume import Array, Volume
-from voxelocity.core.whole_file import whole_file
+from voxelocity.core.whole_file import put_in_place, whole_file
+from voxelocity.report import RunFacts
 
 Classes = npt.NDArray[np.uint8]
 
-_SLICES = 7
+_NUM_SLICES = 7
 # Larger slices are thinned out, so that a report stays a few megabytes.
 _MOST_PIXELS = 256
 # Axes of the patient (0 right, 1 front, 2 head): across the slices, down a slice, along its rows. Radiologists look
@@ -103,7 +107,7 @@ class _Look:
         found = np.flatnonzero(foreground.any(axis=tuple(axis for axis in range(3) if axis != self._axes[0])))
         low, high = (int(found[0]), int(found[-1])) if found.size else (0, foreground.shape[self._axes[0]] - 1)
         # The middles of equal parts: the first and the last slice of a structure show little of it.
-        count = min(_SLICES, high - low + 1)
+        count = min(_NUM_SLICES, high - low + 1)
         places = (low + (high - low + 1) * (np.arange(count) + 0.5) / count).astype(np.intp)
         return places[::-1] if self._is_flipped[0] else places
 
@@ -132,3 +136,33 @@ def _to_uint8(slices: npt.NDArray[Any]) -> Classes:
     scaled = (slices.astype(np.float32) - low) / max(float(high - low), 1e-6)
     grey: Classes = (scaled.clip(0.0, 1.0) * 255.0).astype(np.uint8)
     return grey
+
+
+def write_metrics(facts: RunFacts, path: Path) -> None:
+    """Writes `metrics.csv`: one row per logged stretch of steps and one per validation, in order of time.
+
+    A class that is in none of the validated cases has an empty cell and counts as absent.
+    """
+    classes = sorted({name for validation in facts.validations for name in validation.dice})
+    header = [
+        "time_s", "step", "epoch", "loss", "learning_rate", "images_per_s", "wait_share", "mean_dice",
+        "num_absent_classes",
+    ]  # fmt: skip
+    rows: list[tuple[float, list[object]]] = []
+    for s in facts.steps:
+        rate, share = s.num_images / max(s.seconds, 1e-9), s.wait_s / max(s.seconds, 1e-9)
+        row = [s.time_s, s.step, s.epoch, s.loss, s.learning_rate, round(rate, 3), round(share, 5), "", ""]
+        rows.append((s.time_s, row + [""] * len(classes)))
+    for v in facts.validations:
+        dice = [v.dice.get(name, math.nan) for name in classes]
+        row = [v.time_s, v.step, "", "", "", "", "", _cell(v.mean_dice), sum(math.isnan(value) for value in dice)]
+        rows.append((v.time_s, row + [_cell(value) for value in dice]))
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(header + [f"dice_{name}" for name in classes])
+    table.writerows(row for _, row in sorted(rows, key=lambda pair: pair[0]))
+    put_in_place(path, text.getvalue().encode())
+
+
+def _cell(value: float) -> object:
+    return value if math.isfinite(value) else ""

@@ -8,7 +8,7 @@ import pytest
 import voxelocity
 from voxelocity.core.errors import ConfigError
 from voxelocity.planning import make_plan
-from voxelocity.training.saved_run import (
+from voxelocity.training.resume import (
     SavedRun,
     conflicting_options,
     differing_keys,
@@ -135,6 +135,41 @@ def test_an_unknown_key_is_named_as_ever(saved):
 def test_a_damaged_part_is_named_with_its_cure(record, change, text):
     with pytest.raises(ConfigError, match=text):
         SavedRun.parse({**record, **change}, where="run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"seed: \xff\xfe", "cannot be read .*utf-8.*"),
+        (b"a: [1", "cannot be read .*"),
+        (b"a: 2001-99-99", "cannot be read .*month.*"),
+        (b"- a", "holds no run, but .*'a'.*"),
+        (b"", "holds no run, but None"),
+        (b"seed: 1", "lacks 'dataset'"),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_cure(tmp_path, content, text):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"train: .*run\.yaml {text}; start again with --overwrite"):
+        SavedRun.read(path)
+
+
+def test_cases_that_are_no_names_are_named_as_damage(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("dataset: {fold: 0}\ncases: {training: [case_1, [2]]}")
+    with pytest.raises(ConfigError, match=r"run\.yaml: 'cases' is damaged; start again with --overwrite"):
+        SavedRun.read(path)
+
+
+def test_a_record_that_is_nested_or_stands_for_too_much_is_refused_in_one_short_sentence(tmp_path):
+    path = tmp_path / "run.yaml"
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    for content in ("plan: " + "[" * 3_000, "\n".join(["a0: &a0 [1]", *levels]), "dataset: " + str(list(range(9999)))):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=r"start again with --overwrite") as caught:
+            SavedRun.read(path)
+        assert len(str(caught.value)) < 1000
 
 
 def test_a_missing_part_is_named(record):

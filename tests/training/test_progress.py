@@ -1,14 +1,17 @@
+import json
+import os
 import threading
 from dataclasses import replace
 
 import pytest
 
 from voxelocity.core.errors import OutputError
-from voxelocity.observe import EventLog, FakeClock
+from voxelocity.observe import EventLog, FakeClock, SpanRecorder, span
+from voxelocity.observe.spans.scope import LISTENERS
 from voxelocity.report import RunFacts
 from voxelocity.report.records import DatasetFacts
-from voxelocity.training import progress_picture as module
-from voxelocity.training.progress_picture import ProgressPicture
+from voxelocity.training import progress as module
+from voxelocity.training.progress import EpochPhases, ProgressPicture
 
 
 @pytest.fixture
@@ -104,3 +107,51 @@ def test_a_picture_that_cannot_be_written_is_told_once_and_the_run_goes_on(run, 
                 pass
     assert len(told) == 1
     assert "the run continues without its picture" in told[0]
+
+
+@pytest.fixture
+def phases():
+    """A function that gives the phases told since the last call, with their seconds."""
+    with SpanRecorder() as recorder:
+        yield lambda: [(each.name, each.seconds) for each in recorder.take()]
+
+
+def test_each_epoch_is_a_phase_and_short_ones_are_told_together(phases):
+    clock = FakeClock()
+    epochs = EpochPhases(clock)
+    for epoch, seconds in ((0, 1.0), (0, 1.0), (1, 0.4), (2, 0.4), (3, 0.4), (4, 5.0)):
+        epochs.at(epoch)
+        clock.advance(seconds)
+    epochs.end()
+    epochs.end()
+    assert phases() == [("epoch 0", 2.0), ("epochs 1 to 3", pytest.approx(1.2)), ("epoch 4", 5.0)]
+
+
+def test_a_training_without_a_step_has_no_epoch(phases):
+    EpochPhases(FakeClock()).end()
+    assert phases() == []
+
+
+def test_a_run_under_a_monitor_leaves_its_phases_and_not_its_steps(
+    voxelocity, tiny_msd, tiny_sets, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("VOXELOCITY_SPANS", str(tmp_path))
+    LISTENERS.forget()
+    try:
+        with span("ours"):
+            (file,) = LISTENERS.now
+        ended = voxelocity("train", tiny_msd, "-o", tmp_path / "run", "--device", "cpu", *tiny_sets,
+                           "--set", "train.validate_every_steps=3")  # fmt: skip
+        assert ended.status == 0, ended.err
+        file.close()
+    finally:
+        LISTENERS.forget()
+    lines = [json.loads(line) for line in (tmp_path / f"spans-{os.getpid()}.jsonl").read_text().splitlines()]
+    names = [line["name"] for line in lines]
+    expected = ["start-up", "plan", "cache", "network", "validation", "checkpoint", "train", "report"]
+    assert [name for name in dict.fromkeys(names) if name in expected] == [
+        "start-up", "plan", "cache", "network", "checkpoint", "validation", "train", "report",
+    ]  # fmt: skip
+    assert names[-2:] == ["report", "report"]
+    assert {name for name in names if name not in expected and not name.startswith("epoch")} == {"final validation"}
+    assert all(line["seconds"] >= 0.0 and line["rank"] == 0 for line in lines)

@@ -1,0 +1,296 @@
+"""Scores a network: quickly on prepared volumes while training, and at the end on each scan's own grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voxelocity.core.quantities import duration_text
+from voxelocity.core.records import CaseScore
+from voxelocity.core.volume import Volume, VolumeRef
+from voxelocity.data.pipeline import PreparedCases
+from voxelocity.infer import ClassIndices, ModelSpec, Predictor
+from voxelocity.metrics import DiceCounts, case_score, summarize
+from voxelocity.training.budget import Allotment, allot, left_for_validation
+from voxelocity.training.results import SlicePictures
+from voxelocity.training.resume import in_short
+from voxelocity.training.session import Session
+from voxelocity.training.validation_cost import FinalSize, ValidationCost, num_passes, rehearse
+
+# Share of a time budget that measuring the cost may take.
+_REHEARSAL_SHARE = 0.05
+# If a larger margin would cost cases.
+_LEAST_MARGIN = 0.05
+
+
+def validate_prepared(
+    network: torch.nn.Module,
+    prepared: PreparedCases,
+    spec: ModelSpec,
+    *,
+    device: torch.device,
+    on_windows: Callable[[], None] | None = None,
+) -> tuple[float, dict[str, float]]:
+    """Mean foreground Dice and Dice per class over the cases, on the prepared grid, mirrored as in `score_cases`.
+
+    A class that is in no case, neither in truth nor in prediction, has NaN and is left out of the mean. Quicker than
+    `score_cases`, with slightly different results: for curves, targets and "best", not for publication.
+
+    Args:
+        network: keeps its mode (training or evaluation).
+        prepared: the cases.
+        spec: what the network expects.
+        device: where it runs.
+        on_windows: called before each forward pass; what it raises ends the validation.
+    """
+    was_training = network.training
+    predictor = Predictor(network, spec, device=device, on_windows=on_windows)
+    names = spec.class_names[1:]
+    scores: list[CaseScore] = []
+    volumes = (prepared[index].load() for index in range(len(prepared)))
+    for volume, prediction in predictor.predict_prepared(volumes):
+        assert volume.label is not None, "validation cases have labels"
+        counts = DiceCounts(num_classes=len(spec.labels))
+        counts.add(prediction, torch.from_numpy(np.array(volume.label)).to(device))
+        scores.append(CaseScore(case_id=volume.case_id, dice=dict(zip(names, counts.dice()[1:], strict=True))))
+    network.train(was_training)
+    summary = summarize(scores)
+    dice = {name: math.nan if value is None else value for name, value in summary.dice.items()}
+    return math.nan if summary.mean_dice is None else summary.mean_dice, dice
+
+
+def score_cases(
+    predictor: Predictor,
+    refs: Sequence[VolumeRef],
+    spec: ModelSpec,
+    *,
+    num_threads: int,
+    may_measure_surface: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[CaseScore, Volume, ClassIndices]]:
+    """Dice and surface distance of each case on the scan's own grid, against the label file itself.
+
+    Args:
+        predictor: of the trained network.
+        refs: the cases.
+        spec: what the network expects.
+        num_threads: that load cases.
+        may_measure_surface: called after each prediction; if it returns False, the score has no surface distances.
+
+    Yields:
+        The score, the scan as decoded, and the predicted class indices (x, y, z).
+    """
+    for scan, prediction in predictor.stream(refs, num_threads=num_threads):
+        assert scan.label is not None, "validation cases have labels"
+        score = case_score(
+            scan.case_id,
+            prediction,
+            scan.label,
+            class_names=spec.class_names,
+            spacing_mm=scan.grid.spacing_mm,
+            surface=may_measure_surface(),
+        )
+        yield score, scan, prediction
+
+
+class _OutOfTimeError(Exception):
+    """The budget ran out in the middle of a case."""
+
+
+class Validation:
+    """The validations of a run: intermediate ones, and the final one, in full or as far as the time budget allows.
+
+    Args:
+        session: of the run.
+        held: the cases of the final validation, prepared; their files are scored.
+        intermediate: those of them that intermediate validations use.
+        is_full: never shorten the final validation.
+        report_s: most seconds that the model's files and the report take.
+    """
+
+    def __init__(
+        self, session: Session, held: PreparedCases, intermediate: PreparedCases, *, is_full: bool, report_s: float
+    ) -> None:
+        self._session, self._spec = session, session.spec
+        self._held, self._intermediate = held, intermediate
+        self._is_full, self._report_s = is_full, report_s
+        self._cost: ValidationCost | None = None
+        self._size: FinalSize | None = None
+        # Intermediate validations use the windows first planned for the final one.
+        self._intermediate_window = session.spec.window
+
+    @property
+    def num_cases(self) -> int:
+        return len(self._held)
+
+    def rehearse(self, network: torch.nn.Module, *, load_s: float | None) -> None:
+        """Measures how long the final validation takes, within a twentieth of the budget.
+
+        Args:
+            network: any of the same size.
+            load_s: seconds to load one case; measured if not given.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        session = self._session
+        predictor = Predictor(network, self._spec, device=session.device, on_windows=session.stop.check)
+        limit_s = _REHEARSAL_SHARE * session.plan.train.time_budget_s
+        self._cost = rehearse(predictor, self._held, self._spec, limit_s=limit_s, load_s=load_s, clock=session.clock)
+
+    def intermediate(self, network: torch.nn.Module) -> tuple[float, dict[str, float]]:
+        """An intermediate validation: what `validate_prepared` returns.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        spec = self._spec.model_copy(update={"window": self._intermediate_window})
+        return validate_prepared(
+            network, self._intermediate, spec, device=self._session.device, on_windows=self._session.stop.check
+        )
+
+    @property
+    def intermediate_s(self) -> float:
+        """Seconds that an intermediate validation is expected to take; 1 if nothing was rehearsed."""
+        if self._cost is None:
+            return 1.0
+        return self._cost.window_s * self._num_intermediate_passes()
+
+    def was_measured(self, seconds: float) -> None:
+        """Takes into account that an intermediate validation took this long."""
+        if self._cost is not None:
+            self._cost.measured(seconds, num_passes=self._num_intermediate_passes())
+
+    def _num_intermediate_passes(self) -> int:
+        shapes = [self._intermediate.shape(index) for index in range(len(self._intermediate))]
+        return num_passes(shapes, self._intermediate_window)
+
+    def allot(self, *, stepped_s: float, validated_s: float) -> Allotment:
+        """How the time budget is divided, based on what is now known about the final validation, which is sized to fit.
+
+        Args:
+            stepped_s: seconds of all sessions that went into training steps; a resumed run's share of the schedule
+                must not start over.
+            validated_s: those that went into intermediate validations.
+        """
+        train, now_s = self._session.plan.train, self._session.log.elapsed_s()
+        windows_s, cases_s = left_for_validation(
+            train.time_budget_s,
+            now_s=now_s,
+            stepped_s=stepped_s,
+            report_s=self._report_s,
+            validation_share=train.validation_share,
+        )
+        return allot(
+            train.time_budget_s,
+            now_s=now_s,
+            trained_s=stepped_s + validated_s,
+            validate_s=self._reserve_s(windows_s, cases_s),
+            report_s=self._report_s,
+            may_end_early=train.steps > 0 or train.target_dice > 0.0,
+        )
+
+    def _reserve_s(self, windows_s: float, cases_s: float) -> float:
+        """Sizes the final validation to these seconds, see `left_for_validation`.
+
+        Returns:
+            Seconds to reserve for it: what it is expected to take, and a little more.
+        """
+        assert self._cost is not None, "rehearsed"
+        margin = self._cost.margin
+        if self._is_full:
+            return self._cost.seconds(self._spec.window) * (1.0 + margin)
+        windows_s /= 1.0 + margin
+        if self._size is None and self._session.plan.train.target_dice == 0.0:
+            # A target refers to the Dice with the planned windows.
+            self._intermediate_window = self._cost.largest(self._spec.window, windows_s).window
+        self._size = self._cost.largest(self._spec.window, windows_s, for_cases_s=cases_s / (1.0 + _LEAST_MARGIN))
+        least_s = self._size.seconds * (1.0 + _LEAST_MARGIN)
+        return max(least_s, min(cases_s, self._size.seconds * (1.0 + margin)))
+
+    def differences(self) -> str:
+        """How it is shorter than a full validation, in words with the times; "" if it is not."""
+        if self._size is None or self._cost is None:
+            return ""
+        cheaper = self._size.differences(self._spec.window, self.num_cases)
+        if not cheaper:
+            return ""
+        full_s = self._cost.seconds(self._spec.window)
+        return f"{cheaper} (about {duration_text(self._size.seconds)} instead of {duration_text(full_s)})"
+
+    def score(self, network: torch.nn.Module, pictures: SlicePictures) -> list[CaseScore]:
+        """The final validation: scores of the cases, of at least one, as far as the time budget allows.
+
+        Args:
+            network: the trained one.
+            pictures: receives each case.
+
+        Raises:
+            StopAskedError: a stop was asked for.
+        """
+        session, budget_s = self._session, self._session.plan.train.time_budget_s
+        left_s = budget_s - self._report_s - session.log.elapsed_s()
+        if self._cost is not None and not self._is_full:
+            self._size = self._cost.largest(self._spec.window, max(0.0, left_s))
+        if cheaper := self.differences():
+            session.warn(
+                "train: the final validation was shortened to keep the time budget: "
+                f"{cheaper}; `voxelocity predict` and a full validation may give other scores: "
+                f"{full_command(session.folder.path)}"
+            )
+        until_s = session.clock() + left_s if budget_s else math.inf
+        count, number = self.num_cases, self.num_cases if self._size is None else self._size.num_cases
+        refs = [self._held.refs[i * count // number] for i in range(number)]
+        with session.stage("validate"):
+            return self._score(network, refs, until_s=until_s, pictures=pictures)
+
+    def _score(
+        self, network: torch.nn.Module, refs: Sequence[VolumeRef], *, until_s: float, pictures: SlicePictures
+    ) -> list[CaseScore]:
+        """Scores until the clock shows `until_s`; a case that is not done by then is left out."""
+        session, warn = self._session, self._session.warn
+        spec = self._spec if self._size is None else self._spec.model_copy(update={"window": self._size.window})
+        has_surface = self._size is None or self._size.surface
+        surface_s = 0.0 if self._cost is None else self._cost.surface_s
+        scores: list[CaseScore] = []
+
+        def check() -> None:
+            session.stop.check()
+            if scores and not self._is_full and session.clock() > until_s:
+                raise _OutOfTimeError
+
+        def may_measure_surface() -> bool:
+            return self._is_full or (has_surface and session.clock() + surface_s <= until_s)
+
+        predictor = Predictor(network, spec, device=session.device, on_windows=check, warn=warn)
+        try:
+            for score, scan, prediction in score_cases(
+                predictor, refs, spec, num_threads=session.num_threads, may_measure_surface=may_measure_surface
+            ):
+                scores.append(score)
+                pictures.add(score, scan, prediction)
+                session.stop.check()
+        except _OutOfTimeError:
+            warn(
+                f"train: the time budget ran out after {len(scores)} of {len(refs)} cases of the final validation; "
+                "the others have no scores"
+            )
+        without = [score.case_id for score in scores if not score.hd95_mm] if has_surface else []
+        if without:
+            warn(f"train: the time budget left no time for the surface distances of {in_short(without, ', ')}")
+        estimated = [f"{score.case_id} ({', '.join(score.hd95_estimated)})" for score in scores if score.hd95_estimated]
+        if estimated:
+            warn(
+                f"train: in {len(estimated)} cases a predicted surface is many times as large as the true one, so its "
+                f"distances were measured on only part of its voxels: {in_short(estimated, ', ')}; see hd95_estimated "
+                "in scores.json"
+            )
+        return scores
+
+
+def full_command(folder: Path) -> str:
+    """The command that validates a finished run in full."""
+    return f"voxelocity train --resume {folder} --full-validation"

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxelocity.core.jit import has_numba
-from voxelocity.interop.monai.compared import why_not_readable
-from voxelocity.interop.monai.ranges import plain_class
+from voxelocity.interop.monai.compared import plain_class, why_not_readable
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -38,26 +39,6 @@ def _why_not(transform: Any, inner: Any) -> str:
     )
 
 
-@lowers(Rand3DElastic, why_not=_why_not)
-def _elastic_3d(transform: Any, value: Any) -> Sketch:
-    return _bent(transform, value, _places_3d)
-
-
-@lowers(Rand3DElasticd, inner="rand_3d_elastic", why_not=_why_not)
-def _elastic_3d_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    return _bent_d(transform, transform.rand_3d_elastic, data, _places_3d)
-
-
-@lowers(Rand2DElastic, why_not=_why_not)
-def _elastic_2d(transform: Any, value: Any) -> Sketch:
-    return _bent(transform, value, _places_2d)
-
-
-@lowers(Rand2DElasticd, inner="rand_2d_elastic", why_not=_why_not)
-def _elastic_2d_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    return _bent_d(transform, transform.rand_2d_elastic, data, _places_2d)
-
-
 def _bent(transform: Any, value: Any, places_of: _PlacesOf) -> Sketch:
     sketch = continued(value)
     before = sketch.spatial_shape
@@ -67,16 +48,16 @@ def _bent(transform: Any, value: Any, places_of: _PlacesOf) -> Sketch:
     return resampled(sketch, places, shape, transform.mode, transform.padding_mode, None)
 
 
-def _bent_d(transform: Any, inner: Any, data: dict[Hashable, Any], places_of: _PlacesOf) -> dict[Hashable, Any]:
+def _bent_d(transform: Any, data: dict[Hashable, Any], inner: str, places_of: _PlacesOf) -> dict[Hashable, Any]:
     """MONAI draws the whole field even if it does nothing with it. All keys have the same places from their centers."""
-    made = dict(data)
+    array, made = getattr(transform, inner), dict(data)
     first_key = transform.first_key(made)
     if first_key == ():
         return made
     transform.randomize(None)
-    shape = fall_back_tuple(inner.spatial_size, Sketch.of(made[first_key]).spatial_shape)
-    inner.randomize(shape)
-    places = places_of(inner, shape, shape, is_bent=transform._do_transform)
+    shape = fall_back_tuple(array.spatial_size, Sketch.of(made[first_key]).spatial_shape)
+    array.randomize(shape)
+    places = places_of(array, shape, shape, is_bent=transform._do_transform)
     known: dict[tuple[int, ...], Places] = {}
     for key, mode, padding_mode in transform.key_iterator(made, transform.mode, transform.padding_mode):
         sketch = continued(made[key])
@@ -114,3 +95,12 @@ def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
     plain = centered_places(np.eye(3), shape, before, shifts=shifts)
     still = tuple(np.zeros_like(line) for line in plain.lines)
     return Places(**{**vars(plain), "lines": still})
+
+
+for _array, _dictionary, _inner, _places_of in (
+    (Rand2DElastic, Rand2DElasticd, "rand_2d_elastic", _places_2d),
+    (Rand3DElastic, Rand3DElasticd, "rand_3d_elastic", _places_3d),
+):
+    lowers(_array, why_not=_why_not)(functools.partial(_bent, places_of=_places_of))
+    _in_dictionary = functools.partial(_bent_d, inner=_inner, places_of=_places_of)
+    lowers(_dictionary, inner=_inner, why_not=_why_not)(_in_dictionary)

@@ -78,7 +78,7 @@ def adds_steps(
     inner: str = "",
     *,
     draw: Callable[[Any, Any], Any] | None = None,
-    draws: Literal["outside", "once", "first", "each"] = "once",
+    draws: Literal["outside", "together", "each"] = "together",
     idle: Callable[[Any, Sketch], Sketch] = lambda transform, sketch: sketch,
     per_key: Sequence[str] = (),
     why_not: Reason = _always,
@@ -96,8 +96,8 @@ def adds_steps(
         draw: `(array transform, sketch)`: draws from its `R`, first of all whether to do anything, and returns what
             the transform does not keep itself, which becomes `drawn`. None for a deterministic transform; `drawn` is
             then a dictionary that all keys share.
-        draws: after the dictionary form has drawn whether to do anything, `draw` follows for all keys, seeing None
-            ("once") or the first of them ("first"), for each key ("each"), or not at all ("outside").
+        draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
+            image of the first ("together"), for each key ("each"), or not at all ("outside").
         idle: what the array form returns if it is to do nothing.
         per_key: attributes with a value for each key of a dictionary form, and one for the array form.
         why_not: why an instance is not lowered.
@@ -121,7 +121,7 @@ class _Steps:
     add: Callable[..., Any]
     inner: str
     draw: Callable[[Any, Any], Any] | None
-    draws: Literal["outside", "once", "first", "each"]
+    draws: Literal["outside", "together", "each"]
     idle: Callable[[Any, Sketch], Sketch]
     per_key: Sequence[str]
 
@@ -142,10 +142,8 @@ class _Steps:
             transform.randomize(None)
             if not transform._do_transform:
                 return changed | {key: continued(changed[key]) for key, *_ in rows}
-            if self.draws == "once":
-                drawn = self.draw(array, None)
-            elif self.draws == "first" and rows:
-                drawn = self.draw(array, continued(changed[rows[0][0]]))
+            if self.draws == "together" and (rows or self.draw is blindly):
+                drawn = self.draw(array, continued(changed[rows[0][0]]) if rows else None)
         for key, _, *of_key in rows:
             sketch = continued(changed[key])
             if self.draw is not None and self.draws == "each":

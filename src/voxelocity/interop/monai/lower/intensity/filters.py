@@ -86,14 +86,7 @@ def gaussian_weights(sigma: float, approx: str) -> Floats:
     return weights
 
 
-@adds_steps(
-    array.RandBiasField,
-    dictionary.RandBiasFieldd,
-    "rand_bias_field",
-    draw=of_shape,
-    draws="first",
-    why_not=why_not_float32,
-)
+@adds_steps(array.RandBiasField, dictionary.RandBiasFieldd, "rand_bias_field", draw=of_shape, why_not=why_not_float32)
 def _shade(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     if not gives_float32(transform, sketch):
         return as_monai(transform, sketch)
@@ -183,7 +176,7 @@ def _set_spikes(transform: Any, sketch: Sketch, spikes: tuple[Spike, ...]) -> Sk
     return as_monai(setter, sketch)
 
 
-@adds_steps(array.RandCoarseShuffle, dictionary.RandCoarseShuffled, "shuffle", draw=of_shape, draws="first")
+@adds_steps(array.RandCoarseShuffle, dictionary.RandCoarseShuffled, "shuffle", draw=of_shape)
 def _shuffle(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     """RandCoarseShuffle: the orders are drawn here, image by image, as MONAI does."""
     if sketch.dtype != torch.float32:
@@ -205,14 +198,7 @@ def _why_not_fill(transform: Any, inner: Any) -> str:
     return f"fill_value={value!r} is neither a number nor a finite range"
 
 
-@adds_steps(
-    array.RandCoarseDropout,
-    dictionary.RandCoarseDropoutd,
-    "dropper",
-    draw=of_shape,
-    draws="first",
-    why_not=_why_not_fill,
-)
+@adds_steps(array.RandCoarseDropout, dictionary.RandCoarseDropoutd, "dropper", draw=of_shape, why_not=_why_not_fill)
 def _drop_out(dropper: Any, sketch: Sketch, drawn: None) -> Sketch:
     """Boxes filled with a number, or with noise of a range, drawn here from `dropper.R`; or all but the boxes."""
     boxes = _boxes(dropper.hole_coords, sketch.spatial_shape)

@@ -58,12 +58,7 @@ def _draw_gaussian(transform: Any, sketch: Sketch) -> _Seeded | None:
 
 
 _of_gaussian = functools.partial(
-    adds_steps,
-    array.RandGaussianNoise,
-    dictionary.RandGaussianNoised,
-    "rand_gaussian_noise",
-    draws="first",
-    why_not=why_not_float32,
+    adds_steps, array.RandGaussianNoise, dictionary.RandGaussianNoised, "rand_gaussian_noise", why_not=why_not_float32
 )
 
 

@@ -43,7 +43,6 @@ _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16})
     dictionary.RandScaleIntensityd,
     "scaler",
     draw=seeing,
-    draws="first",
     idle=cast_idle,
     why_not=why_not_float32,
 )
@@ -121,7 +120,6 @@ def _shift_by_std(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     dictionary.RandScaleIntensityFixedMeand,
     "scaler",
     draw=seeing,
-    draws="first",
     idle=cast_idle,
     why_not=why_not_float32,
 )
@@ -194,10 +192,7 @@ def _to_range(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
 
 
 @adds_steps(
-    array.ScaleIntensityRangePercentiles,
-    dictionary.ScaleIntensityRangePercentilesd,
-    "scaler",
-    why_not=why_not_float32,
+    array.ScaleIntensityRangePercentiles, dictionary.ScaleIntensityRangePercentilesd, "scaler", why_not=why_not_float32
 )
 def _to_percentile_range(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     low, high = transform.b_min, transform.b_max

@@ -17,10 +17,11 @@ from scipy.stats import ks_2samp
 
 from parity.case import ParityCase
 from parity.cases import all_cases
-from voxelocity.interop.monai.difference import Difference, compare
+from parity.compare import compare
+from voxelocity.interop.monai.difference import Difference
 from voxelocity.interop.monai.lower import Lowering
-from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
 SMALLEST_P = 1e-3
 """Of a draw whose noise counts as distributed like MONAI's. Seeds are fixed: what passes once always passes."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from voxelocity.testing.trial import Ended, Started, Trouble, start
+from shared.trial import Ended, Started, Trouble, start
 
 TIERS = ("disk", "memory", "lmdb")
 

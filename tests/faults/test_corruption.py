@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from shared.trial import Trouble, start
 from voxelocity.data.cache import DiskTier, LmdbTier
-from voxelocity.testing.trial import Trouble, start
 
 
 def flipped(numbers, content, num_bits=1):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from voxelocity.testing.trial import Trouble
+from shared.trial import Trouble
 
 # Where writing stops; what comes later finds no more space either.
 _STOPS = {

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
+from shared.trial import Trouble
 from voxelocity.data.cache import DiskTier
-from voxelocity.testing.trial import Trouble
 
 # Bytes of a write that are done when the process dies. Each file named is larger.
 _WRITES = {

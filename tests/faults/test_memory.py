@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from voxelocity.testing.trial import Ended, Trouble
+from shared.trial import Ended, Trouble
 
 _SPARE_MB = (1, 16, 64, 160)
 

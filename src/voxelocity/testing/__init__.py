@@ -1,1 +1,1 @@
-"""What tests share: slow, obviously right references of the fast paths, contracts, means to look on. Not for a run."""
+"""Slow, obviously right references of the fast paths, contracts, and means to compare. Not for a run."""

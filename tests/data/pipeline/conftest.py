@@ -12,10 +12,10 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from shared.noted_cases import NotedCases
 from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data import pipeline
 from voxelocity.data.pipeline import DataConfig
-from voxelocity.testing.noted_cases import NotedCases
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from voxelocity.testing.noted_cases import NotedCases, assert_whole, drawn, fill
+from shared.noted_cases import NotedCases, assert_whole, drawn, fill
 
 COMPRESSED = [pytest.param(f"{tier} blosc2", marks=pytest.mark.nightly) for tier in ("disk", "lmdb")]
 ON_DISK = ("disk", "lmdb", *COMPRESSED)

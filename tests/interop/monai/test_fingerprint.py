@@ -30,8 +30,8 @@ from monai.transforms import (
 )
 
 from voxelocity.core.errors import DatasetError
-from voxelocity.interop.monai.content import FolderFacts
 from voxelocity.interop.monai.fingerprint import fingerprint, item_identity, source_facts
+from voxelocity.interop.monai.sources import FolderFacts
 
 _FACTOR = 3
 

@@ -13,10 +13,10 @@ from monai.transforms.transform import apply_transform
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.interop.monai.chain import CompiledChain, as_compose, split
-from voxelocity.interop.monai.chain.fixed import FixedPart
+from voxelocity.interop.monai.chain.chain import FixedPart, text_table
 from voxelocity.interop.monai.difference import Difference, differences_of
-from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 from voxelocity.interop.monai.lower.walk import Walker
 
 TOLERANCE = 1e-4
@@ -67,12 +67,7 @@ class CheckTable:
 
     def __str__(self) -> str:
         header = ("transform", "runs by", "largest difference", "labels", "MONAI ms", "ms", "verdict")
-        lines = [header, *(_cells(row) for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-        text = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
-        text.insert(1, "  ".join("-" * width for width in widths))
+        text = text_table([header, *map(_cells, self.rows)])
         text += [f"{row.stage}: {words}" for row in self.rows for words in row.words]
         return "\n".join([*text, f"{self.num_draws} draws; noise drawn voxel by voxel from MONAI's generators."])
 
@@ -131,7 +126,7 @@ def check(
     # The deterministic part ran once for all draws.
     seconds_monai = sum(row.seconds[0] / row.num_calls for row in rows)
     whole.seconds = (num_draws * seconds_monai, num_draws * seconds_fixed + seconds_drawn)
-    return CheckTable(rows=[row.told(tolerance) for row in (*rows, whole)], num_draws=num_draws)
+    return CheckTable(rows=[row.finished(tolerance) for row in (*rows, whole)], num_draws=num_draws)
 
 
 @dataclass
@@ -146,7 +141,7 @@ class _Row:
 
     def fixed(self, data: Any, map_items: bool | int) -> Any:
         part = FixedPart([self.transform], map_items=map_items)
-        self.how = "engine" if part.stages[0].faster is not None else "MONAI"
+        self.how = "engine" if part.stages[0].engine is not None else "MONAI"
         return self._both(lambda given: _by_monai(self.transform, given, map_items), part, data)
 
     def random(self, data: Any, map_items: bool | int) -> Any:
@@ -172,7 +167,7 @@ class _Row:
         self.num_calls += 1
         self.differences += differences_of(theirs, ours)
 
-    def told(self, tolerance: float) -> CheckRow:
+    def finished(self, tolerance: float) -> CheckRow:
         words = {f"{one.key}: {one.words}": None for one in self.differences if one.words}
         return CheckRow(
             stage="the whole chain" if self.transform is None else _name(self.transform),

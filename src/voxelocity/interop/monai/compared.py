@@ -1,4 +1,4 @@
-"""Which MONAI versions the transforms here were compared with, and which of MONAI's private names they read."""
+"""What is known of the installed MONAI: compared versions, private names that are read, classes under a `Range`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ _READ: Mapping[type, tuple[str, ...]] = {
     mt.RandSpatialCrop: ("_size",),
     mt.RandZoom: ("_zoom",),
 }
+
+
+RANGED_CLASS = "_voxelocity_ranged_class"
+"""Attribute of the classes that `Range` makes: the class that they extend."""
+
+
+def plain_class(obj: object) -> type:
+    """The class of an object as it was before a `Range` was put around its methods."""
+    kind = type(obj)
+    while (owner := vars(kind).get(RANGED_CLASS)) is not None:
+        kind = owner
+    return kind
 
 
 def why_not_compared() -> str:

@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from monai.transforms import Randomizable
 
-from voxelocity.interop.monai.modules import module_files
-from voxelocity.interop.monai.versions import version_of
+from voxelocity.interop.monai.sources import FolderFacts, module_files, path_facts, version_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range, slice)
 _WORDS = (np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -47,7 +46,6 @@ _CLASS_NOISE = re.compile(
     "__(dict|weakref|doc|module|annotations|annotate|abstractmethods|parameters|orig_bases|firstlineno"
     "|static_attributes|dataclass_params)__|_abc_impl|_is_protocol|_is_runtime_protocol"
 )
-_DICOM_NAME = re.compile(r"\.(dcm|dicom|ima)$", re.IGNORECASE)
 _MAX_DEPTH = 200
 
 
@@ -269,79 +267,6 @@ def digest(*parts: str | bytes) -> bytes:
         total.update(len(data).to_bytes(8, "little"))
         total.update(data)
     return total.digest()
-
-
-def path_facts(path: str, *, folders: FolderFacts | None) -> list[str]:
-    """Facts of this file, or of the files in this folder if `folders` is given; nothing where there is neither.
-
-    A file's facts are its real path, size, times of content and of inode, and inode: a replacement of the same size
-    and time has other facts. Only one level of a folder counts, because a word in an item may name a folder far up.
-    """
-    if "\0" in path or len(path) > 4096:
-        return []
-    if os.path.isfile(path):
-        return [_file_facts(os.path.realpath(path))]
-    if folders is not None and path and os.path.isdir(path):
-        return folders.of(path)
-    return []
-
-
-class FolderFacts:
-    """Facts of the files in folders. A folder is listed again after a file in it was added, removed or replaced.
-
-    Only the next data set or process notices a file that was overwritten in place. An access to an item costs one look
-    at its folder, not one at each slice of a series. A copy begins empty.
-    """
-
-    # MONAI seeds whatever it finds in the attributes of a data set, and in theirs; it skips what has none.
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, ...], list[str]]] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FolderFacts, ()
-
-    def of(self, folder: str) -> list[str]:
-        """Facts of the files that count: all but hidden ones; in a folder with DICOM, only those that may be DICOM."""
-        status = os.stat(folder)
-        stamp = (status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        known = self._known.get(folder)
-        if known is None or known[0] != stamp:
-            known = self._known[folder] = (stamp, _facts_in(folder))
-        return known[1]
-
-
-def _facts_in(folder: str) -> list[str]:
-    parent = os.path.realpath(folder)
-    with os.scandir(parent) as found:
-        entries = [one for one in found if not one.name.startswith(".")]
-    if any(_DICOM_NAME.search(one.name) for one in entries):
-        # Readers of series skip the rest or refuse it, so what is written next to the slices changes nothing.
-        entries = [one for one in entries if _may_be_dicom(one)]
-    return sorted(_entry_facts(one) for one in entries)
-
-
-def _may_be_dicom(entry: os.DirEntry[str]) -> bool:
-    suffix = os.path.splitext(entry.name)[1]
-    # Slices named by their UID end in a number.
-    is_named_so = suffix == "" or suffix[1:].isdigit() or _DICOM_NAME.search(entry.name) is not None
-    return is_named_so and entry.is_file()
-
-
-def _entry_facts(entry: os.DirEntry[str]) -> str:
-    if entry.is_symlink():
-        return f"{entry.name}:{_file_facts(os.path.realpath(entry.path))}"
-    return _file_facts(entry.path) if entry.is_file() else f"{entry.path}/"
-
-
-def _file_facts(path: str) -> str:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        # A broken link, or a file that disappears meanwhile, is a fact too.
-        return f"{path}:{error.errno}"
-    return f"{path}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}"
 
 
 def _name(cls: type) -> str:

@@ -129,7 +129,7 @@ class CuCIMd(MapTransform):  # type: ignore[misc]
         return changed
 
 
-class RandCuCIMd(MapTransform, Randomizable):  # type: ignore[misc]
+class RandCuCIMd(CuCIMd, Randomizable):  # type: ignore[misc]
     """`RandCuCIM` for some keys of a dictionary; as in MONAI, each key has its own draw.
 
     Args:
@@ -155,13 +155,6 @@ class RandCuCIMd(MapTransform, Randomizable):  # type: ignore[misc]
         super().set_random_state(seed, state)
         self.trans.set_random_state(seed, state)
         return self
-
-    def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
-        """A copy of the dictionary with these keys changed."""
-        changed = dict(data)
-        for key in self.key_iterator(changed):
-            changed[key] = self.trans(changed[key])
-        return changed
 
 
 CuCIMD = CuCIMDict = CuCIMd

@@ -1,8 +1,7 @@
-"""A transform and its lowering, fed the same draw and the same data, compared value by value."""
+"""How two results of transforms differ, value by value."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from monai.data.meta_tensor import MetaTensor
-
-from voxelocity.interop.monai.lower import Lowering
-from voxelocity.interop.monai.lower.finish import finish
 
 _META_RTOL = 1e-5
 """For affines and for arrays in the metadata, such as `pixdim`, which is computed from the affine in float32."""
@@ -42,21 +38,6 @@ class Difference:
     def relative(self) -> float:
         """The largest difference as a share of the largest value."""
         return self.largest / self.scale if self.scale > 0.0 else self.largest
-
-
-def compare(transform: Any, lowering: Lowering, data: Any) -> tuple[Any, Any, list[Difference]]:
-    """MONAI's result, ours, and how each tensor of them differs; neither the transform nor the data is changed.
-
-    Both sides get a copy of the transform, with the same random state, and of the data. If their random states differ
-    afterwards, that is a difference of the key "R".
-    """
-    theirs_by, ours_by = copy.deepcopy(transform), copy.deepcopy(transform)
-    theirs = theirs_by(copy.deepcopy(data))
-    ours = finish(lowering.apply(ours_by, copy.deepcopy(data)))
-    differences = list(differences_of(theirs, ours))
-    if not _same_state(theirs_by, ours_by):
-        differences.append(_in_words("R", "drawn from differently"))
-    return theirs, ours, differences
 
 
 def differences_of(theirs: Any, ours: Any, key: str = "") -> Iterator[Difference]:
@@ -157,25 +138,3 @@ def _is_same(one: Any, other: Any, *, rtol: float = 0.0) -> bool:
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(_is_same(*pair, rtol=rtol) for pair in zip(one, other, strict=True))
     return bool(one == other) or bool(one != one and other != other)
-
-
-def _same_state(one: Any, other: Any) -> bool:
-    """Whether two copies of a transform, and all transforms inside them, would draw the same next."""
-    states = [list(_states(transform, set())) for transform in (one, other)]
-    return len(states[0]) == len(states[1]) and all(map(_is_equal_state, *states))
-
-
-def _states(transform: Any, seen: set[int]) -> Iterator[Any]:
-    if id(transform) in seen or not hasattr(transform, "__dict__"):
-        return
-    seen.add(id(transform))
-    if isinstance(vars(transform).get("R"), np.random.RandomState):
-        yield transform.R.get_state()
-    for value in vars(transform).values():
-        for inner in value if isinstance(value, list | tuple) else [value]:
-            if type(inner).__module__.startswith("monai."):
-                yield from _states(inner, seen)
-
-
-def _is_equal_state(one: Any, other: Any) -> bool:
-    return bool(np.array_equal(one[1], other[1])) and one[2:] == other[2:]

@@ -13,8 +13,8 @@ from typing import Any
 from monai.transforms import Compose
 
 from voxelocity.core.errors import DatasetError
-from voxelocity.interop.monai.content import Content, FolderFacts, digest, path_facts
-from voxelocity.interop.monai.versions import versions_below_all
+from voxelocity.interop.monai.content import Content, digest
+from voxelocity.interop.monai.sources import FolderFacts, path_facts, versions_below_all
 
 COMPOSE_OPTIONS = ("map_items", "unpack_items", "lazy", "overrides")
 
@@ -56,7 +56,7 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
 
 
 def item_identity(item: object, folders: FolderFacts | None = None) -> str:
-    """What an item of a data set is: numbers and text by value, arrays by their bytes, files by `content.path_facts`.
+    """What an item of a data set is: numbers and text by value, arrays by their bytes, files by `sources.path_facts`.
 
     Text that names an existing file or folder stands for it: another size, time or inode of the file, or of a file in
     the folder, gives another identity. No file is opened.
@@ -79,7 +79,7 @@ def item_identity(item: object, folders: FolderFacts | None = None) -> str:
 
 
 def source_facts(item: object, folders: FolderFacts | None = None) -> list[str]:
-    """`content.path_facts` of every existing file, or folder, that the item names; other text is skipped.
+    """`sources.path_facts` of every existing file, or folder, that the item names; other text is skipped.
 
     Args:
         item: of a data set.

@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 from torch.utils.data import Dataset, IterableDataset
 
 from voxelocity.core.errors import InputError
+from voxelocity.interop.monai.compared import RANGED_CLASS
 from voxelocity.observe import has_nvtx, span
 
 _KNOWN_METHODS = ("forward", "__call__", "__next__", "__getitem__")
-_OWNER = "_voxelocity_ranged_class"
 _Spans = tuple[tuple[str, str], ...]
 """(method, name of its range), ..."""
 
@@ -97,14 +97,6 @@ class Range:
         self.name_counter[name] += 1
         count = self.name_counter[name]
         return name if count == 1 else f"{name}_{count}"
-
-
-def plain_class(obj: Any) -> type:
-    """The class of an object as it was before a `Range` was put around its methods."""
-    kind = type(obj)
-    while (owner := vars(kind).get(_OWNER)) is not None:
-        kind = owner
-    return kind
 
 
 def _name_of(obj: Any) -> str:
@@ -202,7 +194,7 @@ def _spanned_class(owner: Any, spans: _Spans) -> type:
 
     body: dict[str, Any] = {method: _spanned(getattr(owner, method), method, name) for method, name in spans}
     names = {"__module__": owner.__module__, "__qualname__": owner.__qualname__, "__doc__": owner.__doc__}
-    return type(owner.__name__, (owner,), {**body, **names, "__reduce_ex__": reduce, _OWNER: owner})
+    return type(owner.__name__, (owner,), {**body, **names, "__reduce_ex__": reduce, RANGED_CLASS: owner})
 
 
 def _restored(make: Callable[..., Any], arguments: tuple[Any, ...], spans: _Spans) -> Any:

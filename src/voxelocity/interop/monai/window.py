@@ -25,8 +25,19 @@ from monai.utils import (
 
 from voxelocity.core.errors import InputError
 from voxelocity.infer.blending import Blend, importance
-from voxelocity.interop.monai.calls import Calls, Prediction, as_spatial, packed
-from voxelocity.interop.monai.stitch import WHERE, Canvas, Grid, Place, Slab, add_weighted, slabs_overlap
+from voxelocity.interop.monai.stitch import (
+    WHERE,
+    Calls,
+    Canvas,
+    Grid,
+    Place,
+    Prediction,
+    Slab,
+    add_weighted,
+    as_spatial,
+    packed,
+    slabs_overlap,
+)
 
 _Sizes = Sequence[int] | int
 _Floats = Sequence[float] | float
@@ -131,23 +142,12 @@ def sliding_window_inference(
 class SlidingWindowInferer(PeerSlidingWindowInferer):  # type: ignore[misc]  # MONAI has no types
     """`sliding_window_inference` with its arguments kept; MONAI's class, and an instance of it.
 
+    Arguments that are not listed here are those of `sliding_window_inference`.
+
     Args:
-        roi_size: see `sliding_window_inference`, as for all that is not listed here.
-        sw_batch_size: likewise.
-        overlap: likewise.
-        mode: likewise.
-        sigma_scale: likewise.
-        padding_mode: likewise.
-        cval: likewise.
-        sw_device: likewise.
-        device: likewise.
-        progress: likewise.
         cache_roi_weight_map: keep the weights of a window in `roi_weight_map`, if roi_size gives every axis. If not,
             nothing is lost: the weights of the last windows' sizes are kept in any case.
         cpu_thresh: inputs with more voxels than this are put together on the CPU, unless `device` is given.
-        buffer_steps: likewise.
-        buffer_dim: likewise.
-        with_coord: likewise.
 
     Raises:
         InputError: an argument cannot be used.

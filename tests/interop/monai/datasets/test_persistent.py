@@ -246,7 +246,7 @@ def test_spawned_workers_find_what_this_process_has_made(sets, filled, tmp_path)
 
 
 def test_what_a_writer_that_died_left_is_removed_after_a_day(sets, filled, tmp_path):
-    old, new = tmp_path / ".voxelocity-ab.1-ff.tmp", tmp_path / ".voxelocity-cd.1-ff.tmp"
+    old, new = tmp_path / ".voxelocity-ab.pt.ff.part", tmp_path / ".voxelocity-cd.pt.ff.part"
     old.write_bytes(b"")
     new.write_bytes(b"")
     os.utime(old, (time.time() - 90_000,) * 2)

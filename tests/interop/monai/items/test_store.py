@@ -20,7 +20,7 @@ from monai.data import MetaTensor
 from torch.utils.serialization import config
 
 from voxelocity.core.errors import OutputError
-from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NullStore, bytes_of
+from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, bytes_of
 
 KEY = "0a" * 20
 
@@ -84,13 +84,6 @@ def test_an_item_that_cannot_be_made_is_tried_again(store: ItemStore) -> None:
         with pytest.raises(ValueError, match="scan 3 is broken"):
             store.get_or_make(KEY, fail)
     assert store.get_or_make(KEY, lambda: 5) == 5
-
-
-def test_a_store_that_keeps_nothing_makes_each_time() -> None:
-    make = Maker(_image)
-    for _ in range(2):
-        NullStore().get_or_make(KEY, make)
-    assert make.num_calls == 2
 
 
 def test_a_full_memory_is_told_once_and_items_are_made_anew() -> None:

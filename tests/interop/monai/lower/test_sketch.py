@@ -12,8 +12,8 @@ import torch
 from monai.data.meta_tensor import MetaTensor
 
 from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.finish import finish
 from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
 
 def scan() -> MetaTensor:

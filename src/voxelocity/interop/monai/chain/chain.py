@@ -1,22 +1,150 @@
-"""A chain that is ready to run: its deterministic part, its random part, and what both have cost."""
+"""A chain in two parts, what is the same every time and what is drawn each time, and the plan of what both do."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monai.transforms.compose import Compose
+from monai.transforms.traits import RandomizableTrait, ThreadUnsafe
+from monai.transforms.transform import Transform
 
-from voxelocity.interop.monai.chain.fixed import FixedPart, FixedStage
-from voxelocity.interop.monai.chain.plan import ChainPlan, PlanRow
-from voxelocity.interop.monai.chain.split import split
-from voxelocity.interop.monai.compared import why_not_compared
-from voxelocity.interop.monai.lower.finish import finish, run_soon
+from voxelocity.core.errors import InputError
+from voxelocity.interop.monai.compared import plain_class, why_not_compared
+from voxelocity.interop.monai.deterministic import faster, why_not
 from voxelocity.interop.monai.lower.registry import lowerings
-from voxelocity.interop.monai.lower.walk import Stage, Walker
+from voxelocity.interop.monai.lower.sketch import finish, run_soon
+from voxelocity.interop.monai.lower.walk import Stage, Walker, run_unchanged
+
+
+class ChainError(InputError):
+    """A chain of transforms cannot be split or compiled."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A chain in two.
+
+    Attributes:
+        fixed: the transforms before the first random one. Nested chains are taken apart.
+        random: the rest.
+        map_items: how deep lists of items are walked, as in the chain.
+    """
+
+    fixed: tuple[Any, ...]
+    random: tuple[Any, ...]
+    map_items: bool | int
+
+
+def is_random(transform: Any) -> bool:
+    """Whether the result may differ from call to call, as MONAI judges it: random, or a bare function."""
+    return isinstance(transform, RandomizableTrait) or not isinstance(transform, Transform)
+
+
+def as_compose(chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any]) -> Compose:
+    """The chain as a `Compose`, wrapped if it is not one; transforms keep their random states.
+
+    Raises:
+        ChainError: it is neither a chain nor a transform.
+    """
+    if plain_class(chain) is Compose:
+        return chain
+    transforms = tuple(chain) if isinstance(chain, list | tuple) else (chain,)
+    for transform in transforms:
+        if not callable(transform):
+            raise ChainError(
+                f"voxelocity.monai.compile: {transform!r} is a {type(transform).__name__}, not a transform; give a "
+                "monai.transforms.Compose, or a list of transforms"
+            )
+    compose = Compose(())
+    compose.transforms = transforms
+    return compose
+
+
+def split(compose: Compose) -> Split:
+    """The chain split at its first random transform.
+
+    Raises:
+        ChainError: it resamples lazily or unpacks its items, so its transforms do not run one after the other, or it
+            logs their inputs.
+    """
+    if compose.log_stats is not False:
+        raise ChainError(
+            f"voxelocity.monai.compile: a Compose with log_stats={compose.log_stats!r} is not compiled: the "
+            "input of a failed transform cannot be logged, because it is not made yet. Set log_stats=False, or use "
+            "MONAI's own"
+        )
+    for flag, value, why in (
+        ("lazy", compose.lazy, "its transforms are then applied together, later, and no part of them can be cached"),
+        ("unpack_items", compose.unpack_items, "what one transform passes to the next is then not an item"),
+    ):
+        if value or value is None:
+            raise ChainError(
+                f"voxelocity.monai.compile: a Compose with {flag}={value} cannot be split: {why}. Set {flag}=False "
+                "(a compiled chain makes neighboring spatial transforms in one pass anyway), or use MONAI's own"
+            )
+    transforms = tuple(_flat(compose))
+    first = next((n for n, transform in enumerate(transforms) if is_random(transform)), len(transforms))
+    return Split(fixed=transforms[:first], random=transforms[first:], map_items=compose.map_items)
+
+
+def _flat(compose: Compose) -> Iterator[Any]:
+    # Not `Compose.flatten`, which reseeds every transform.
+    for transform in compose.transforms:
+        if (
+            plain_class(transform) is Compose
+            and transform.map_items == compose.map_items
+            and not transform.unpack_items
+        ):
+            yield from _flat(transform) if transform.lazy is False else [transform]
+        else:
+            yield transform
+
+
+class FixedPart:
+    """The transforms before the first random one.
+
+    Safe to use from several threads.
+
+    Args:
+        transforms: in their order, none of them random.
+        map_items: how deep lists of items are walked, as MONAI's `Compose` has it.
+        replace: whether the engine's transforms run where they give the same result.
+
+    Attributes:
+        stages: one for each transform.
+    """
+
+    def __init__(self, transforms: Sequence[Any], *, map_items: bool | int = True, replace: bool = True) -> None:
+        self._map_items = int(map_items)
+        self.stages = tuple(_stage_of(transform, replace) for transform in transforms)
+
+    def __call__(self, item: Any) -> Any:
+        """What the transforms make of an item.
+
+        Raises:
+            RuntimeError: a transform failed; it is named, and its own error is the cause.
+        """
+        for stage in self.stages:
+            item = stage.run(_applied, item, self._map_items)
+        return item
+
+
+def _stage_of(transform: Any, replace: bool) -> Stage:
+    own = faster(transform) if replace else None
+    reason = "" if own is not None else why_not(transform) if replace else "turned off"
+    return Stage(transform=transform, engine=own, reason=reason)
+
+
+def _applied(stage: Stage, item: Any) -> Any:
+    if stage.engine is not None:
+        return stage.engine(item)
+    is_unsafe = isinstance(stage.transform, ThreadUnsafe)
+    return run_unchanged(copy.deepcopy(stage.transform) if is_unsafe else stage.transform, item)
 
 
 class Chain:
@@ -53,7 +181,7 @@ class Chain:
         self._num_made, self._seconds_making = 0, 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self._compose, self._lower, self._exact_noise)
+        return functools.partial(Chain, lower=self._lower, exact_noise=self._exact_noise), (self._compose,)
 
     @property
     def is_lowered(self) -> bool:
@@ -82,11 +210,11 @@ class Chain:
 
     def plan(self) -> ChainPlan:
         """What happens to each transform, and what each has cost so far."""
-        rows = [_row(stage, "cached", stage.faster is not None) for stage in self.fixed.stages]
-        rows += [_row(stage, "drawn again", stage.lowering is not None) for stage in self.random.stages]
+        rows = [_row(stage, "cached") for stage in self.fixed.stages]
+        rows += [_row(stage, "drawn again") for stage in self.random.stages]
         if not self.is_lowered:
             rows = [replace(row, reason=self._why_off) for row in rows]
-        if any(stage.lowering is not None for stage in self.random.stages):
+        if any(stage.engine is not None for stage in self.random.stages):
             ms = 1e3 * self._seconds_making / self._num_made if self._num_made else None
             rows.append(PlanRow(stage="(fused passes)", part="drawn again", how="engine", reason="", ms=ms))
         return ChainPlan(rows=rows, notes=self._notes())
@@ -101,7 +229,7 @@ class Chain:
         if returned:
             names = ", ".join(dict.fromkeys(returned))
             notes.append(f"Run unchanged on some data, which was on a GPU or did not have two or three axes: {names}.")
-        slow = [stage for stage in self.random.stages if stage.lowering is None]
+        slow = [stage for stage in self.random.stages if stage.engine is None]
         if slow:
             names = ", ".join(dict.fromkeys(stage.name for stage in slow))
             cost = sum(stage.seconds for stage in slow)
@@ -111,10 +239,60 @@ class Chain:
         return notes
 
 
-def _rebuilt(compose: Compose, lower: bool, exact_noise: bool) -> Chain:
-    return Chain(compose, lower=lower, exact_noise=exact_noise)
-
-
-def _row(stage: FixedStage | Stage, part: str, is_own: bool) -> PlanRow:
+def _row(stage: Stage, part: str) -> PlanRow:
     ms = 1e3 * stage.seconds / stage.num_calls if stage.num_calls else None
-    return PlanRow(stage=stage.name, part=part, how="engine" if is_own else "MONAI", reason=stage.reason, ms=ms)
+    how = "MONAI" if stage.engine is None else "engine"
+    return PlanRow(stage=stage.name, part=part, how=how, reason=stage.reason, ms=ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRow:
+    """One line of the plan.
+
+    Attributes:
+        stage: name of the transform.
+        part: what happens to its result: "cached", or "drawn again" each time.
+        how: "engine" if this package runs it, "MONAI" if it runs unchanged.
+        reason: why it runs unchanged; "" if it does not.
+        ms: mean time of a call so far, None before the first.
+    """
+
+    stage: str
+    part: str
+    how: str
+    reason: str
+    ms: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPlan:
+    """The plan of a chain. Printing it gives the table.
+
+    Attributes:
+        rows: in the order of the chain.
+        notes: what else the user should know, one sentence each.
+    """
+
+    rows: Sequence[PlanRow]
+    notes: Sequence[str]
+
+    def __str__(self) -> str:
+        header = ("stage", "result", "runs by", "ms a call", "why it runs unchanged")
+        return "\n".join([*text_table([header, *map(_cells, self.rows)], right=[3]), *self.notes])
+
+
+def _cells(row: PlanRow) -> tuple[str, ...]:
+    return (row.stage, row.part, row.how, "-" if row.ms is None else f"{row.ms:.2f}", row.reason)
+
+
+def text_table(lines: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """The lines, the first of which is the header, in columns of equal width; those in `right` end at their right."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines = [lines[0], ["-" * width for width in widths], *lines[1:]]
+    return [
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]

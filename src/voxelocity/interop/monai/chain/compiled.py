@@ -13,12 +13,11 @@ from monai.data.meta_obj import get_track_meta
 from monai.transforms.compose import Compose
 
 from voxelocity import __version__
-from voxelocity.interop.monai.chain.chain import Chain
-from voxelocity.interop.monai.chain.plan import ChainPlan
-from voxelocity.interop.monai.chain.split import ChainError, as_compose
-from voxelocity.interop.monai.content import FolderFacts, digest
+from voxelocity.interop.monai.chain.chain import Chain, ChainError, ChainPlan, as_compose
+from voxelocity.interop.monai.content import digest
 from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
-from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems, NullStore
+from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems
+from voxelocity.interop.monai.sources import FolderFacts
 from voxelocity.observe import available_memory_bytes
 
 _FORMAT = 1
@@ -80,7 +79,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         compose: the chain that it was made from; the same transforms.
     """
 
-    def __init__(self, compose: Compose, chain: Chain, store: ItemStore, content: Fingerprint) -> None:
+    def __init__(self, compose: Compose, chain: Chain, store: ItemStore | None, content: Fingerprint) -> None:
         # Not `Compose.__init__`, which reseeds every transform.
         self.__dict__ |= vars(compose)
         self.compose = compose
@@ -120,7 +119,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
 
     def prepared(self, item: Any) -> Any:
         """The item after the deterministic part, from the cache or made now. It belongs to the cache: only read it."""
-        if not self.chain.fixed.stages or isinstance(self._store, NullStore):
+        if not self.chain.fixed.stages or self._store is None:
             return self.chain.fixed(copy.deepcopy(item)) if self.chain.fixed.stages else item
         return self._store.get_or_make(self._key(item), lambda: self.chain.fixed(copy.deepcopy(item)))
 
@@ -140,7 +139,8 @@ class CompiledChain(Compose):  # type: ignore[misc]
     def plan(self) -> ChainPlan:
         """What happens to each transform, why, and what each has cost so far."""
         plan = self.chain.plan()
-        return ChainPlan(rows=plan.rows, notes=[*plan.notes, *_doubts(self._content)])
+        doubts = [f"Never kept for later runs: {doubt}." for doubt in self._content.doubts]
+        return ChainPlan(rows=plan.rows, notes=[*plan.notes, *doubts])
 
     def __str__(self) -> str:
         return str(self.plan())
@@ -157,9 +157,9 @@ class CompiledChain(Compose):  # type: ignore[misc]
         return self._parts[(start, end)]
 
 
-def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
+def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore | None:
     if cache == "off":
-        return NullStore()
+        return None
     if cache != "memory" and not content.doubts:
         return FolderItems(Path(cache), warn=_warn)
     if cache != "memory":
@@ -169,10 +169,6 @@ def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore:
             "functions and plain values into the chain"
         )
     return MemoryItems(max_bytes=max_bytes, warn=_warn)
-
-
-def _doubts(content: Fingerprint) -> list[str]:
-    return [f"Never kept for later runs: {doubt}." for doubt in content.doubts]
 
 
 def _warn(text: str) -> None:

@@ -1,30 +1,52 @@
-"""Batches of a data set whose items are sketched: one thread draws them in order, several make them ahead of use."""
+"""Batches of a data set whose items are sketched: one thread draws them in order, several make them ahead of use.
+
+Items are made directly in their batch's memory; the result equals making and then collating them.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
+import torch
+from monai.data.meta_tensor import MetaTensor
+from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from voxelocity.interop.monai.chain.batch import PendingBatch, start_batch
+from voxelocity.data.augment.steps import Piece
+from voxelocity.interop.monai.lower.sketch import Sketch, finish, run_soon
+
+_BARE = "the tensor itself"
+"""The key of a chain without dictionaries."""
 
 
-class SketchedDataset(Protocol):
-    """A data set that can give an item drawn but not yet made."""
+class Sketches(Dataset[Any]):
+    """The items of a data set, or some of them, drawn but not yet made.
+
+    Args:
+        dataset: with `sketch(index)`, which draws what `dataset[index]` draws, and `count_made(seconds)`, called by the
+            thread that made a sample.
+        indices: of the items, as torch's `Subset` has them; None for all.
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[int] | None = None) -> None:
+        self._dataset = dataset
+        self._indices = indices
+        self.count_made: Callable[[float], None] = dataset.count_made
 
     def sketch(self, index: int) -> Any:
-        """What `self[index]` is once `finish` has made it; draws what `self[index]` draws."""
-        ...
+        """What `finish` makes the item of."""
+        return self._dataset.sketch(index if self._indices is None else self._indices[index])
 
-    def count_made(self, seconds: float) -> None:
-        """Records how long one of its samples took to make; called by the thread that made it."""
-        ...
+    __getitem__ = sketch
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self._dataset if self._indices is None else self._indices)
 
 
 class Batches:
@@ -84,7 +106,7 @@ class Batches:
         self.close()
 
 
-def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: int, num_ahead: int) -> Batches:
+def batches(loader: DataLoader[Any], dataset: Any, *, num_threads: int, num_ahead: int) -> Batches:
     """The batches of a loader with MONAI's `list_data_collate`, patches made by threads into the batch's own memory.
 
     Order, random numbers (torch's and those of the transforms) and batches are those of the loader itself with
@@ -92,7 +114,7 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
 
     Args:
         loader: its index batches, generator and `pin_memory` apply. It has a `batch_sampler`.
-        dataset: the loader's, able to sketch.
+        dataset: the loader's, as for `Sketches`.
         num_threads: threads that make patches.
         num_ahead: batches begun beyond the one being returned; 0 draws nothing before it is requested.
     """
@@ -100,7 +122,7 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
     # torch's own loader over the same sampler draws the same numbers from torch's generators, at the same times: a
     # first number now, and the order with the first batch.
     inner: DataLoader[Any] = DataLoader(
-        _Sketches(dataset),
+        Sketches(dataset),
         batch_sampler=loader.batch_sampler,
         generator=loader.generator,
         pin_memory=loader.pin_memory,
@@ -109,14 +131,99 @@ def batches(loader: DataLoader[Any], dataset: SketchedDataset, *, num_threads: i
     return Batches(iter(inner), pool, num_ahead=num_ahead)
 
 
-class _Sketches(Dataset[Any]):
-    """The data set, giving sketches."""
+class PendingBatch:
+    """A batch whose voxels are being made."""
 
-    def __init__(self, dataset: SketchedDataset) -> None:
-        self._dataset = dataset
+    def __init__(self, collated: Any, work: Sequence[Future[None]]) -> None:
+        self._collated = collated
+        self._work = work
+        self._is_pinned = False
 
-    def __getitem__(self, index: int) -> Any:
-        return self._dataset.sketch(index)
+    def pin_memory(self) -> PendingBatch:
+        """Requests page-locking of the finished batch. torch's loader calls this if `pin_memory` is set."""
+        self._is_pinned = True
+        return self
 
-    def __len__(self) -> int:
-        return len(self._dataset)
+    def result(self) -> Any:
+        """The batch, once it is made.
+
+        Raises:
+            Exception: whatever making it raised.
+        """
+        for future in self._work:
+            future.result()
+        return pin_memory(self._collated) if self._is_pinned else self._collated  # type: ignore[no-untyped-call]
+
+    def cancel(self) -> None:
+        """Cancels what has not begun yet and waits for the rest."""
+        for future in self._work:
+            if not future.cancel():
+                future.exception()
+
+
+def start_batch(
+    items: Sequence[Any], pool: ThreadPoolExecutor, count: Callable[[float], None] = lambda seconds: None
+) -> PendingBatch:
+    """The batch that `monai.data.list_data_collate` makes of the finished items, begun in the pool's threads.
+
+    Args:
+        items: as `Walker.sketch` returns them: dictionaries, bare sketches, or lists of either.
+        pool: where patches are made, one sample per task.
+        count: called with the seconds that a sample took, in the thread that made it.
+
+    Raises:
+        RuntimeError: they cannot be collated; the message is MONAI's.
+    """
+    samples = [sample for item in items for sample in item] if isinstance(items[0], list) else list(items)
+    keyed = [sample if isinstance(sample, dict) else {_BARE: sample} for sample in samples]
+    names = [name for name in keyed[0] if _is_uniform([sample.get(name) for sample in keyed])]
+    if not names:
+        return PendingBatch(list_data_collate([finish(item, run_soon) for item in items]), ())
+    memory = {name: _memory([sample[name] for sample in keyed]) for name in names}
+    stand_ins = [
+        {name: _stand_in(value) if name in memory else finish(value, run_soon) for name, value in sample.items()}
+        for sample in keyed
+    ]
+    collated = list_data_collate(stand_ins)
+    for name, voxels in memory.items():
+        collated[name] = _dressed(voxels, collated[name])
+    work = [
+        pool.submit(_timed, [sample[name].piece(memory[name][number]) for name in names], count)
+        for number, sample in enumerate(keyed)
+    ]
+    return PendingBatch(collated if isinstance(samples[0], dict) else collated[_BARE], work)
+
+
+def _timed(pieces: Sequence[Piece], count: Callable[[float], None]) -> None:
+    begin = time.perf_counter()
+    run_soon(pieces)
+    count(time.perf_counter() - begin)
+
+
+def _is_uniform(values: Sequence[Any]) -> bool:
+    """Whether all are sketches of one shape, dtype and device, as patches of a batch are."""
+    first = values[0]
+    return isinstance(first, Sketch) and all(
+        isinstance(value, Sketch)
+        and (value.shape, value.dtype, value.source.device) == (first.shape, first.dtype, first.source.device)
+        for value in values
+    )
+
+
+def _memory(sketches: Sequence[Sketch]) -> torch.Tensor:
+    first = sketches[0]
+    return torch.empty((len(sketches), *first.shape), dtype=first.dtype, device=first.source.device)
+
+
+def _stand_in(sketch: Sketch) -> torch.Tensor:
+    """A tensor without voxels with the metadata of the one to be made, so that MONAI collates it."""
+    return sketch.dressed(torch.empty((0,) * len(sketch.shape), dtype=sketch.dtype, device=sketch.source.device))
+
+
+def _dressed(voxels: torch.Tensor, collated: torch.Tensor) -> torch.Tensor:
+    if not isinstance(collated, MetaTensor):
+        return voxels
+    dressed = MetaTensor(voxels)
+    dressed.copy_meta_from(collated, copy_attr=False)
+    batch: torch.Tensor = dressed
+    return batch

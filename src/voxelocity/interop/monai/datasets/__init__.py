@@ -1,17 +1,17 @@
 """MONAI's data sets and loaders: the same names, arguments and items, without their known faults.
 
-The functions that partition a list are MONAI's own: there is nothing to add to them.
+They build on MONAI's own classes, bound when this package is imported, so that its names may replace MONAI's. The
+functions that partition a list are MONAI's own: there is nothing to add to them.
 """
 
 from monai.data import partition_dataset, partition_dataset_classes
 
 from voxelocity.interop.monai.datasets.buffer import ThreadBuffer, ThreadDataLoader
-from voxelocity.interop.monai.datasets.cached import CacheDataset
+from voxelocity.interop.monai.datasets.cached import CacheDataset, SmartCacheDataset
+from voxelocity.interop.monai.datasets.dataset import Dataset
 from voxelocity.interop.monai.datasets.lmdb import LMDBDataset
 from voxelocity.interop.monai.datasets.loader import DataLoader
 from voxelocity.interop.monai.datasets.persistent import CacheNTransDataset, PersistentDataset
-from voxelocity.interop.monai.datasets.plain import Dataset
-from voxelocity.interop.monai.datasets.smart import SmartCacheDataset
 
 __all__ = [
     "CacheDataset",

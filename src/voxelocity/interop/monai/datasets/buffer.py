@@ -8,9 +8,11 @@ import threading
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Final
 
+from monai.data import DataLoader as MonaiDataLoader
+from monai.data import ThreadDataLoader as MonaiThreadDataLoader
+
 from voxelocity.core.errors import ConfigError
 from voxelocity.data.feed import OrderedPrefetch
-from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.loader import batches_of
 
 _END: Final = object()
@@ -84,7 +86,7 @@ def _one_pass(
             passes.discard(taken)
 
 
-class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
+class ThreadDataLoader(MonaiThreadDataLoader):  # type: ignore[misc]
     """MONAI's `ThreadDataLoader`, with MONAI's arguments: a thread makes batches while the training runs.
 
     An error in a worker, a transform or the collation is raised in the loop, with its traceback, where MONAI ends the
@@ -114,7 +116,7 @@ class ThreadDataLoader(peer.ThreadDataLoader):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Any]:
         own = batches_of(self, num_ahead=1)
-        batches = peer.DataLoader.__iter__(self) if own is None else own
+        batches = MonaiDataLoader.__iter__(self) if own is None else own
         with contextlib.ExitStack() as ends:
             if own is not None:
                 ends.callback(own.close)

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from monai.data import LMDBDataset as MonaiLMDBDataset
 from monai.data.utils import pickle_hashing
 from monai.utils import convert_to_tensor, optional_import
 from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import CacheError, CacheFullError, ConfigError
 from voxelocity.data.cache import LmdbFile, PassingLocks, open_lmdb_file
-from voxelocity.interop.monai.datasets import peer
 from voxelocity.interop.monai.datasets.persistent import PersistentDataset
 
 _PREFIX = "voxelocity-"
 
 
-class LMDBDataset(PersistentDataset, peer.LMDBDataset):  # type: ignore[misc]
+class LMDBDataset(PersistentDataset, MonaiLMDBDataset):  # type: ignore[misc]
     """MONAI's `LMDBDataset`, with MONAI's arguments: all items are prepared at once, into one file.
 
     Entries are named as in `PersistentDataset`. Writers of several processes take turns, a full map grows, and any

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from monai.data import DataLoader as MonaiDataLoader
 from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Subset
 
-from voxelocity.interop.monai.chain.loading import Batches, SketchedDataset, batches
-from voxelocity.interop.monai.datasets import peer
-from voxelocity.interop.monai.datasets.plain import Dataset
+from voxelocity.interop.monai.chain.loading import Batches, Sketches, batches
+from voxelocity.interop.monai.datasets.dataset import Dataset
 from voxelocity.observe import cpu_budget
 
 
-class DataLoader(peer.DataLoader):  # type: ignore[misc]
+class DataLoader(MonaiDataLoader):  # type: ignore[misc]
     """MONAI's `DataLoader`, with MONAI's arguments and batches.
 
     If the data set is one of this package's, `num_workers` is 0 and the collation is MONAI's own, threads make the
@@ -41,28 +41,11 @@ def batches_of(loader: TorchDataLoader[Any], *, num_ahead: int) -> Batches | Non
     return batches(loader, dataset, num_threads=cpu_budget(), num_ahead=num_ahead)
 
 
-def _sketched(dataset: Any) -> SketchedDataset | None:
+def _sketched(dataset: Any) -> Any:
     """The data set, or what gives the items of a subset; None if the user's own code makes the items."""
     if type(dataset) is Subset:
         whole = _sketched(dataset.dataset)
-        return None if whole is None else _Part(whole, dataset.indices)
+        return None if whole is None else Sketches(whole, dataset.indices)
     # A derived class may have changed how an item is made.
     is_own = isinstance(dataset, Dataset) and type(dataset).__module__.startswith("voxelocity.")
     return dataset if is_own else None
-
-
-class _Part:
-    """Some items of a data set, as torch's `Subset` has them."""
-
-    def __init__(self, whole: SketchedDataset, indices: Any) -> None:
-        self._whole = whole
-        self._indices = indices
-
-    def sketch(self, index: int) -> Any:
-        return self._whole.sketch(self._indices[index])
-
-    def count_made(self, seconds: float) -> None:
-        self._whole.count_made(seconds)
-
-    def __len__(self) -> int:
-        return len(self._indices)

@@ -12,6 +12,8 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from monai.data import CacheNTransDataset as MonaiCacheNTransDataset
+from monai.data import PersistentDataset as MonaiPersistentDataset
 from monai.data.meta_obj import get_track_meta
 from monai.data.utils import pickle_hashing
 from monai.transforms import Compose, reset_ops_id
@@ -19,19 +21,18 @@ from monai.utils import convert_to_tensor
 from torch.serialization import DEFAULT_PROTOCOL
 
 from voxelocity.core.errors import ConfigError
-from voxelocity.interop.monai.content import FolderFacts, digest
-from voxelocity.interop.monai.datasets import peer
-from voxelocity.interop.monai.datasets.chain import as_it_is
-from voxelocity.interop.monai.datasets.plain import Dataset
+from voxelocity.interop.monai.content import digest
+from voxelocity.interop.monai.datasets.dataset import Dataset, as_it_is
 from voxelocity.interop.monai.fingerprint import fingerprint, source_facts
 from voxelocity.interop.monai.items.files import ABSENT, ItemFiles
+from voxelocity.interop.monai.sources import FolderFacts
 
 _FORMAT = 1
 """Incremented when the meaning of a file changes; older files are then ignored."""
 _Transforms = Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
-class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
+class PersistentDataset(Dataset, MonaiPersistentDataset):  # type: ignore[misc]
     """MONAI's `PersistentDataset`, with MONAI's arguments: the fixed part of the chain runs once per item and folder.
 
     The name of a file is made of everything that determines its content: `hash_func` of the item, path, size, times and
@@ -71,7 +72,7 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         if cache_dir is not None and Path(cache_dir).exists() and not Path(cache_dir).is_dir():
             raise ConfigError(f"monai.PersistentDataset: cache_dir {cache_dir} is a file; give a folder")
         # `ItemFiles` makes the folder, and says what is wrong if it cannot.
-        peer.PersistentDataset.__init__(
+        MonaiPersistentDataset.__init__(
             self,
             data=data,
             transform=transform,
@@ -85,8 +86,15 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
             weights_only=weights_only,
         )
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
-        self._files: ItemFiles | None = None if self.cache_dir is None else self._open_files(self.cache_dir)
-        self._is_doubt_told = False
+        self._files: ItemFiles | None = None
+        if self.cache_dir is not None:
+            self._files = ItemFiles(
+                self.cache_dir,
+                weights_only=weights_only,
+                pickle_module=pickle_module,
+                pickle_protocol=pickle_protocol,
+            )
+        self._has_warned_of_doubts = False
         self._folders = FolderFacts()
         self._read_chain()
 
@@ -108,14 +116,6 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
             self._files.clear()
         self._read_chain()
 
-    def _open_files(self, folder: Path) -> ItemFiles:
-        return ItemFiles(
-            folder,
-            weights_only=self.weights_only,
-            pickle_module=self.pickle_module,
-            pickle_protocol=self.pickle_protocol,
-        )
-
     def _fixed_content(self) -> list[Any]:
         return self._data_chain().fixed_content()
 
@@ -128,13 +128,13 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         self._salt = ""
         if found.doubts:
             self._salt = f"-once-{secrets.token_hex(8)}"
-            self._tell_doubts(found.doubts)
+            self._warn_of_doubts(found.doubts)
             self._forget_at_end()
         self._chain_digest = found.digest
 
-    def _tell_doubts(self, doubts: Sequence[str]) -> None:
-        if not self._is_doubt_told:
-            self._is_doubt_told = True
+    def _warn_of_doubts(self, doubts: Sequence[str]) -> None:
+        if not self._has_warned_of_doubts:
+            self._has_warned_of_doubts = True
             warnings.warn(
                 f"{type(self).__name__}: prepared items are kept for this run alone, because another run could not "
                 f"tell whether they are still valid: {'; '.join(doubts)}. Put functions and plain values into "
@@ -185,22 +185,15 @@ class PersistentDataset(Dataset, peer.PersistentDataset):  # type: ignore[misc]
         if self._files is None:
             return self._pre_transform(deepcopy(item_transformed))
         key = self._key(item_transformed)
-        found = self._files.load(key)
-        if found is not ABSENT:
-            return found
-        with self._files.lock(key):
-            # Another thread or process may have made it while this one waited.
-            found = self._files.load(key) if self._files.path(key).exists() else ABSENT
+        with self._files.entry(key) as found:
             if found is ABSENT:
-                found = self._to_keep(self._pre_transform(deepcopy(item_transformed)))
+                prepared = self._pre_transform(deepcopy(item_transformed))
+                found = convert_to_tensor(prepared, convert_numeric=False, track_meta=self.track_meta)
                 self._files.save(key, found)
         return found
 
-    def _to_keep(self, prepared: Any) -> Any:
-        return convert_to_tensor(prepared, convert_numeric=False, track_meta=self.track_meta)
 
-
-class CacheNTransDataset(PersistentDataset, peer.CacheNTransDataset):  # type: ignore[misc]
+class CacheNTransDataset(PersistentDataset, MonaiCacheNTransDataset):  # type: ignore[misc]
     """MONAI's `CacheNTransDataset`: a `PersistentDataset` that keeps the result of the first N transforms, random too.
 
     Raises:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from voxelocity.core.jit import has_numba
-from voxelocity.interop.monai.compared import why_not_readable
+from voxelocity.interop.monai.compared import plain_class, why_not_readable
 from voxelocity.interop.monai.deterministic.shadow import WAYS, Way
-from voxelocity.interop.monai.ranges import plain_class
 
 
 def faster(transform: object) -> Callable[..., Any] | None:

@@ -10,28 +10,27 @@ import contextlib
 import os
 import pickle
 import re
-import secrets
-import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import torch
+from isal import isal_zlib
 from monai.data.utils import SUPPORTED_PICKLE_MOD
 from monai.utils import look_up_option
 
 from voxelocity.core.errors import OutputError
+from voxelocity.core.whole_file import remove_abandoned, whole_file
 from voxelocity.data.cache import PassingLocks
-from voxelocity.interop.monai.items.archive import first_damaged
 
 ABSENT: Final = object()
 """What `load` returns if there is no entry."""
 _NAME = re.compile(r"voxelocity-(?P<key>[0-9a-f]+(-once-[0-9a-f]+)?)\.(pt|ok)")
-_TEMP = re.compile(r"\.voxelocity-.+\.tmp")
 _MAX_TEMP_AGE_S = 86400.0
+_LOCAL_HEADER_BYTES = 30
+_READ_BYTES = 2**20
 # Whatever a damaged file makes the reader of archives or of pickles raise; disk errors are not among these.
 _DAMAGE = (
     RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile,
@@ -56,7 +55,7 @@ class ItemFiles:
     # MONAI seeds whatever it finds in the attributes of a data set, and in theirs; it skips what has none.
     __slots__ = (
         "_folder",
-        "_is_told",
+        "_has_warned",
         "_locks",
         "_owner",
         "_pickle_module",
@@ -80,7 +79,7 @@ class ItemFiles:
         self._weights_only = weights_only
         self._pickle_module = pickle_module
         self._pickle_protocol = pickle_protocol
-        self._is_told = False
+        self._has_warned = False
         self._verified: dict[str, str] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -89,11 +88,20 @@ class ItemFiles:
                 f"{owner}: {argument} {folder} cannot be used ({error.strerror}); give a writable folder"
             ) from error
         self._locks = PassingLocks(folder)
-        self._remove_abandoned()
+        # Another user's may stay.
+        with contextlib.suppress(OSError):
+            remove_abandoned(folder, names=("voxelocity-",), older_than_s=_MAX_TEMP_AGE_S)
 
-    def lock(self, key: str) -> AbstractContextManager[None]:
-        """Held by the one thread of all processes that makes this entry."""
-        return self._locks.hold(f"voxelocity-{key}")
+    @contextlib.contextmanager
+    def entry(self, key: str) -> Iterator[Any]:
+        """The item, or `ABSENT` for the one thread of all processes that makes it; the others wait for its block."""
+        found = self.load(key)
+        if found is not ABSENT:
+            yield found
+            return
+        with self._locks.hold(f"voxelocity-{key}"):
+            # Another thread or process may have made it while this one waited.
+            yield self.load(key) if self.path(key).exists() else ABSENT
 
     def path(self, key: str) -> Path:
         """Where the entry is, or would be."""
@@ -144,11 +152,11 @@ class ItemFiles:
     def save(self, key: str, item: Any) -> None:
         """Writes the item, or warns once that it could not; the item is then prepared again when it is needed."""
         try:
-            with self._new_file(key) as file:
+            with whole_file(self.path(key)) as file:
                 self._dump(item, file)
         except OSError as error:
-            if not self._is_told:
-                self._is_told = True
+            if not self._has_warned:
+                self._has_warned = True
                 warnings.warn(
                     f"{self._owner}: items cannot be written to {self._folder} ({error.strerror or error}); the "
                     "missing ones are prepared again in every epoch",
@@ -163,20 +171,6 @@ class ItemFiles:
                 with contextlib.suppress(OSError):
                     path.unlink()
 
-    @contextlib.contextmanager
-    def _new_file(self, key: str) -> Iterator[Any]:
-        """A file that takes the place of the entry once it is written and flushed to the disk."""
-        temp = self._folder / f".voxelocity-{key}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        try:
-            with open(temp, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temp, self.path(key))
-        finally:
-            with contextlib.suppress(OSError):
-                temp.unlink(missing_ok=True)
-
     def _dump(self, item: Any, file: Any) -> None:
         watched: Any = _Watched(file)
         try:
@@ -187,14 +181,6 @@ class ItemFiles:
             if watched.error is not None:
                 raise watched.error from None
             raise
-
-    def _remove_abandoned(self) -> None:
-        """Removes what writers that died more than a day ago left behind."""
-        for path in self._folder.iterdir():
-            if _TEMP.fullmatch(path.name):
-                with contextlib.suppress(OSError):
-                    if time.time() - path.stat().st_mtime > _MAX_TEMP_AGE_S:
-                        path.unlink()
 
 
 class _Watched:
@@ -226,3 +212,31 @@ def _text_of(path: Path) -> str:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def first_damaged(path: Path) -> str:
+    """The name of the first record whose checksum is not the one that was written, or "".
+
+    Reads the whole file, at the speed of memory. Skips records without a checksum, which torch can be set to leave out.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        zipfile.BadZipFile: it is truncated, or not an archive.
+    """
+    with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+        for record in archive.infolist():
+            file.seek(record.header_offset)
+            header = file.read(_LOCAL_HEADER_BYTES)
+            # The last four bytes: how long the name is, and the extra field after it.
+            file.seek(int.from_bytes(header[-4:-2], "little") + int.from_bytes(header[-2:], "little"), os.SEEK_CUR)
+            if record.CRC and _checksum(file, record.file_size) != record.CRC:
+                return record.filename
+    return ""
+
+
+def _checksum(file: BinaryIO, num_bytes: int) -> int:
+    found, num_left = 0, num_bytes
+    while data := file.read(min(num_left, _READ_BYTES)):
+        found = isal_zlib.crc32(data, found)
+        num_left -= len(data)
+    return found

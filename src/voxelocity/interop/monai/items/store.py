@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -28,24 +29,16 @@ class ItemStore(Protocol):
         ...
 
 
-class NullStore:
-    """Keeps nothing."""
-
-    def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
-        """The item, made now."""
-        return make()
-
-
 class MemoryItems:
     """Keeps items in the memory of this process.
 
     Args:
         max_bytes: limit for all tensors and arrays together. Items beyond it are made each time; a warning says so
             once.
-        warn: called with the warning.
+        warn: called with the warning; None drops it.
     """
 
-    def __init__(self, *, max_bytes: int, warn: Callable[[str], None]) -> None:
+    def __init__(self, *, max_bytes: int, warn: Callable[[str], None] | None) -> None:
         self._max_bytes = max_bytes
         self._warn = WarnOnce(warn)
         self._items: dict[str, Any] = {}
@@ -54,7 +47,7 @@ class MemoryItems:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy starts empty: what is kept here may be large, and can be made again.
-        return _new_memory, (self._max_bytes, self._warn.warn)
+        return functools.partial(MemoryItems, max_bytes=self._max_bytes, warn=self._warn.warn), ()
 
     def _begin_process(self) -> None:
         # A lock that a thread holds while its process is forked is never released in the new one.
@@ -95,10 +88,6 @@ class MemoryItems:
         self._num_bytes += num_bytes
 
 
-def _new_memory(max_bytes: int, warn: Callable[[str], None]) -> MemoryItems:
-    return MemoryItems(max_bytes=max_bytes, warn=warn)
-
-
 class FolderItems:
     """Keeps items in files that later runs and other processes find. Keeps only items of plain data.
 
@@ -124,12 +113,7 @@ class FolderItems:
 
     def get_or_make(self, key: str, make: Callable[[], Any]) -> Any:
         """As `ItemStore.get_or_make`. Tensors are mapped from the file: a patch reads what it needs."""
-        found = self._files.load(key)
-        if found is not ABSENT:
-            return from_plain(found)
-        with self._files.lock(key):
-            # Another thread or process may have made it while this one waited.
-            found = self._files.load(key) if self._files.path(key).exists() else ABSENT
+        with self._files.entry(key) as found:
             if found is not ABSENT:
                 return from_plain(found)
             item = make()

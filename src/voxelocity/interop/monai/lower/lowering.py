@@ -1,10 +1,26 @@
-"""What lowering a transform means: its draw stays MONAI's, its work becomes steps."""
+"""What lowering a transform means, and how one is registered: its draw stays MONAI's, its work becomes steps.
+
+A transform is added by one decorated function: `adds_steps` where both forms, array and dictionary, draw as most of
+MONAI's do, `lowers` where a form has its own way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+
+from voxelocity.interop.monai.lower.sketch import Sketch, continued, finish, is_sketchable
+
+Apply = Callable[[Any, Any], Any]
+Reason = Callable[[Any, Any], str]
+"""(transform, array transform) to why it is not lowered, in words; "" if it is. The second is what a dictionary form
+holds, and the transform itself for an array form."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -19,9 +35,173 @@ class Lowering:
         why_not: why this instance cannot be lowered, in words that the plan shows; "" if it can.
     """
 
-    apply: Callable[[Any, Any], Any]
+    apply: Apply
     why_not: Callable[[Any], str] = lambda transform: ""
 
 
 Lowerings = Mapping[type, Lowering]
 """By exact class: a derived class may have changed anything."""
+
+LOWERINGS: dict[type, Lowering] = {}
+"""Every registered lowering; filled when the modules of `registry` are imported."""
+EXACT_NOISE: dict[type, Lowering] = {}
+"""Those that replace others if noise is to be drawn voxel by voxel."""
+
+
+def _always(transform: Any, array: Any) -> str:
+    return ""
+
+
+def lowers(
+    *kinds: type, inner: str = "", why_not: Reason = _always, takes_anything: bool = False
+) -> Callable[[_Function], _Function]:
+    """Registers a function as `Lowering.apply` of these classes.
+
+    Args:
+        kinds: MONAI's classes.
+        inner: the attribute by which a dictionary form holds its array form, for `why_not`; "" for an array form.
+        why_not: why an instance is not lowered.
+        takes_anything: whether values that no sketch can hold are the function's; otherwise MONAI's own transform
+            takes them.
+    """
+
+    def register(apply: _Function) -> _Function:
+        _register(kinds, apply if takes_anything else _or_monais(apply), inner, why_not, LOWERINGS)
+        return apply
+
+    return register
+
+
+def adds_steps(
+    array: type,
+    dictionary: type | None = None,
+    inner: str = "",
+    *,
+    draw: Callable[[Any, Any], Any] | None = None,
+    draws: Literal["outside", "together", "each"] = "together",
+    idle: Callable[[Any, Sketch], Sketch] = lambda transform, sketch: sketch,
+    per_key: Sequence[str] = (),
+    why_not: Reason = _always,
+    table: dict[type, Lowering] = LOWERINGS,
+) -> Callable[[_Function], _Function]:
+    """Registers `(transform, sketch, drawn, *per_key)`, which returns the sketch with the array transform's steps.
+
+    The function may change the sketch, and return what MONAI's own transform makes of it.
+
+    Args:
+        array: MONAI's array form.
+        dictionary: its dictionary form, if that draws in one of the ways of `draws`.
+        inner: the attribute by which the dictionary form holds the transform that the function is given; "" if that is
+            the dictionary form itself.
+        draw: `(array transform, sketch)`: draws from its `R`, first of all whether to do anything, and returns what
+            the transform does not keep itself, which becomes `drawn`. None for a deterministic transform; `drawn` is
+            then a dictionary that all keys share.
+        draws: after the dictionary form has drawn whether to do anything, `draw` follows once for all keys, given the
+            image of the first ("together"), for each key ("each"), or not at all ("outside").
+        idle: what the array form returns if it is to do nothing.
+        per_key: attributes with a value for each key of a dictionary form, and one for the array form.
+        why_not: why an instance is not lowered.
+        table: where it is registered.
+    """
+
+    def register(add: _Function) -> _Function:
+        form = _Steps(add=add, inner=inner, draw=draw, draws=draws, idle=idle, per_key=per_key)
+        _register((array,), _or_monais(form.of_array), "", why_not, table)
+        if dictionary is not None:
+            _register((dictionary,), _or_monais(form.of_dictionary), inner, why_not, table)
+        return add
+
+    return register
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Steps:
+    """What `adds_steps` was given, as `Lowering.apply` of both forms."""
+
+    add: Callable[..., Any]
+    inner: str
+    draw: Callable[[Any, Any], Any] | None
+    draws: Literal["outside", "together", "each"]
+    idle: Callable[[Any, Sketch], Sketch]
+    per_key: Sequence[str]
+
+    def of_array(self, transform: Any, data: Any) -> Any:
+        sketch = continued(data)
+        drawn = {} if self.draw is None else self.draw(transform, sketch)
+        if self.draw is not None and not transform._do_transform:
+            return self.idle(transform, sketch)
+        return self.add(transform, sketch, drawn, *(getattr(transform, name) for name in self.per_key))
+
+    def of_dictionary(self, transform: Any, data: Any) -> Any:
+        changed = dict(data)
+        array = getattr(transform, self.inner) if self.inner else transform
+        values = (getattr(transform, name) for name in self.per_key)
+        rows = list(transform.key_iterator(changed, transform.keys, *values))
+        drawn: Any = {}
+        if self.draw is not None:
+            transform.randomize(None)
+            if not transform._do_transform:
+                return changed | {key: continued(changed[key]) for key, *_ in rows}
+            if self.draws == "together" and (rows or self.draw is blindly):
+                drawn = self.draw(array, continued(changed[rows[0][0]]) if rows else None)
+        for key, _, *of_key in rows:
+            sketch = continued(changed[key])
+            if self.draw is not None and self.draws == "each":
+                drawn = self.draw(array, sketch)
+            changed[key] = self.add(array, sketch, drawn, *of_key)
+        return changed
+
+
+def _register(kinds: Sequence[type], apply: Apply, inner: str, why_not: Reason, table: dict[type, Lowering]) -> None:
+    lowering = Lowering(apply, lambda transform: why_not(transform, getattr(transform, inner) if inner else transform))
+    table.update(dict.fromkeys(kinds, lowering))
+
+
+def _or_monais(apply: Apply) -> Apply:
+    """The lowering, and MONAI's own transform for data that no sketch can hold."""
+
+    @functools.wraps(apply)
+    def lowered(transform: Any, data: Any) -> Any:
+        if all(map(is_sketchable, _values_of(transform, data))):
+            return apply(transform, data)
+        return transform(finish(data))
+
+    return lowered
+
+
+def holds_voxels_for_monai(transform: Any, data: Any) -> bool:
+    """Whether there are tensors or arrays among the values that it works on that no sketch can hold."""
+    values = _values_of(transform, data)
+    return any(isinstance(value, torch.Tensor | np.ndarray) and not is_sketchable(value) for value in values)
+
+
+def _values_of(transform: Any, data: Any) -> list[Any]:
+    """What a transform works on: the values of its keys that are there, or the data itself for an array form."""
+    if not isinstance(data, Mapping):
+        return [data]
+    return [data[key] for key in getattr(transform, "keys", ()) if key in data]
+
+
+def blindly(transform: Any, sketch: Sketch | None) -> None:
+    """A draw that does not depend on the image."""
+    transform.randomize(None)
+
+
+def seeing(transform: Any, sketch: Sketch) -> None:
+    """A draw that asks the image for its shape."""
+    transform.randomize(sketch)
+
+
+def of_shape(transform: Any, sketch: Sketch) -> None:
+    """A draw of the spatial shape."""
+    transform.randomize(sketch.spatial_shape)
+
+
+def why_not_lazy(transform: Any, array: Any = None) -> str:
+    """Why a transform with MONAI's lazy resampling, which collects operations and makes them later, is not lowered."""
+    return "lazy=True: MONAI's lazy resampling collects and makes the changes itself" if transform.lazy else ""
+
+
+def first_reason(*reasons: str) -> str:
+    """The first that is not empty, or ""."""
+    return next(filter(None, reasons), "")

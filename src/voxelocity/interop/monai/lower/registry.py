@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import functools
 
-from voxelocity.interop.monai.lower.crop import about_voxels, by_size, pad
-from voxelocity.interop.monai.lower.intensity import dropout, filters, ranges, scaling
-from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
-from voxelocity.interop.monai.lower.items import cast, keys
-from voxelocity.interop.monai.lower.lowering import Lowerings
-from voxelocity.interop.monai.lower.spatial import affine, elastic, rotate, turn, zoom
-
-_MODULES = (
-    about_voxels,
-    by_size,
-    pad,
-    affine,
-    elastic,
-    rotate,
-    turn,
-    zoom,
-    dropout,
-    filters,
-    ranges,
-    scaling,
-    cast,
-    keys,
-)
+# Each registers its transforms.
+from voxelocity.interop.monai.lower import items as items
+from voxelocity.interop.monai.lower.crop import about_voxels as about_voxels
+from voxelocity.interop.monai.lower.crop import boxes as boxes
+from voxelocity.interop.monai.lower.intensity import filters as filters
+from voxelocity.interop.monai.lower.intensity import noise as noise
+from voxelocity.interop.monai.lower.intensity import scaling as scaling
+from voxelocity.interop.monai.lower.lowering import EXACT_NOISE, LOWERINGS, Lowerings
+from voxelocity.interop.monai.lower.spatial import affine as affine
+from voxelocity.interop.monai.lower.spatial import elastic as elastic
+from voxelocity.interop.monai.lower.spatial import turn as turn
+from voxelocity.interop.monai.lower.spatial import zoom as zoom
 
 
 @functools.cache
@@ -37,5 +26,4 @@ def lowerings(*, exact_noise: bool = False) -> Lowerings:
         exact_noise: draw noise voxel by voxel from MONAI's generator, as MONAI does, and not with the engine's own,
             which is many times faster and equal in distribution only.
     """
-    known = {kind: lowering for module in _MODULES for kind, lowering in module.LOWERINGS.items()}
-    return known | dict(noise_lowerings(exact=exact_noise))
+    return LOWERINGS | EXACT_NOISE if exact_noise else dict(LOWERINGS)

@@ -1,8 +1,9 @@
-"""A tensor of an item whose changes are drawn but not yet made: what lowered transforms pass to each other."""
+"""A tensor of an item whose changes are drawn but not yet made, and how it is made: what lowered transforms pass on."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from monai.data.meta_obj import MetaObj, get_track_meta
 from monai.data.meta_tensor import MetaTensor
 from monai.data.utils import affine_to_spacing
 from monai.utils import TraceKeys, convert_to_tensor
+from monai.utils.misc import get_seed
 
+# Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
+from voxelocity.core import waiting
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp
+from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp, run
 
 _REFUSAL = (
     "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
@@ -49,8 +53,8 @@ class Sketch:
         self.kept: Any = None
         self.steps: list[Step] = []
         self._to_source: npt.NDArray[np.float64] = np.eye(4)
-        self._shape3 = self._lifted_shape(tuple(self.source.shape[1:]))
-        self._is_placed_anew = False
+        self._shape3 = lifted_shape(self.source.shape[1:])
+        self._is_moved = False
 
     @classmethod
     def of(cls, value: Any) -> Sketch:
@@ -80,6 +84,11 @@ class Sketch:
         return self.source.ndim - 1
 
     @property
+    def ndim(self) -> int:
+        """With the channels, as MONAI's draws ask an image."""
+        return self.source.ndim
+
+    @property
     def spatial_shape(self) -> tuple[int, ...]:
         """After all steps so far: (x, y) or (x, y, z)."""
         return self._shape3[: self.num_spatial]
@@ -105,16 +114,16 @@ class Sketch:
         is_moved_only = all(isinstance(step, Crop | Flip | Turn) for step in self.steps)
         return self.source.dtype if is_moved_only else torch.float32
 
-    def add(self, step: Step, *, is_told: bool = True) -> None:
+    def add(self, step: Step, *, updates_affine: bool = True) -> None:
         """Adds a step.
 
         Args:
             step: on three spatial axes.
-            is_told: whether MONAI updates the affine and the spacing of the result for it, if it is a spatial one.
+            updates_affine: whether MONAI updates the affine and the spacing of the result for a spatial one.
         """
         self.kept = None
         if isinstance(step, SpatialStep):
-            self._is_placed_anew |= is_told
+            self._is_moved |= updates_affine
             self._to_source = self._to_source @ step.to_source(self._shape3)
             self._shape3 = step.shape_after(self._shape3)
             if isinstance(step, Warp | Resize):
@@ -128,7 +137,7 @@ class Sketch:
 
         Updates the spacing in the metadata even if nothing moves, as MONAI does.
         """
-        self._is_placed_anew = True
+        self._is_moved = True
         self._to_source = self._to_source @ matrix
 
     def refuse_inverse(self, name: str) -> None:
@@ -156,7 +165,7 @@ class Sketch:
             return out
         affine = self._affine if self._affine is not None else torch.eye(4, dtype=torch.float64)
         meta = {name: value for name, value in self.meta.items() if name != "affine"}
-        if self._is_placed_anew:
+        if self._is_moved:
             affine = affine @ self._moved(affine)
             if "pixdim" in meta:
                 spacing = affine_to_spacing(affine)
@@ -180,7 +189,70 @@ class Sketch:
         matrix[:axes, :axes], matrix[:axes, -1] = self._to_source[:axes, :axes], self._to_source[:axes, 3]
         return torch.from_numpy(matrix).to(affine)
 
-    @staticmethod
-    def _lifted_shape(spatial: tuple[int, ...]) -> Index3:
-        x, y, z = (*spatial, 1)[:3]
-        return (x, y, z)
+
+def lifted_shape(spatial: Sequence[int]) -> Index3:
+    """(x, y, z) of (x, y) or (x, y, z)."""
+    x, y, z = (*spatial, 1)[:3]
+    return (x, y, z)
+
+
+def continued(value: Any) -> Sketch:
+    """A sketch that may be changed: a branch of the one given, or a new one."""
+    if isinstance(value, Sketch) and value.kept is None:
+        return value.branch()
+    return Sketch.of(value)
+
+
+def is_sketchable(value: Any) -> bool:
+    """Whether a sketch can hold it: a sketch, or a dense tensor or array of two or three spatial axes, on a CPU.
+
+    It cannot hold what waits for MONAI's lazy resampling, a batch, or an image with more axes than its affine, or what
+    lies on another device: whether the engine is faster there than MONAI has not been measured.
+    """
+    if isinstance(value, Sketch):
+        return True
+    if isinstance(value, np.ndarray):
+        return value.ndim in (3, 4) and value.dtype.kind in "biuf"
+    if not isinstance(value, torch.Tensor) or value.ndim not in (3, 4) or value.layout != torch.strided:
+        return False
+    if value.device.type != "cpu":
+        return False
+    if isinstance(value, MetaTensor):
+        is_plain = not value.pending_operations and not value.is_batch
+        return is_plain and len(value.affine) >= value.ndim
+    return True
+
+
+def run_soon(pieces: Sequence[Piece]) -> None:
+    """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them."""
+    if get_seed() is None:
+        waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
+    else:
+        run(pieces)
+
+
+def finish(data: Any, run: Callable[[Sequence[Piece]], None] = run) -> Any:
+    """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone.
+
+    Args:
+        data: only read.
+        run: makes the pieces of one sample; `run_soon` does not wait for compiled loops.
+    """
+    if isinstance(data, Sketch):
+        return _made([data], run)[0]
+    if type(data) in (list, tuple):
+        return type(data)(finish(item, run) for item in data)
+    if not isinstance(data, dict):
+        return data
+    keys = [key for key, value in data.items() if isinstance(value, Sketch)]
+    if not keys:
+        return data
+    return {**data, **dict(zip(keys, _made([data[key] for key in keys], run), strict=True))}
+
+
+def _made(sketches: list[Sketch], run: Callable[[Sequence[Piece]], None]) -> list[Any]:
+    drawn = [sketch for sketch in sketches if sketch.kept is None]
+    outs = [torch.empty(one.shape, dtype=one.filled_dtype, device=one.source.device) for one in drawn]
+    run([sketch.piece(out) for sketch, out in zip(drawn, outs, strict=True)])
+    made = (sketch.dressed(out.to(sketch.dtype)) for sketch, out in zip(drawn, outs, strict=True))
+    return [next(made) if sketch.kept is None else sketch.kept_copy() for sketch in sketches]

@@ -16,12 +16,10 @@ from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
-from voxelocity.interop.monai.lower.crop import about_voxels
-from voxelocity.interop.monai.lower.crop.about_voxels import LOWERINGS
-from voxelocity.interop.monai.lower.crop.by_size import LOWERINGS as CROPS
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
+LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
 SIZES = st.lists(st.integers(-1, 9), min_size=3, max_size=3)
 
@@ -49,7 +47,7 @@ def _check(transform: Any, item: dict[str, Any]) -> Any:
             refusal = str(error).replace("torch.Size([", "(").replace("])", ")")
         else:
             num = len([warning for warning in told if warning.category is UserWarning])
-            found = check_lowered_alike(transform, LOWERINGS, item)
+            found = check_lowered_alike(transform, item)
             assert len([warning for warning in told if warning.category is UserWarning]) == 3 * num
             return found
     state = transform.R.get_state()[2]
@@ -166,7 +164,7 @@ def test_array_forms_equal_monais() -> None:
         mt.RandCropByLabelClasses((4, 4, 4), label=label, num_classes=3, num_samples=4),
         mt.RandWeightedCrop((4, 4, 4), 4, weight_map=image),
     ):
-        found = check_lowered_alike(transform.set_random_state(2), LOWERINGS, image)
+        found = check_lowered_alike(transform.set_random_state(2), image)
         assert len(found) == 4
         assert found[3].meta["patch_index"] == 3
 
@@ -201,7 +199,7 @@ def test_a_label_that_was_cropped_before_is_looked_at_after_the_crop() -> None:
     ]
     first, second = copy.deepcopy(chain)
     theirs = second(first(copy.deepcopy(item)))
-    drawn = LOWERINGS[type(chain[1])].apply(chain[1], CROPS[type(chain[0])].apply(chain[0], item))
+    drawn = LOWERINGS[type(chain[1])].apply(chain[1], LOWERINGS[type(chain[0])].apply(chain[0], item))
     for one, other in zip(theirs, finish(drawn), strict=True):
         for key in KEYS:
             assert torch.equal(one[key].as_tensor(), other[key].as_tensor())
@@ -219,4 +217,4 @@ def test_samples_take_image_and_label_from_the_same_place_by_the_same_step() -> 
 
 def test_lazy_crops_are_not_lowered() -> None:
     transform = mt.RandCropByPosNegLabeld(KEYS, "label", (3, 3, 3), lazy=True)
-    assert about_voxels.LOWERINGS[type(transform)].why_not(transform).startswith("lazy=True: ")
+    assert LOWERINGS[type(transform)].why_not(transform).startswith("lazy=True: ")

@@ -16,10 +16,10 @@ from monai.data import set_track_meta
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
 from voxelocity.data.augment.steps import Crop, Fill
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.intensity.dropout import LOWERINGS
-from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
+LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
 TOLERANCE = 1e-6  # numpy's sums may be fused with its products or not
 
@@ -62,15 +62,15 @@ def test_dropout_equals_monais(
     if settings_["max_spatial_size"]:
         settings_["spatial_size"] = [min(size, n) for n in shape]
     transform = mt.RandCoarseDropoutd(KEYS, holes, **settings_).set_random_state(seed)
-    check_lowered_alike(transform, LOWERINGS, item, TOLERANCE)
+    check_lowered_alike(transform, item, TOLERANCE)
     transform = mt.RandCoarseDropout(holes, **settings_).set_random_state(seed)
-    check_lowered_alike(transform, LOWERINGS, item["image"], TOLERANCE)
+    check_lowered_alike(transform, item["image"], TOLERANCE)
 
 
 def test_labels_are_filled_exactly() -> None:
     item = item_of(0, shape=(7, 6, 5))
     transform = mt.RandCoarseDropoutd(KEYS, 3, 3, fill_value=0, prob=1.0).set_random_state(0)
-    found = check_lowered_alike(transform, LOWERINGS, item)
+    found = check_lowered_alike(transform, item)
     assert (np.asarray(found["label"]) != np.asarray(item["label"])).any()
 
 
@@ -91,7 +91,7 @@ def test_the_range_of_the_image_is_that_after_the_moves_before() -> None:
     crop, drop = mt.SpatialCrop(roi_start=(0, 0, 0), roi_end=(4, 8, 8)), mt.RandCoarseDropout(2, 3, prob=1.0)
     drop.set_random_state(0)
     theirs = copy.deepcopy(drop)(crop(image.clone()))
-    sketch = TURNS[mt.Flip].apply(mt.Flip(()), image)
+    sketch = LOWERINGS[mt.Flip].apply(mt.Flip(()), image)
     sketch.add(Crop(start=(0, 0, 0), shape=(4, 8, 8)))
     ours = finish(LOWERINGS[mt.RandCoarseDropout].apply(drop, sketch))
     assert isinstance(sketch.steps[-1], Crop)
@@ -118,7 +118,7 @@ def test_without_tracking_results_are_plain_tensors() -> None:
     set_track_meta(False)
     try:
         transform = mt.RandCoarseDropoutd(KEYS, 3, 3, prob=1.0).set_random_state(0)
-        found = check_lowered_alike(transform, LOWERINGS, item_of(0, shape=(7, 6, 5)), TOLERANCE)
+        found = check_lowered_alike(transform, item_of(0, shape=(7, 6, 5)), TOLERANCE)
         assert type(found["image"]) is torch.Tensor
     finally:
         set_track_meta(True)

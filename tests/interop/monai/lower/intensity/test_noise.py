@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from voxelocity.interop.monai.difference import compare
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.intensity.noise import noise_lowerings
+from parity.compare import compare
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
-SEEDED = noise_lowerings(exact=False)
+SEEDED = lowerings()
 NUM_VOXELS = 48**3
 SMALLEST_P = 1e-3
 """Seeds are fixed, so that a test of the same distribution that passes once passes always."""

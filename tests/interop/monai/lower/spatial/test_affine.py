@@ -1,3 +1,5 @@
+"""Affine transforms and rotations: the voxels, types, affines and draws of MONAI's."""
+
 import itertools
 
 import numpy as np
@@ -6,17 +8,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.data import set_track_meta
-from monai.transforms import Affine, Affined, RandAffine, RandAffined
+from monai.transforms import Affine, Affined, RandAffine, RandAffined, RandRotate, RandRotated, Rotate, Rotated
 
+from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
 from voxelocity.data.augment.steps import Flip
-from voxelocity.interop.monai.difference import compare
 from voxelocity.interop.monai.lower import Sketch
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.spatial.affine import LOWERINGS
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
+LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 1e-5
 """Of the largest value: MONAI sums the eight neighbors in float64, or float32 in another order."""
+ROTATION_TOLERANCE = 2e-5
+"""Likewise: float32 sums in another order, at places that are the same."""
 shapes = st.one_of(st.tuples(*[st.integers(1, 20)] * 2), st.tuples(*[st.integers(1, 14)] * 3))
 modes = st.sampled_from([("bilinear", "nearest"), ("nearest", "nearest"), ("bilinear", "bilinear")])
 paddings = st.sampled_from(["zeros", "border", "reflection", ("zeros", "border"), ("reflection", "zeros")])
@@ -173,6 +178,10 @@ def test_a_sketch_that_is_given_is_not_changed_and_is_gone_on_with():
         (RandAffine(device=torch.device("cuda:0")), "device=cuda:0 moves the work there"),
         (Affine(image_only=False), "image_only=False returns the matrix too"),
         (Affined(keys="image", dtype=np.float64), "only dtype float32 is lowered"),
+        (RandRotated(keys="image", dtype=np.float64), "only dtype float32 is lowered"),
+        (RandRotate(lazy=True), "lazy=True"),
+        (Rotate(angle=0.1, mode="bicubic"), "mode 'bicubic'"),
+        (Rotated(keys="image", angle=0.1, align_corners=None), "align_corners=None is left to torch"),
     ],
 )
 def test_what_cannot_be_equalled_says_why(transform, reason):
@@ -184,3 +193,59 @@ def test_a_machine_that_sums_in_an_unknown_order_is_told(monkeypatch):
 
     monkeypatch.setattr(affine, "product_is_fused", lambda num_spatial: None)
     assert "sum in an unknown order" in LOWERINGS[RandAffine].why_not(RandAffine())
+
+
+@pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid behavior has changed for unit-size grids")
+@settled
+@given(
+    shape=shapes,
+    seed=st.integers(0, 10_000),
+    prob=st.sampled_from([0.0, 0.5, 1.0]),
+    padding=paddings,
+    keeps_size=st.booleans(),
+    align_corners=st.sampled_from([False, True, (True, False)]),
+    dtypes=st.sampled_from([("float32", "uint8"), ("int16", "float64"), ("float64", "int64")]),
+    is_tracked=st.booleans(),
+)
+def test_rand_rotated_gives_what_monai_gives(shape, seed, prob, padding, keeps_size, align_corners, dtypes, is_tracked):
+    item = make_item(shape, seed=seed, image_dtype=dtypes[0], label_dtype=dtypes[1], is_tracked=is_tracked)
+    transform = RandRotated(
+        keys=["image", "label"],
+        range_x=0.8,
+        range_y=(0.1, 0.4),
+        range_z=0.3,
+        prob=prob,
+        keep_size=keeps_size,
+        mode=("bilinear", "nearest"),
+        padding_mode=padding,
+        align_corners=align_corners,
+    )
+    transform.set_random_state(seed)
+    _, _, differences = compare(transform, LOWERINGS[RandRotated], item)
+    assert_parity(differences, ["label"], ROTATION_TOLERANCE)
+
+
+@settled
+@given(
+    shape=shapes,
+    seed=st.integers(0, 10_000),
+    mode=st.sampled_from(["bilinear", "nearest"]),
+    padding=st.sampled_from(["zeros", "border", "reflection"]),
+    keeps_size=st.booleans(),
+    quarter=st.booleans(),
+)
+def test_rotate_in_all_its_forms_gives_what_monai_gives(shape, seed, mode, padding, keeps_size, quarter):
+    item, num = make_item(shape, seed=seed, num_channels=2), len(shape)
+    angles = np.random.default_rng(seed).uniform(-2, 2, size=3)
+    if quarter:
+        angles = np.round(angles) * np.pi / 2
+    told = {"angle": angles.tolist() if num == 3 else float(angles[0]), "keep_size": keeps_size}
+    told |= {"mode": mode, "padding_mode": padding, "rotate_order": "ZYX"}
+    drawn = RandRotate(range_x=1.0, range_z=0.5, prob=0.7, keep_size=keeps_size, mode=mode, padding_mode=padding)
+    drawn.set_random_state(seed)
+    exact = ["", "image", "label"] if mode == "nearest" else []
+    for transform, data in ((Rotate(**told), item["image"]), (drawn, item["image"])):
+        _, _, differences = compare(transform, LOWERINGS[type(transform)], data)
+        assert_parity(differences, exact, ROTATION_TOLERANCE)
+    _, _, differences = compare(Rotated(keys=["image", "label"], **told), LOWERINGS[Rotated], item)
+    assert_parity(differences, exact, ROTATION_TOLERANCE)

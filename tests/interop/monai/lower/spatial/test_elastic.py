@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.transforms import Rand2DElastic, Rand2DElasticd, Rand3DElastic, Rand3DElasticd
 
+from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
-from voxelocity.interop.monai.difference import compare
-from voxelocity.interop.monai.lower.spatial.elastic import LOWERINGS
+from voxelocity.interop.monai.lower.registry import lowerings
 
+LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 2e-4
 """Of the largest value: with one thread, torch sums the smoothed field in another order than with several."""
 settled = settings(max_examples=20)

@@ -14,9 +14,10 @@ from monai.data import set_track_meta
 
 from parity.case import item_of
 from shared.lowered import check_lowered_alike
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import finish
 
+LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
 ITEMS = st.builds(
     item_of,
@@ -32,16 +33,16 @@ PROBS = st.sampled_from([0.0, 0.5, 1.0])
 
 @given(item=ITEMS, axis=st.sampled_from([None, 0, 1, -1, (0, 1), (-1, 0)]), prob=PROBS, seed=st.integers(0, 99))
 def test_flips_equal_monais(item: dict[str, Any], axis: Any, prob: float, seed: int) -> None:
-    check_lowered_alike(mt.Flipd(KEYS, axis), LOWERINGS, item)
-    check_lowered_alike(mt.Flip(axis), LOWERINGS, item["image"])
-    check_lowered_alike(mt.RandFlipd(KEYS, prob, axis).set_random_state(seed), LOWERINGS, item)
-    check_lowered_alike(mt.RandFlip(prob, axis).set_random_state(seed), LOWERINGS, item["image"])
+    check_lowered_alike(mt.Flipd(KEYS, axis), item)
+    check_lowered_alike(mt.Flip(axis), item["image"])
+    check_lowered_alike(mt.RandFlipd(KEYS, prob, axis).set_random_state(seed), item)
+    check_lowered_alike(mt.RandFlip(prob, axis).set_random_state(seed), item["image"])
 
 
 @given(item=ITEMS, prob=PROBS, seed=st.integers(0, 99))
 def test_flips_along_one_axis_equal_monais(item: dict[str, Any], prob: float, seed: int) -> None:
-    check_lowered_alike(mt.RandAxisFlipd(KEYS, prob).set_random_state(seed), LOWERINGS, item)
-    check_lowered_alike(mt.RandAxisFlip(prob).set_random_state(seed), LOWERINGS, item["image"])
+    check_lowered_alike(mt.RandAxisFlipd(KEYS, prob).set_random_state(seed), item)
+    check_lowered_alike(mt.RandAxisFlip(prob).set_random_state(seed), item["image"])
 
 
 @given(
@@ -57,10 +58,10 @@ def test_quarter_turns_equal_monais(
 ) -> None:
     if item["image"].ndim == 3:
         axes = (axes[0] % 2, 1 - axes[0] % 2)
-    check_lowered_alike(mt.Rotate90d(KEYS, k, axes), LOWERINGS, item)
-    check_lowered_alike(mt.Rotate90(k, axes), LOWERINGS, item["image"])
-    check_lowered_alike(mt.RandRotate90d(KEYS, prob, max_k, axes).set_random_state(seed), LOWERINGS, item)
-    check_lowered_alike(mt.RandRotate90(prob, max_k, axes).set_random_state(seed), LOWERINGS, item["image"])
+    check_lowered_alike(mt.Rotate90d(KEYS, k, axes), item)
+    check_lowered_alike(mt.Rotate90(k, axes), item["image"])
+    check_lowered_alike(mt.RandRotate90d(KEYS, prob, max_k, axes).set_random_state(seed), item)
+    check_lowered_alike(mt.RandRotate90(prob, max_k, axes).set_random_state(seed), item["image"])
 
 
 @pytest.mark.parametrize("prob", [0.0, 1.0])
@@ -70,7 +71,7 @@ def test_without_tracking_results_are_plain_tensors(kind: str, prob: float) -> N
     set_track_meta(False)
     try:
         for transform in (mt.RandFlipd(KEYS, prob), mt.RandRotate90d(KEYS, prob), mt.RandAxisFlipd(KEYS, prob)):
-            found = check_lowered_alike(transform.set_random_state(0), LOWERINGS, item)
+            found = check_lowered_alike(transform.set_random_state(0), item)
             assert type(found["image"]) is torch.Tensor
     finally:
         set_track_meta(True)
@@ -101,7 +102,7 @@ def test_axes_that_monai_refuses_are_refused_as_it_does(transform: Any) -> None:
 def test_a_missing_first_key_draws_nothing_as_in_monai() -> None:
     item = item_of(0, shape=(4, 5, 3))
     transform = mt.RandAxisFlipd(("mask",), 1.0, allow_missing_keys=True).set_random_state(0)
-    check_lowered_alike(transform, LOWERINGS, item)
+    check_lowered_alike(transform, item)
 
 
 def test_image_and_label_are_moved_by_the_same_step() -> None:

@@ -14,11 +14,12 @@ from monai.transforms import (
     Zoomd,
 )
 
+from parity.compare import compare
 from shared.monai_items import assert_parity, make_item
-from voxelocity.interop.monai.difference import compare
-from voxelocity.interop.monai.lower.spatial import tables
-from voxelocity.interop.monai.lower.spatial.zoom import LOWERINGS
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.spatial.zoom import interpolation, padded_rows
 
+LOWERINGS = lowerings(exact_noise=True)
 TOLERANCE = 2e-5
 """Of the largest value: float32 sums in another order."""
 shapes = st.one_of(st.tuples(*[st.integers(4, 20)] * 2), st.tuples(*[st.integers(4, 14)] * 3))
@@ -115,7 +116,7 @@ def test_voxels_that_are_taken_along_an_axis_are_those_that_torch_takes_of_a_vol
         for size in (1, 3, 14, 64, 96, 129, 260):
             volume = torch.arange(side, dtype=torch.float32).view(1, 1, 1, side, 1).expand(1, 1, 2, side, 3)
             taken = torch.nn.functional.interpolate(volume.contiguous(), size=(3, size, 2), mode=mode)[0, 0, 0, :, 0]
-            table = tables.interpolation(side, size, mode, False)
+            table = interpolation(side, size, mode, False)
             np.testing.assert_array_equal(table.index[:, 0], taken.numpy().astype(int))
 
 
@@ -148,7 +149,7 @@ def test_a_zoom_that_leaves_nothing_is_refused_in_words():
 
 def test_a_mirror_image_that_is_too_short_is_refused_in_words():
     with pytest.raises(ValueError, match="'reflect' cannot pad 3 voxels to 12: a mirror image is too short; choose"):
-        tables.padded_rows(3, 12, "reflect")
+        padded_rows(3, 12, "reflect")
 
 
 def test_a_resize_that_adds_an_axis_is_refused_in_words():

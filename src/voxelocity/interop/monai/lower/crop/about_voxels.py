@@ -2,32 +2,97 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from monai.transforms import (
-    RandCropByLabelClasses,
-    RandCropByLabelClassesd,
-    RandCropByPosNegLabel,
-    RandCropByPosNegLabeld,
-    RandWeightedCrop,
-    RandWeightedCropd,
-    SpatialCrop,
-)
+from monai import transforms as mt
 from monai.transforms.utils import generate_label_classes_crop_centers, generate_pos_neg_label_crop_centers
 from monai.transforms.utils_pytorch_numpy_unification import unravel_index
 from monai.utils import fall_back_tuple
 
-from voxelocity.interop.monai.lower.crop.by_size import cropped, samples_of
+from voxelocity.interop.monai.lower.crop.boxes import cropped, numbered, samples_of
 from voxelocity.interop.monai.lower.crop.places import binary_places, class_places
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.forms import is_sketchable, spatial
-from voxelocity.interop.monai.lower.lowering import Lowerings
-from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.lower.lowering import lowers, why_not_lazy
+from voxelocity.interop.monai.lower.sketch import Sketch, finish, is_sketchable
 
 _Center = tuple[int, ...]
+
+
+@lowers(mt.RandCropByPosNegLabel, why_not=why_not_lazy)
+def _about_foreground(transform: Any, value: Any) -> list[Sketch]:
+    _draw_pos_neg(transform, transform.label, transform.image, None, None)
+    return _at_centers(transform, value)
+
+
+@lowers(mt.RandCropByPosNegLabeld, why_not=why_not_lazy)
+def _about_foreground_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    keys = (transform.fg_indices_key, transform.bg_indices_key)
+    foreground, background = (finish(item.pop(key, None)) for key in keys)
+    if foreground is None or background is None:
+        _finish_in_place(item, (transform.label_key, transform.image_key))
+    label, image = item.get(transform.label_key), item.get(transform.image_key)
+    _draw_pos_neg(transform.cropper, label, image, foreground, background)
+    return _samples(transform, item)
+
+
+@lowers(mt.RandCropByLabelClasses, why_not=why_not_lazy)
+def _about_classes(transform: Any, value: Any) -> list[Sketch]:
+    _draw_classes(transform, transform.label, transform.image, None)
+    return _at_centers(transform, value)
+
+
+@lowers(mt.RandCropByLabelClassesd, why_not=why_not_lazy)
+def _about_classes_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    indices = item.pop(transform.indices_key, None)
+    if indices is None:
+        _finish_in_place(item, (transform.label_key, transform.image_key))
+    _draw_classes(transform.cropper, item.get(transform.label_key), item.get(transform.image_key), indices)
+    return _samples(transform, item)
+
+
+@lowers(mt.RandWeightedCrop, why_not=why_not_lazy)
+def _by_weight(transform: Any, value: Any) -> list[Sketch]:
+    if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != Sketch.of(value).spatial_shape:
+        samples: list[Sketch] = transform(finish(value))  # which says what is wrong
+        return samples
+    _draw_weighted(transform, transform.weight_map)
+    return _at_centers(transform, value)
+
+
+@lowers(mt.RandWeightedCropd, why_not=why_not_lazy)
+def _by_weight_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    item = dict(data)
+    _finish_in_place(item, (transform.w_key,))
+    _draw_weighted(transform.cropper, item[transform.w_key])
+    return _samples(transform, item)
+
+
+def _samples(transform: Any, item: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
+    return samples_of(transform, item, functools.partial(_at_centers, transform.cropper))
+
+
+def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
+    """A crop around each drawn center."""
+    whole = Sketch.of(value)
+    roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
+    samples = []
+    for number, center in enumerate(cropper.centers):
+        sketch = cropped(whole, mt.SpatialCrop.compute_slices(roi_center=center, roi_size=roi_size))
+        samples.append(numbered(sketch, number, crop_center=center))
+    return samples
+
+
+def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> None:
+    """Finishes the values whose voxels must be read; untouched ones can be read directly."""
+    for key in keys:
+        value = item.get(key)
+        if isinstance(value, Sketch) and not (value.is_untouched and value.dtype == value.source.dtype):
+            item[key] = Sketch.of(finish(value))
 
 
 def _draw_pos_neg(cropper: Any, label: Any, image: Any, foreground: Any, background: Any) -> None:
@@ -157,85 +222,6 @@ def _center(place: Any, size: Sequence[int], shape: Sequence[int]) -> _Center:
     return tuple(center)
 
 
-def _at_centers(cropper: Any, value: Any) -> list[Sketch]:
-    """A crop around each drawn center, with the number and the center if metadata are tracked."""
-    whole = Sketch.of(value)
-    roi_size = fall_back_tuple(cropper.spatial_size, whole.spatial_shape)
-    samples = []
-    for number, center in enumerate(cropper.centers):
-        sketch = cropped(whole, SpatialCrop.compute_slices(roi_center=center, roi_size=roi_size))
-        if sketch.is_tracked:
-            sketch.meta |= {"patch_index": number, "crop_center": center}
-        samples.append(sketch)
-    return samples
-
-
-def _pos_neg(transform: Any, value: Any) -> list[Sketch]:
-    _draw_pos_neg(transform, transform.label, transform.image, None, None)
-    return _at_centers(transform, value)
-
-
-def _classes(transform: Any, value: Any) -> list[Sketch]:
-    _draw_classes(transform, transform.label, transform.image, None)
-    return _at_centers(transform, value)
-
-
-def _pos_neg_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
-    item = dict(data)
-    foreground, background = (
-        finish(item.pop(key, None)) for key in (transform.fg_indices_key, transform.bg_indices_key)
-    )
-    cropper = transform.cropper
-    if foreground is None or background is None:
-        _finish_in_place(item, (transform.label_key, transform.image_key))
-    _draw_pos_neg(cropper, item.get(transform.label_key), item.get(transform.image_key), foreground, background)
-    return _samples_at_centers(transform, item)
-
-
-def _classes_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
-    item = dict(data)
-    indices = item.pop(transform.indices_key, None)
-    if indices is None:
-        _finish_in_place(item, (transform.label_key, transform.image_key))
-    _draw_classes(transform.cropper, item.get(transform.label_key), item.get(transform.image_key), indices)
-    return _samples_at_centers(transform, item)
-
-
-def _finish_in_place(item: dict[Hashable, Any], keys: Sequence[Hashable]) -> None:
-    """Finishes the values whose voxels must be read; untouched ones can be read directly."""
-    for key in keys:
-        value = item.get(key)
-        if isinstance(value, Sketch) and not (value.is_untouched and value.dtype == value.source.dtype):
-            item[key] = Sketch.of(finish(value))
-
-
-def _samples_at_centers(transform: Any, item: dict[Hashable, Any]) -> list[dict[Hashable, Any]]:
-    samples = samples_of(item, transform.keys, transform.cropper.num_samples)
-    for key in transform.key_iterator(item):
-        for sample, sketch in zip(samples, _at_centers(transform.cropper, item[key]), strict=True):
-            sample[key] = sketch
-    return samples
-
-
-def _weighted(transform: Any, value: Any) -> list[Sketch]:
-    if transform.weight_map is None or tuple(transform.weight_map.shape[1:]) != Sketch.of(value).spatial_shape:
-        samples: list[Sketch] = transform(finish(value))  # which says what is wrong
-        return samples
-    _draw_weighted(transform, transform.weight_map)
-    return _at_centers(transform, value)
-
-
-def _weighted_d(transform: Any, data: Mapping[Hashable, Any]) -> list[dict[Hashable, Any]]:
-    item = dict(data)
-    _finish_in_place(item, (transform.w_key,))
-    samples = samples_of(item, transform.keys, transform.cropper.num_samples)
-    _draw_weighted(transform.cropper, item[transform.w_key])
-    for key in transform.key_iterator(item):
-        for sample, sketch in zip(samples, _at_centers(transform.cropper, item[key]), strict=True):
-            sample[key] = sketch
-    return samples
-
-
 def _draw_weighted(cropper: Any, weights: Any) -> None:
     """Draws with MONAI's own function, from a copy if that would change the weights."""
     if isinstance(weights, Sketch):
@@ -243,13 +229,3 @@ def _draw_weighted(cropper: Any, weights: Any) -> None:
     if (weights[0] < 0).any():
         weights = weights.clone() if isinstance(weights, torch.Tensor) else weights.copy()
     cropper.randomize(weights)
-
-
-LOWERINGS: Lowerings = {
-    RandCropByPosNegLabel: spatial(_pos_neg),
-    RandCropByPosNegLabeld: spatial(_pos_neg_d),
-    RandCropByLabelClasses: spatial(_classes),
-    RandCropByLabelClassesd: spatial(_classes_d),
-    RandWeightedCrop: spatial(_weighted),
-    RandWeightedCropd: spatial(_weighted_d),
-}

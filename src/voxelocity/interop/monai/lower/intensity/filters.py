@@ -1,4 +1,8 @@
-"""Lowerings of MONAI's transforms that blur, sharpen, shade, filter the spectrum, or shuffle voxels."""
+"""MONAI's transforms that blur, sharpen, shade, filter the spectrum, shuffle voxels, or drop them out.
+
+A spike keeps the phase of its frequency: where the image has next to nothing at that frequency (a flat image), the
+phase is rounding on both sides, and the results differ.
+"""
 
 from __future__ import annotations
 
@@ -8,53 +12,42 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from monai.networks.layers.convutils import gaussian_1d
 from monai.transforms.intensity import array, dictionary
 from scipy.special import erf
 
+from voxelocity.data.augment.steps import Fill
 from voxelocity.data.augment.steps.intensity.field import Bias, Blur, LowPass, Shuffle, Spike, Spikes
 from voxelocity.data.augment.steps.intensity.pointwise import Floats
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.intensity.form import (
-    REAL,
-    Change,
-    array_form,
-    as_monai,
-    dictionary_form,
-    gives_float32,
-    why_not_float32,
-)
-from voxelocity.interop.monai.lower.lowering import Lowerings
-from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.lower.intensity.float32 import REAL, as_monai, gives_float32, why_not_float32
+from voxelocity.interop.monai.lower.lowering import adds_steps, blindly, of_shape
+from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
 _TRUNCATE = 4.0
 _NO_BLUR: Floats = np.ones(1, np.float32)
 _TO_FLOAT32 = REAL - {torch.float16, torch.float64}
 
 
-def _draw_blindly(transform: Any, sketch: Sketch | None) -> None:
-    transform.randomize(None)
-
-
-def _smooth(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """RandGaussianSmooth."""
+@adds_steps(array.RandGaussianSmooth, dictionary.RandGaussianSmoothd, "rand_smooth", draw=blindly)
+def _rand_smooth(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     return _add_blurs(sketch, [((transform.x, transform.y, transform.z), None)], transform.approx)
 
 
-def _smooth_always(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """GaussianSmooth."""
+@adds_steps(array.GaussianSmooth, dictionary.GaussianSmoothd, "converter")
+def _smooth(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     return _add_blurs(sketch, [(_per_axis(transform.sigma, sketch), None)], transform.approx)
 
 
-def _sharpen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """RandGaussianSharpen."""
+@adds_steps(array.RandGaussianSharpen, dictionary.RandGaussianSharpend, "rand_sharpen", draw=blindly)
+def _rand_sharpen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     first, second = (transform.x1, transform.y1, transform.z1), (transform.x2, transform.y2, transform.z2)
     return _add_blurs(sketch, [(first, None), (second, transform.a)], transform.approx)
 
 
-def _sharpen_always(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """GaussianSharpen."""
+@adds_steps(array.GaussianSharpen, dictionary.GaussianSharpend, "converter")
+def _sharpen(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     first, second = (_per_axis(sigma, sketch) for sigma in (transform.sigma1, transform.sigma2))
     return _add_blurs(sketch, [(first, None), (second, transform.alpha)], transform.approx)
 
@@ -93,12 +86,8 @@ def gaussian_weights(sigma: float, approx: str) -> Floats:
     return weights
 
 
-def _draw_bias(transform: Any, sketch: Sketch) -> None:
-    transform.randomize(img_size=sketch.spatial_shape)
-
-
+@adds_steps(array.RandBiasField, dictionary.RandBiasFieldd, "rand_bias_field", draw=of_shape, why_not=why_not_float32)
 def _shade(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """RandBiasField."""
     if not gives_float32(transform, sketch):
         return as_monai(transform, sketch)
     degrees = transform.degree + 1
@@ -121,13 +110,13 @@ def _planes(degrees: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(degrees) for j in range(i + 1)]
 
 
-def _filter(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """RandGibbsNoise."""
-    return _low_pass(array.GibbsNoise(transform.sampled_alpha), sketch, None)
+@adds_steps(array.RandGibbsNoise, dictionary.RandGibbsNoised, "rand_gibbs_noise", draw=blindly)
+def _rand_low_pass(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+    return _low_pass(array.GibbsNoise(transform.sampled_alpha), sketch, drawn)
 
 
-def _low_pass(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
-    """GibbsNoise."""
+@adds_steps(array.GibbsNoise, dictionary.GibbsNoised, "transform")
+def _low_pass(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     if sketch.dtype not in _TO_FLOAT32:
         return as_monai(transform, sketch)
     sketch.add(LowPass(radius=float((1 - transform.alpha) * max(sketch.spatial_shape) * np.sqrt(2) / 2.0)))
@@ -170,8 +159,8 @@ def _draw_spikes(transform: Any, sketch: Sketch) -> tuple[Spike, ...] | None:
     )
 
 
+@adds_steps(array.RandKSpaceSpikeNoise, dictionary.RandKSpaceSpikeNoised, "rand_noise", draw=_draw_spikes, draws="each")
 def _set_spikes(transform: Any, sketch: Sketch, spikes: tuple[Spike, ...]) -> Sketch:
-    """RandKSpaceSpikeNoise."""
     if sketch.dtype == torch.float32:
         sketch.add(Spikes(spikes=spikes))
         return sketch
@@ -187,10 +176,7 @@ def _set_spikes(transform: Any, sketch: Sketch, spikes: tuple[Spike, ...]) -> Sk
     return as_monai(setter, sketch)
 
 
-def _draw_holes(transform: Any, sketch: Sketch) -> None:
-    transform.randomize(sketch.spatial_shape)
-
-
+@adds_steps(array.RandCoarseShuffle, dictionary.RandCoarseShuffled, "shuffle", draw=of_shape)
 def _shuffle(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     """RandCoarseShuffle: the orders are drawn here, image by image, as MONAI does."""
     if sketch.dtype != torch.float32:
@@ -204,32 +190,41 @@ def _shuffle(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
     return sketch
 
 
-_SMOOTH = Change(add=_smooth, draw=_draw_blindly)
-_SHARPEN = Change(add=_sharpen, draw=_draw_blindly)
-_SHADE = Change(add=_shade, draw=_draw_bias, why_not=why_not_float32)
-_FILTER = Change(add=_filter, draw=_draw_blindly)
-_SPIKES = Change(add=_set_spikes, draw=_draw_spikes)
-_SHUFFLE = Change(add=_shuffle, draw=_draw_holes)
+def _why_not_fill(transform: Any, inner: Any) -> str:
+    value = inner.fill_value
+    is_number = isinstance(value, int | float | np.number)
+    if value is None or is_number or (isinstance(value, tuple | list) and np.isfinite(np.subtract(*value))):
+        return ""
+    return f"fill_value={value!r} is neither a number nor a finite range"
 
-LOWERINGS: Lowerings = {
-    array.GaussianSmooth: array_form(Change(add=_smooth_always)),
-    dictionary.GaussianSmoothd: dictionary_form(Change(add=_smooth_always), "converter"),
-    array.RandGaussianSmooth: array_form(_SMOOTH),
-    dictionary.RandGaussianSmoothd: dictionary_form(_SMOOTH, "rand_smooth"),
-    array.GaussianSharpen: array_form(Change(add=_sharpen_always)),
-    dictionary.GaussianSharpend: dictionary_form(Change(add=_sharpen_always), "converter"),
-    array.RandGaussianSharpen: array_form(_SHARPEN),
-    dictionary.RandGaussianSharpend: dictionary_form(_SHARPEN, "rand_sharpen"),
-    array.RandBiasField: array_form(_SHADE),
-    dictionary.RandBiasFieldd: dictionary_form(_SHADE, "rand_bias_field", draws="first"),
-    array.GibbsNoise: array_form(Change(add=_low_pass)),
-    dictionary.GibbsNoised: dictionary_form(Change(add=_low_pass), "transform"),
-    array.RandGibbsNoise: array_form(_FILTER),
-    dictionary.RandGibbsNoised: dictionary_form(_FILTER, "rand_gibbs_noise"),
-    array.RandKSpaceSpikeNoise: array_form(_SPIKES),
-    dictionary.RandKSpaceSpikeNoised: dictionary_form(_SPIKES, "rand_noise", draws="each"),
-    array.RandCoarseShuffle: array_form(_SHUFFLE),
-    dictionary.RandCoarseShuffled: dictionary_form(_SHUFFLE, "shuffle", draws="first"),
-}
-"""A spike keeps the phase of its frequency: where the image has next to nothing at that frequency (a flat image), the
-phase is rounding on both sides, and the results differ."""
+
+@adds_steps(array.RandCoarseDropout, dictionary.RandCoarseDropoutd, "dropper", draw=of_shape, why_not=_why_not_fill)
+def _drop_out(dropper: Any, sketch: Sketch, drawn: None) -> Sketch:
+    """Boxes filled with a number, or with noise of a range, drawn here from `dropper.R`; or all but the boxes."""
+    boxes = _boxes(dropper.hole_coords, sketch.spatial_shape)
+    if sketch.dtype != torch.float32 or not len(boxes):
+        # By MONAI's own arithmetic, in the type of the voxels; on a copy, because it writes into its argument.
+        return as_monai(dropper, sketch)
+    low, high, noise = dropper.fill_value, None, None
+    if low is None or isinstance(low, tuple | list):
+        low, high = (None, None) if low is None else low
+        sides = boxes[:, 1] - boxes[:, 0]
+        num_channels = sketch.shape[0]
+        num = num_channels * int(sides.prod(axis=1).sum())
+        if not dropper.dropout_holes:
+            num = int(np.prod(sketch.shape))
+        # `R.uniform(low, high)` takes the same numbers from 0 to 1 and spreads them.
+        noise = dropper.R.random_sample(num)
+    sketch.add(Fill(boxes=boxes, is_outside=not dropper.dropout_holes, low=low, high=high, noise=noise))
+    return sketch
+
+
+def _boxes(holes: list[tuple[slice, ...]], shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """(n, 2, 3), as far as they lie within the array; a plane is one voxel thick."""
+    places = np.zeros((len(holes), 2, 3), np.int64)
+    places[:, 1] = 1
+    for number, hole in enumerate(holes):
+        for axis, (along, side) in enumerate(zip(hole[1:], shape, strict=False)):
+            places[number, :, axis] = along.indices(side)[:2]
+    places[:, 1] = np.maximum(places[:, 0], places[:, 1])
+    return places

@@ -1,12 +1,12 @@
-"""`Rand3DElastic`, `Rand2DElastic` and their dictionary forms as warps with shifts."""
+"""Elastic deformations as warps with shifts. MONAI leaves the affine unchanged, whatever turned or moved the result."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from monai.networks.layers.convutils import gaussian_1d
 from monai.transforms.croppad.array import CenterSpatialCrop
@@ -16,85 +16,57 @@ from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.data.augment.smooth import smoothed
 from voxelocity.data.augment.steps import Places
-from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
-from voxelocity.interop.monai.lower.spatial.rounding import product_is_fused
+from voxelocity.interop.monai.lower.lowering import first_reason, lowers
+from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
     centered_places,
     device_why_not,
-    first_reason,
     mode_why_not,
-    own_sketch,
+    product_is_fused,
     resampled,
     rounding_why_not,
 )
 
-Floats = npt.NDArray[np.float32]
-NOWHERE = None
-"""MONAI leaves the affine of an elastic result as it was, whatever turned or moved it."""
+_PlacesOf = Callable[..., Places]
+"""(array transform, shape of the result, shape of the array, is_bent=...) to the places."""
 
 
-def rand_3d_elastic(transform: Any, value: Any) -> Any:
-    """`Rand3DElastic`."""
-    sketch = own_sketch(value)
+def _why_not(transform: Any, inner: Any) -> str:
+    return first_reason(
+        mode_why_not(transform.mode, transform.padding_mode),
+        device_why_not(inner.device),
+        rounding_why_not(product_is_fused),
+    )
+
+
+def _bent(transform: Any, value: Any, places_of: _PlacesOf) -> Sketch:
+    sketch = continued(value)
     before = sketch.spatial_shape
     shape = fall_back_tuple(transform.spatial_size, before)
-    transform.randomize(grid_size=shape)
-    places = _places_3d(transform, shape, before, is_bent=transform._do_transform)
-    return resampled(sketch, places, shape, transform.mode, transform.padding_mode, NOWHERE)
+    transform.randomize(shape)
+    places = places_of(transform, shape, before, is_bent=transform._do_transform)
+    return resampled(sketch, places, shape, transform.mode, transform.padding_mode, None)
 
 
-def rand_3d_elasticd(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`Rand3DElasticd`: MONAI draws the whole field even if it does nothing with it."""
-    inner, made = transform.rand_3d_elastic, dict(data)
+def _bent_d(transform: Any, data: dict[Hashable, Any], inner: str, places_of: _PlacesOf) -> dict[Hashable, Any]:
+    """MONAI draws the whole field even if it does nothing with it. All keys have the same places from their centers."""
+    array, made = getattr(transform, inner), dict(data)
     first_key = transform.first_key(made)
     if first_key == ():
         return made
     transform.randomize(None)
-    shape = fall_back_tuple(inner.spatial_size, own_sketch(made[first_key]).spatial_shape)
-    inner.randomize(shape)
-    bent = _places_3d(inner, shape, shape, is_bent=transform._do_transform)
-    return _for_each(transform, made, bent, shape)
-
-
-def rand_2d_elastic(transform: Any, value: Any) -> Any:
-    """`Rand2DElastic`."""
-    sketch = own_sketch(value)
-    before = sketch.spatial_shape
-    shape = fall_back_tuple(transform.spatial_size, before)
-    transform.randomize(spatial_size=shape)
-    places = _places_2d(transform, shape, before, is_bent=transform._do_transform)
-    return resampled(sketch, places, shape, transform.mode, transform.padding_mode, NOWHERE)
-
-
-def rand_2d_elasticd(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`Rand2DElasticd`."""
-    inner, made = transform.rand_2d_elastic, dict(data)
-    first_key = transform.first_key(made)
-    if first_key == ():
-        return made
-    transform.randomize(None)
-    shape = fall_back_tuple(inner.spatial_size, own_sketch(made[first_key]).spatial_shape)
-    inner.randomize(shape)
-    bent = _places_2d(inner, shape, shape, is_bent=transform._do_transform)
-    return _for_each(transform, made, bent, shape)
-
-
-def _for_each(transform: Any, made: dict[Hashable, Any], places: Places, shape: tuple[int, ...]) -> dict[Hashable, Any]:
-    """Warps of the same places, in arrays of each key's own shape."""
+    shape = fall_back_tuple(array.spatial_size, Sketch.of(made[first_key]).spatial_shape)
+    array.randomize(shape)
+    places = places_of(array, shape, shape, is_bent=transform._do_transform)
     known: dict[tuple[int, ...], Places] = {}
     for key, mode, padding_mode in transform.key_iterator(made, transform.mode, transform.padding_mode):
-        sketch = own_sketch(made[key])
+        sketch = continued(made[key])
         before = sketch.spatial_shape
         if before not in known:
-            known[before] = in_array(places, before)
-        made[key] = resampled(sketch, known[before], shape, mode, padding_mode, NOWHERE)
+            scale = np.array([2.0 / max(2, side) for side in (*before, 1)[:3]])
+            known[before] = Places(**{**vars(places), "scale": scale})
+        made[key] = resampled(sketch, known[before], shape, mode, padding_mode, None)
     return made
-
-
-def in_array(places: Places, source_shape: Sequence[int]) -> Places:
-    """The same places from the center of an array of another shape."""
-    scale = np.array([2.0 / max(2, side) for side in (*source_shape, 1)[:3]])
-    return Places(**{**vars(places), "scale": scale})
 
 
 def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
@@ -125,18 +97,10 @@ def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
     return Places(**{**vars(plain), "lines": still})
 
 
-def _why_not(transform: Any, name: str) -> str:
-    inner = getattr(transform, name, transform)
-    return first_reason(
-        mode_why_not(transform.mode, transform.padding_mode),
-        device_why_not(inner.device),
-        rounding_why_not(map(product_is_fused, (2, 3))),
-    )
-
-
-LOWERINGS: Lowerings = {
-    Rand3DElastic: Lowering(rand_3d_elastic, lambda transform: _why_not(transform, "rand_3d_elastic")),
-    Rand3DElasticd: Lowering(rand_3d_elasticd, lambda transform: _why_not(transform, "rand_3d_elastic")),
-    Rand2DElastic: Lowering(rand_2d_elastic, lambda transform: _why_not(transform, "rand_2d_elastic")),
-    Rand2DElasticd: Lowering(rand_2d_elasticd, lambda transform: _why_not(transform, "rand_2d_elastic")),
-}
+for _array, _dictionary, _inner, _places_of in (
+    (Rand2DElastic, Rand2DElasticd, "rand_2d_elastic", _places_2d),
+    (Rand3DElastic, Rand3DElasticd, "rand_3d_elastic", _places_3d),
+):
+    lowers(_array, why_not=_why_not)(functools.partial(_bent, places_of=_places_of))
+    _in_dictionary = functools.partial(_bent_d, inner=_inner, places_of=_places_of)
+    lowers(_dictionary, inner=_inner, why_not=_why_not)(_in_dictionary)

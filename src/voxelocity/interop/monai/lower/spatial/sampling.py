@@ -1,9 +1,12 @@
-"""What MONAI's resampling transforms share: their modes, the places of their grids, and how they change the affine."""
+"""What MONAI's resampling transforms share: their modes, the places of their grids, and how they change the affine.
+
+Places halfway between two voxels, and so labels, depend on how this machine's matrix products round.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -13,11 +16,12 @@ from monai.networks.utils import normalize_transform
 from monai.utils import get_equivalent_dtype
 
 from voxelocity.data.augment.steps import Beyond, Interpolation, Places, Warp
-from voxelocity.interop.monai.lower.sketch import Sketch
-from voxelocity.interop.monai.lower.spatial.rounding import affine_grid_is_fused, product_is_fused, unit_line
+from voxelocity.interop.monai.lower.sketch import Sketch, lifted_shape
 
 Floats = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]
+_NUM_COLUMNS = 4096
+"""Of the grid on which a product's rounding is found: thousands, as of an image."""
 _BEYONDS = ("zeros", "border", "reflection")
 _INTERPOLATIONS: dict[str, Interpolation] = {
     "bilinear": "linear",
@@ -27,14 +31,8 @@ _INTERPOLATIONS: dict[str, Interpolation] = {
 }
 
 
-def own_sketch(value: Any) -> Sketch:
-    """A sketch that may be changed: of a tensor or an array, or a branch of the sketch that is given."""
-    return value.branch() if isinstance(value, Sketch) else Sketch.of(value)
-
-
-def as_float(value: Any) -> Sketch:
-    """The tensor as MONAI's transforms return it if they do nothing: float32."""
-    sketch = own_sketch(value)
+def to_float32(transform: Any, sketch: Sketch) -> Sketch:
+    """The tensor as MONAI's resampling transforms return it if they do nothing: float32."""
     sketch.dtype = torch.float32
     return sketch
 
@@ -44,13 +42,18 @@ def each(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def named(mode: Any) -> str:
+    """The name of a mode, given as text or as one of MONAI's enums."""
+    return str(getattr(mode, "value", mode))
+
+
 def mode_why_not(modes: Any, padding_modes: Any) -> str:
     """Why these modes of sampling are not lowered, or ""."""
     for mode in each(modes):
-        if str(getattr(mode, "value", mode)) not in _INTERPOLATIONS:
+        if named(mode) not in _INTERPOLATIONS:
             return f"mode {mode!r} interpolates by splines; only bilinear and nearest are lowered"
     for mode in each(padding_modes):
-        if str(getattr(mode, "value", mode)) not in _BEYONDS:
+        if named(mode) not in _BEYONDS:
             return f"padding_mode {mode!r} is not one of {', '.join(_BEYONDS)}"
     return ""
 
@@ -67,21 +70,19 @@ def device_why_not(device: Any) -> str:
     return ""
 
 
-def is_float32(kind: Any) -> bool:
-    """Whether a transform's `dtype` says float32."""
-    return kind is not None and bool(get_equivalent_dtype(kind, torch.Tensor) == torch.float32)
-
-
-def rounding_why_not(is_fused: Iterable[bool | None]) -> str:
-    """Why results cannot equal MONAI's on this machine, or ""."""
-    if None in list(is_fused):
-        return "this machine's matrix products sum in an unknown order, so labels would differ"
+def dtype_why_not(kinds: Any) -> str:
+    """Why a transform that returns this `dtype`, or one of these, is not lowered, or ""."""
+    for kind in each(kinds):
+        if kind is None or get_equivalent_dtype(kind, torch.Tensor) != torch.float32:
+            return "only dtype float32 is lowered"
     return ""
 
 
-def first_reason(*reasons: str) -> str:
-    """The first that is not empty, or ""."""
-    return next(filter(None, reasons), "")
+def rounding_why_not(is_fused: Callable[[int], bool | None]) -> str:
+    """Why results cannot equal MONAI's on this machine, or ""."""
+    if None in map(is_fused, (2, 3)):
+        return "this machine's matrix products sum in an unknown order, so labels would differ"
+    return ""
 
 
 def resampled(
@@ -90,12 +91,12 @@ def resampled(
     """The sketch with a warp added; its affine moves by `matrix` (4, 4), or not at all."""
     step = Warp(
         places=places,
-        shape=Sketch._lifted_shape(tuple(shape)),
-        interpolation=_INTERPOLATIONS[str(getattr(mode, "value", mode))],
-        beyond=cast(Beyond, str(getattr(padding_mode, "value", padding_mode))),
+        shape=lifted_shape(shape),
+        interpolation=_INTERPOLATIONS[named(mode)],
+        beyond=cast(Beyond, named(padding_mode)),
         matrix=np.eye(4) if matrix is None else matrix,
     )
-    sketch.add(step, is_told=matrix is not None)
+    sketch.add(step, updates_affine=matrix is not None)
     return sketch
 
 
@@ -125,7 +126,7 @@ def centered_places(
     scale = None if is_normalized else np.array([2.0 / max(2, side) for side in (*source_shape, 1)[:3]])
     return Places(
         lines=(lines[0], lines[1], lines[2]),
-        theta=_lifted(matrix, num_spatial).astype(np.float32)[:3],
+        theta=lifted_matrix(matrix).astype(np.float32)[:3],
         order=(0, 1, 2),
         is_fused=bool(product_is_fused(num_spatial)),
         is_wide=is_wide,
@@ -152,7 +153,7 @@ def unit_places(matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int
     lines = [unit_line(side, align_corners) for side in (*shape, 1)[:3]]
     return Places(
         lines=(lines[0], lines[1], lines[2]),
-        theta=_lifted(theta, num_spatial).astype(np.float32)[:3],
+        theta=lifted_matrix(theta).astype(np.float32)[:3],
         order=(2, 1, 0),
         is_fused=bool(affine_grid_is_fused(num_spatial)),
         is_wide=False,
@@ -174,19 +175,67 @@ def about_centers(matrix: Any, source_shape: Sequence[int], shape: Sequence[int]
     there, back = np.eye(4), np.eye(4)
     there[:num_spatial, 3] = [(side - 1) / 2 for side in source_shape]
     back[:num_spatial, 3] = [-(side - 1) / 2 for side in shape]
-    moved: Matrix = there @ _lifted(matrix, len(matrix) - 1) @ back
+    moved: Matrix = there @ lifted_matrix(matrix) @ back
     return moved
 
 
 def lifted_matrix(matrix: Any) -> Matrix:
-    """(4, 4) of a matrix of two or three spatial axes."""
-    return _lifted(matrix, len(matrix) - 1)
-
-
-def _lifted(matrix: Any, num_spatial: int) -> Matrix:
+    """(4, 4) float64 of a matrix of two or three spatial axes."""
     plain = np.asarray(matrix, dtype=np.float64)
-    if num_spatial == 3:
+    if len(plain) == 4:
         return plain
     made = np.eye(4)
     made[:2, :2], made[:2, 3] = plain[:2, :2], plain[:2, -1]
     return made
+
+
+@functools.cache
+def product_is_fused(num_spatial: int) -> bool | None:
+    """Whether torch's `matrix @ grid` adds each product before it is rounded; None if it sums in another order.
+
+    A matrix is (1 + num_spatial, 1 + num_spatial) float32 here, the grid has thousands of columns.
+    """
+    matrix, grid = _random(num_spatial)
+    return _is_fused(matrix, grid, (torch.from_numpy(matrix) @ torch.from_numpy(grid)).numpy())
+
+
+@functools.cache
+def affine_grid_is_fused(num_spatial: int) -> bool | None:
+    """As `product_is_fused`, for torch's `affine_grid`."""
+    matrix, _ = _random(num_spatial)
+    matrix = matrix[:num_spatial]
+    shape = (64, 64) if num_spatial == 2 else (16, 16, 16)
+    made = torch.nn.functional.affine_grid(torch.from_numpy(matrix)[None], [1, 1, *shape], align_corners=False)[0]
+    lines = [unit_line(side, False) for side in shape]
+    mesh = np.stack([*np.meshgrid(*lines, indexing="ij")[::-1], np.ones(shape, np.float32)])
+    return _is_fused(matrix, mesh.reshape(len(mesh), -1), made.reshape(-1, num_spatial).numpy().T)
+
+
+@functools.lru_cache(maxsize=256)
+def unit_line(side: int, align_corners: bool) -> Floats:
+    """The coordinates of `side` voxels by torch's `affine_grid`: -1 to 1, of their faces or of their centers."""
+    if side <= 1:
+        return np.zeros(1, np.float32)
+    line = torch.linspace(-1, 1, side)
+    made: Floats = (line if align_corners else line * (side - 1) / side).numpy()
+    return made
+
+
+def _random(num_spatial: int) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(0)
+    size = num_spatial + 1
+    grid = rng.normal(scale=40.0, size=(size, _NUM_COLUMNS)).astype(np.float32)
+    grid[-1] = 1.0
+    return rng.normal(size=(size, size)).astype(np.float32), grid
+
+
+def _is_fused(matrix: Floats, grid: Floats, made: Floats) -> bool | None:
+    for is_fused in (True, False):
+        total = np.zeros((len(matrix), grid.shape[1]), np.float32)
+        for column, row in zip(matrix.T, grid, strict=True):
+            # Exact in float64.
+            product = column[:, None].astype(np.float64) * row.astype(np.float64)
+            total = (total + product).astype(np.float32) if is_fused else total + product.astype(np.float32)
+        if np.array_equal(total, made):
+            return is_fused
+    return None

@@ -1,14 +1,15 @@
-"""`RandZoom`, `Zoom`, `Resize`, `RandSimulateLowResolution` and their dictionary forms: axis by axis, by tables."""
+"""Zooms, resizes and low resolution: axis by axis, by tables of voxels and weights."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import torch
 from monai.transforms.spatial.array import RandSimulateLowResolution, RandZoom, Zoom
 from monai.transforms.spatial.array import Resize as MonaiResize
 from monai.transforms.spatial.dictionary import RandSimulateLowResolutiond, RandZoomd, Resized, Zoomd
@@ -16,112 +17,71 @@ from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.data.augment.steps import Resize, Table
-from voxelocity.interop.monai.lower.lowering import Lowering, Lowerings
-from voxelocity.interop.monai.lower.sketch import Sketch
+from voxelocity.interop.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing
+from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
-    as_float,
+    Matrix,
     device_why_not,
+    dtype_why_not,
     each,
-    first_reason,
-    is_float32,
     lazy_why_not,
     lifted_matrix,
-    own_sketch,
+    named,
+    to_float32,
 )
-from voxelocity.interop.monai.lower.spatial.tables import LINEAR, MODES, PADDINGS, interpolation, padded_rows
 
-Matrix = npt.NDArray[np.float64]
-
-
-def zoom(transform: Any, value: Any) -> Any:
-    """`Zoom`."""
-    modes = transform.mode, transform.padding_mode, transform.align_corners
-    return _zoomed(own_sketch(value), transform.zoom, transform.keep_size, *modes)
+_LINEAR = ("linear", "bilinear", "trilinear")
+_MODES = (*_LINEAR, "nearest", "nearest-exact", "area")
+_PADDINGS = ("constant", "edge", "replicate", "reflect")
+_ZOOM_MODES = ("mode", "padding_mode", "align_corners")
 
 
-def zoomed(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`Zoomd`."""
-    inner, made = transform.zoomer, dict(data)
-    modes = transform.mode, transform.padding_mode, transform.align_corners
-    for key, *of_key in transform.key_iterator(made, *modes):
-        made[key] = _zoomed(own_sketch(made[key]), inner.zoom, inner.keep_size, *of_key)
-    return made
+def _modes_why_not(modes: Any, align_corners: Any) -> str:
+    names, aligned = tuple(map(named, each(modes))), each(align_corners)
+    # Each is one for all keys, or one for each.
+    num_keys = max(len(names), len(aligned))
+    for _, mode, is_aligned in zip(range(num_keys), itertools.cycle(names), itertools.cycle(aligned), strict=False):
+        if mode not in _MODES:
+            return f"mode {mode!r} is not one of {', '.join(_MODES)}"
+        if mode not in _LINEAR and is_aligned is not None:
+            return f"align_corners does not apply to mode {mode!r}: torch raises the error"
+    return ""
 
 
-def rand_zoom(transform: Any, value: Any) -> Any:
-    """`RandZoom`."""
-    sketch = own_sketch(value)
-    transform.randomize(_Shaped(sketch))
-    if not transform._do_transform:
-        return as_float(sketch)
-    modes = transform.mode, transform.padding_mode, transform.align_corners
+def _zoom_why_not(transform: Any, inner: Any) -> str:
+    padding = [mode for mode in map(named, each(transform.padding_mode)) if mode not in _PADDINGS]
+    return first_reason(
+        lazy_why_not(transform),
+        _modes_why_not(transform.mode, transform.align_corners),
+        f"padding_mode {padding[0]!r} is not one of {', '.join(_PADDINGS)}" if padding else "",
+        f"arguments of the padding are not lowered: {', '.join(inner.kwargs)}" if inner.kwargs else "",
+        dtype_why_not(transform.dtype),
+    )
+
+
+@adds_steps(Zoom, Zoomd, "zoomer", per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+def _zoom(transform: Any, sketch: Sketch, drawn: Any, *modes: Any) -> Sketch:
+    return _zoomed(sketch, transform.zoom, transform.keep_size, *modes)
+
+
+@adds_steps(RandZoom, draw=seeing, idle=to_float32, per_key=_ZOOM_MODES, why_not=_zoom_why_not)
+def _rand_zoom(transform: Any, sketch: Sketch, drawn: None, *modes: Any) -> Sketch:
     return _zoomed(sketch, transform._zoom, transform.keep_size, *modes)
 
 
-def rand_zoomed(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`RandZoomd`."""
+@lowers(RandZoomd, inner="rand_zoom", why_not=_zoom_why_not)
+def _rand_zoom_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
+    """MONAI draws the factors even if it does nothing with them."""
     made, inner = dict(data), transform.rand_zoom
     first_key = transform.first_key(made)
     if first_key == ():
         return made
     transform.randomize(None)
-    inner.randomize(_Shaped(own_sketch(made[first_key])))
-    modes = transform.mode, transform.padding_mode, transform.align_corners
+    inner.randomize(Sketch.of(made[first_key]))
+    modes = (getattr(transform, name) for name in _ZOOM_MODES)
     for key, *of_key in transform.key_iterator(made, *modes):
-        if transform._do_transform:
-            made[key] = _zoomed(own_sketch(made[key]), inner._zoom, inner.keep_size, *of_key)
-        else:
-            made[key] = as_float(made[key])
-    return made
-
-
-class _Shaped:
-    """What `RandZoom.randomize` reads of an image, from a sketch."""
-
-    def __init__(self, sketch: Sketch) -> None:
-        self.ndim = 1 + sketch.num_spatial
-
-
-def resize(transform: Any, value: Any) -> Any:
-    """`Resize`."""
-    return _resized(transform, own_sketch(value), transform.mode, transform.align_corners)
-
-
-def resized(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`Resized`."""
-    made = dict(data)
-    for key, mode, align_corners in transform.key_iterator(made, transform.mode, transform.align_corners):
-        made[key] = _resized(transform.resizer, own_sketch(made[key]), mode, align_corners)
-    return made
-
-
-def low_resolution(transform: Any, value: Any) -> Any:
-    """`RandSimulateLowResolution`: if it does nothing, MONAI returns what it was given."""
-    transform.randomize()
-    sketch = own_sketch(value)
-    if not transform._do_transform:
-        return sketch
-    before = sketch.spatial_shape
-    low = [max(1, int(np.round(side * transform.zoom_factor))) for side in before]
-    tables = []
-    for side, few in zip(before, low, strict=True):
-        down = interpolation(side, few, _named(transform.downsample_mode), bool(transform.align_corners))
-        up = interpolation(few, side, _named(transform.upsample_mode), bool(transform.align_corners))
-        tables.append(up.after(down))
-    _add(sketch, tables, np.eye(4), is_told=False)
-    return sketch
-
-
-def low_resolutions(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
-    """`RandSimulateLowResolutiond`, which draws another resolution for each key."""
-    made = dict(data)
-    if transform.first_key(made) == ():
-        return made
-    transform.randomize(None)
-    for key in transform.key_iterator(made):
-        made[key] = (
-            low_resolution(transform.sim_lowres_tfm, made[key]) if transform._do_transform else as_float(made[key])
-        )
+        sketch = continued(made[key])
+        made[key] = _rand_zoom(inner, sketch, None, *of_key) if transform._do_transform else to_float32(inner, sketch)
     return made
 
 
@@ -136,9 +96,9 @@ def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mo
     matrix = lifted_matrix(scale_affine(before, sizes, align_corners=bool(align_corners)))
     tables = []
     for axis, (side, size) in enumerate(zip(before, sizes, strict=True)):
-        table = interpolation(side, size, _named(mode), bool(align_corners))
+        table = interpolation(side, size, named(mode), bool(align_corners))
         if keeps_size and size != side:
-            rows = padded_rows(size, side, _named(padding_mode))
+            rows = padded_rows(size, side, named(padding_mode))
             table = table.rows(rows)
             shift = np.eye(4)
             shift[axis, 3] = size // 2 - side // 2 if size > side else -((side - size) // 2)
@@ -148,7 +108,17 @@ def _zoomed(sketch: Sketch, factor: Any, keeps_size: bool, mode: Any, padding_mo
     return sketch
 
 
-def _resized(transform: Any, sketch: Sketch, mode: Any, align_corners: Any) -> Sketch:
+def _resize_why_not(transform: Any, inner: Any) -> str:
+    return first_reason(
+        lazy_why_not(transform),
+        _modes_why_not(transform.mode, transform.align_corners),
+        "anti_aliasing smooths first" if any(each(transform.anti_aliasing)) else "",
+        dtype_why_not(transform.dtype),
+    )
+
+
+@adds_steps(MonaiResize, Resized, "resizer", per_key=("mode", "align_corners"), why_not=_resize_why_not)
+def _resize(transform: Any, sketch: Sketch, drawn: Any, mode: Any, align_corners: Any) -> Sketch:
     before = sketch.spatial_shape
     if transform.size_mode == "all":
         if len(ensure_tuple(transform.spatial_size)) > len(before):
@@ -163,67 +133,111 @@ def _resized(transform: Any, sketch: Sketch, mode: Any, align_corners: Any) -> S
     matrix = lifted_matrix(scale_affine(before, shape, align_corners=bool(align_corners)))
     if shape == before:
         sketch.relocate(matrix)
-        return as_float(sketch)
+        return to_float32(transform, sketch)
     sides = zip(before, shape, strict=True)
-    _add(sketch, [interpolation(side, size, _named(mode), bool(align_corners)) for side, size in sides], matrix)
+    _add(sketch, [interpolation(side, size, named(mode), bool(align_corners)) for side, size in sides], matrix)
     return sketch
 
 
-def _add(sketch: Sketch, tables: Sequence[Table], matrix: Matrix, *, is_told: bool = True) -> None:
-    x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
-    sketch.add(Resize(tables=(x, y, z), matrix=matrix), is_told=is_told)
-
-
-def _named(mode: Any) -> str:
-    return str(getattr(mode, "value", mode))
-
-
-def _modes_why_not(modes: Any, align_corners: Any) -> str:
-    named, aligned = tuple(map(_named, each(modes))), each(align_corners)
-    # Each is one for all keys, or one for each.
-    num_keys = max(len(named), len(aligned))
-    for _, mode, is_aligned in zip(range(num_keys), itertools.cycle(named), itertools.cycle(aligned), strict=False):
-        if mode not in MODES:
-            return f"mode {mode!r} is not one of {', '.join(MODES)}"
-        if mode not in LINEAR and is_aligned is not None:
-            return f"align_corners does not apply to mode {mode!r}: torch raises the error"
-    return ""
-
-
-def _zoom_why_not(transform: Any) -> str:
-    inner = next((getattr(transform, name) for name in ("rand_zoom", "zoomer") if hasattr(transform, name)), transform)
-    padding = [mode for mode in map(_named, each(transform.padding_mode)) if mode not in PADDINGS]
-    return first_reason(
-        lazy_why_not(transform),
-        _modes_why_not(transform.mode, transform.align_corners),
-        f"padding_mode {padding[0]!r} is not one of {', '.join(PADDINGS)}" if padding else "",
-        f"arguments of the padding are not lowered: {', '.join(inner.kwargs)}" if inner.kwargs else "",
-        "" if all(map(is_float32, each(transform.dtype))) else "only dtype float32 is lowered",
-    )
-
-
-def _resize_why_not(transform: Any) -> str:
-    return first_reason(
-        lazy_why_not(transform),
-        _modes_why_not(transform.mode, transform.align_corners),
-        "anti_aliasing smooths first" if any(each(transform.anti_aliasing)) else "",
-        "" if all(map(is_float32, each(transform.dtype))) else "only dtype float32 is lowered",
-    )
-
-
-def _low_resolution_why_not(transform: Any) -> str:
+def _low_resolution_why_not(transform: Any, inner: Any) -> str:
     return first_reason(
         _modes_why_not((transform.downsample_mode, transform.upsample_mode), None), device_why_not(transform.device)
     )
 
 
-LOWERINGS: Lowerings = {
-    Zoom: Lowering(zoom, _zoom_why_not),
-    Zoomd: Lowering(zoomed, _zoom_why_not),
-    RandZoom: Lowering(rand_zoom, _zoom_why_not),
-    RandZoomd: Lowering(rand_zoomed, _zoom_why_not),
-    MonaiResize: Lowering(resize, _resize_why_not),
-    Resized: Lowering(resized, _resize_why_not),
-    RandSimulateLowResolution: Lowering(low_resolution, _low_resolution_why_not),
-    RandSimulateLowResolutiond: Lowering(low_resolutions, _low_resolution_why_not),
-}
+@adds_steps(RandSimulateLowResolution, draw=blindly, why_not=_low_resolution_why_not)
+def _coarsen(transform: Any, sketch: Sketch, drawn: None) -> Sketch:
+    tables = []
+    for side in sketch.spatial_shape:
+        few = max(1, int(np.round(side * transform.zoom_factor)))
+        down = interpolation(side, few, named(transform.downsample_mode), bool(transform.align_corners))
+        up = interpolation(few, side, named(transform.upsample_mode), bool(transform.align_corners))
+        tables.append(up.after(down))
+    _add(sketch, tables, np.eye(4), updates_affine=False)
+    return sketch
+
+
+@lowers(RandSimulateLowResolutiond, inner="sim_lowres_tfm", why_not=_low_resolution_why_not)
+def _coarsen_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]:
+    """Each key has another resolution; if it does nothing, MONAI converts here, and not in the array form."""
+    made, inner = dict(data), transform.sim_lowres_tfm
+    if transform.first_key(made) == ():
+        return made
+    transform.randomize(None)
+    for key in transform.key_iterator(made):
+        sketch = continued(made[key])
+        if transform._do_transform:
+            inner.randomize(None)
+            made[key] = _coarsen(inner, sketch, None)
+        else:
+            made[key] = to_float32(inner, sketch)
+    return made
+
+
+def _add(sketch: Sketch, tables: Sequence[Table], matrix: Matrix, *, updates_affine: bool = True) -> None:
+    x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
+    sketch.add(Resize(tables=(x, y, z), matrix=matrix), updates_affine=updates_affine)
+
+
+@functools.lru_cache(maxsize=1024)
+def interpolation(side: int, size: int, mode: str, align_corners: bool) -> Table:
+    """From an axis of `side` voxels to `size`, as `torch.nn.functional.interpolate`; `mode` is one of `_MODES`."""
+    if side == size:
+        return Table(index=np.arange(side, dtype=np.int32)[:, None], weight=np.ones((side, 1), np.float32))
+    if mode in _LINEAR:
+        return _linear(side, size, align_corners)
+    if mode == "area":
+        return _area(side, size)
+    # Torch itself says which voxel it takes: it counts in float32.
+    counted = torch.arange(side, dtype=torch.float32)[None, None]
+    taken = torch.nn.functional.interpolate(counted, size=size, mode=mode)[0, 0].numpy()
+    return Table(index=taken.astype(np.int32)[:, None], weight=np.ones((size, 1), np.float32))
+
+
+def padded_rows(size: int, side: int, mode: str) -> Any:
+    """Which of `size` voxels are where an axis is cropped or padded about its middle to `side`; -1 for a 0.
+
+    As MONAI's `ResizeWithPadOrCrop`: the window begins at the middle minus half its size, and the larger half of the
+    pad comes last.
+    """
+    if size > side:
+        start = max(size // 2 - side // 2, 0)
+        return np.arange(start, start + side)
+    before = (side - size) // 2
+    places = np.arange(side) - before
+    if mode == "constant":
+        return np.where((places < 0) | (places >= size), -1, places)
+    if mode == "reflect":
+        if side - size - before >= size:
+            raise ValueError(
+                f"voxelocity.monai: padding_mode 'reflect' cannot pad {size} voxels to {side}: a mirror image is too "
+                "short; choose padding_mode='edge'"
+            )
+        places = np.abs(places)
+        return np.where(places >= size, 2 * (size - 1) - places, places)
+    return np.clip(places, 0, size - 1)
+
+
+def _linear(side: int, size: int, align_corners: bool) -> Table:
+    one = np.float32(1.0)
+    numbers = np.arange(size, dtype=np.float32)
+    if align_corners:
+        place = numbers * (np.float32(side - 1) / np.float32(size - 1) if size > 1 else np.float32(0.0))
+    else:
+        half, scale = np.float32(0.5), np.float32(side) / np.float32(size)
+        place = np.maximum(scale * (numbers + half) - half, np.float32(0.0))
+    below = np.minimum(place.astype(np.int32), side - 1)
+    above = np.minimum(below + 1, side - 1)
+    share = np.clip(place - below.astype(np.float32), np.float32(0.0), one)
+    return Table(index=np.stack([below, above], axis=1), weight=np.stack([one - share, share], axis=1))
+
+
+def _area(side: int, size: int) -> Table:
+    """Means of windows, as torch's `adaptive_avg_pool`."""
+    numbers = np.arange(size)
+    start, stop = numbers * side // size, -(-(numbers + 1) * side // size)
+    taps = np.arange(int((stop - start).max()))
+    index = start[:, None] + taps
+    is_in = index < stop[:, None]
+    weight = np.where(is_in, 1.0 / (stop - start)[:, None], 0.0).astype(np.float32)
+    return Table(index=np.where(is_in, index, start[:, None]).astype(np.int32), weight=weight)

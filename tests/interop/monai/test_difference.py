@@ -10,7 +10,8 @@ import torch
 from monai.data import MetaTensor
 from monai.transforms import RandFlip
 
-from voxelocity.interop.monai.difference import compare, differences_of
+from parity.compare import compare
+from voxelocity.interop.monai.difference import differences_of
 from voxelocity.interop.monai.lower import Lowering
 
 

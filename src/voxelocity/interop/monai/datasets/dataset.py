@@ -1,4 +1,7 @@
-"""The chain of a data set, run in its two parts. Every data set of `interop.monai` runs its chain only here."""
+"""A list of items and a chain of transforms, of which nothing is kept; the base of all data sets here.
+
+Every data set of `interop.monai` runs its chain only in `DataChain`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,56 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from monai.data import Dataset as MonaiDataset
 from monai.transforms import Compose, OneOf, RandomOrder, SomeOf
 
 from voxelocity.interop.monai.chain import Chain, ChainError, ChainPlan, CompiledChain, as_compose
-from voxelocity.interop.monai.chain.split import is_random
+from voxelocity.interop.monai.chain.chain import is_random
+from voxelocity.interop.monai.compared import plain_class
 from voxelocity.interop.monai.fingerprint import COMPOSE_OPTIONS
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.ranges import plain_class
+from voxelocity.interop.monai.lower.sketch import finish
+from voxelocity.interop.monai.lower.walk import CONTAINERS
 
-_KNOWN = (Compose, OneOf, RandomOrder, SomeOf)
+
+class Dataset(MonaiDataset):  # type: ignore[misc]
+    """MONAI's `Dataset`: item i is `transform(data[i])`; a slice or a list of indices gives a torch `Subset`.
+
+    Args:
+        data: the items.
+        transform: a callable, a list of callables, a `Compose`, or None for unchanged items.
+
+    Raises:
+        ValueError: `transform` cannot be made into a `Compose`.
+    """
+
+    # Not in `__dict__`: MONAI iterates over it while thread workers, which share the data set, make items.
+    __slots__ = ("_held_chain",)
+
+    def plan(self) -> ChainPlan:
+        """What happens to each transform of the chain, why, and what each has cost so far. Print it."""
+        return self._data_chain().plan()
+
+    def sketch(self, index: int) -> Any:
+        """What `self[index]` is, drawn but not yet made. It draws what `self[index]` draws; `make` makes it."""
+        return self._data_chain().whole(self.data[index])
+
+    def make(self, sketched: Any) -> Any:
+        """What `sketch` returned, with its voxels made."""
+        return self._data_chain().make(sketched)
+
+    def count_made(self, seconds: float) -> None:
+        """Records how long a sample took to make, for `plan`."""
+        self._data_chain().count_made(seconds)
+
+    def _transform(self, index: int) -> Any:
+        return self.make(self.sketch(index))
+
+    def _data_chain(self) -> DataChain:
+        """The current chain: users replace it, or put other transforms into it."""
+        held: DataChain | None = getattr(self, "_held_chain", None)
+        if held is None or not held.is_of(self.transform):
+            held = self._held_chain = DataChain(self.transform)
+        return held
 
 
 class DataChain:
@@ -27,26 +71,22 @@ class DataChain:
         compose: the chain; a compiled one keeps its own settings.
 
     Attributes:
+        chain: the fast form, or None if MONAI runs the chain.
         refusal: why MONAI runs it, in words; "" if it does not.
     """
 
     # No __dict__: MONAI's `set_rnd` looks for transforms in everything that a data set holds, and must seed them only
     # once, as the data set's `transform`.
-    __slots__ = ("_chain", "_compose", "_facts", "_rests", "refusal")
+    __slots__ = ("_compose", "_facts", "_rests", "chain", "refusal")
 
     def __init__(self, compose: Compose) -> None:
         self._compose = compose
         self._facts = _facts(compose)
-        self._chain, self.refusal = _chain_of(compose)
+        self.chain, self.refusal = _chain_of(compose)
         self._rests: dict[int, Chain] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DataChain, (self._compose,)
-
-    @property
-    def chain(self) -> Chain | None:
-        """The fast form, or None if MONAI runs the chain."""
-        return self._chain
 
     def is_of(self, compose: Compose) -> bool:
         """Whether this is still the chain: the same object, holding the same transforms."""
@@ -54,8 +94,8 @@ class DataChain:
 
     def fixed(self, item: Any, *, end: int | None = None) -> Any:
         """The item after the part that may be kept, or after the first `end` transforms of the `Compose`."""
-        if end is None and self._chain is not None:
-            return self._chain.fixed(item)
+        if end is None and self.chain is not None:
+            return self.chain.fixed(item)
         stop = first_random(self._compose) if end is None else end
         return item if stop == 0 else self._compose(item, end=stop, threading=True)
 
@@ -67,21 +107,21 @@ class DataChain:
             start: the first transform of the rest if `fixed` was given an `end`.
             private: a copy of a part of it that may be changed.
         """
-        if self._chain is None:
+        if self.chain is None:
             return self._by_monai(private(kept), start)
         if start is None:
-            return self._chain.sketch(kept, private=private)
+            return self.chain.sketch(kept, private=private)
         rest = self._rest(start)
         return rest.sketch(rest.fixed(private(kept)))
 
     def make(self, sketched: Any) -> Any:
         """What `sketch` returned, with its voxels made."""
-        return finish(sketched) if self._chain is None else self._chain.make(sketched)
+        return finish(sketched) if self.chain is None else self.chain.make(sketched)
 
     def count_made(self, seconds: float) -> None:
         """Records how long a sample took to make elsewhere."""
-        if self._chain is not None:
-            self._chain.count_made(seconds)
+        if self.chain is not None:
+            self.chain.count_made(seconds)
 
     def whole(self, item: Any) -> Any:
         """An item of the data after the whole chain, as `sketch` returns it; a compiled chain has its own cache.
@@ -96,14 +136,14 @@ class DataChain:
         """What happens to each transform, why, and what each has cost so far."""
         if isinstance(self._compose, CompiledChain):
             return self._compose.plan()
-        if self._chain is None:
+        if self.chain is None:
             return ChainPlan(rows=[], notes=[f"MONAI runs the chain: {self.refusal}"])
-        return self._chain.plan()
+        return self.chain.plan()
 
     def fixed_content(self, *, end: int | None = None) -> list[Any]:
         """What determines the result of `fixed`: the transforms and the options that they run with."""
-        if end is None and self._chain is not None:
-            transforms = [stage.transform for stage in self._chain.fixed.stages]
+        if end is None and self.chain is not None:
+            transforms = [stage.transform for stage in self.chain.fixed.stages]
         else:
             transforms = list(self._compose.transforms[: first_random(self._compose) if end is None else end])
         return [*transforms, {name: getattr(self._compose, name) for name in COMPOSE_OPTIONS}]
@@ -116,8 +156,8 @@ class DataChain:
 
     def _rest(self, start: int) -> Chain:
         if start not in self._rests:
-            assert self._chain is not None
-            self._rests[start] = self._chain.like(as_compose(list(self._compose.transforms[start:])))
+            assert self.chain is not None
+            self._rests[start] = self.chain.like(as_compose(list(self._compose.transforms[start:])))
         return self._rests[start]
 
 
@@ -141,7 +181,7 @@ def first_random(compose: Compose) -> int | None:
 def _chain_of(compose: Compose) -> tuple[Chain | None, str]:
     if isinstance(compose, CompiledChain):
         return compose.chain, ""
-    if plain_class(compose) not in _KNOWN:
+    if plain_class(compose) not in CONTAINERS:
         return None, f"{type(compose).__name__} is a custom container"
     if compose.log_stats is not False:
         return None, "log_stats is set: MONAI's own run logs what its transforms are given"

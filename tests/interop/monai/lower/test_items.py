@@ -1,4 +1,4 @@
-"""Types and devices: what MONAI returns, at no cost where the steps can be made in the type at once."""
+"""Types, devices, and which values an item has: what MONAI returns, and nothing is finished where that can wait."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from monai.data import MetaTensor, set_track_meta
 
 from parity.case import item_of
 from voxelocity.interop.monai.difference import differences_of
-from voxelocity.interop.monai.lower.crop.pad import LOWERINGS as PADS
-from voxelocity.interop.monai.lower.finish import finish
-from voxelocity.interop.monai.lower.intensity.dropout import LOWERINGS as DROPOUTS
-from voxelocity.interop.monai.lower.items.cast import LOWERINGS, is_exact
-from voxelocity.interop.monai.lower.items.keys import LOWERINGS as ITEMS
-from voxelocity.interop.monai.lower.sketch import Sketch
-from voxelocity.interop.monai.lower.spatial.turn import LOWERINGS as TURNS
+from voxelocity.interop.monai.lower.items import is_exact
+from voxelocity.interop.monai.lower.registry import lowerings
+from voxelocity.interop.monai.lower.sketch import Sketch, finish
 
+LOWERINGS = lowerings(exact_noise=True)
 KEYS = ("image", "label")
-ALL = {**LOWERINGS, **TURNS, **PADS, **DROPOUTS, **ITEMS}
+FLIP = mt.Flipd(KEYS, 0)
 DTYPES = [torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64]
 LINKS = st.sampled_from(["cast", "ensure", "tensor", "flip", "pad", "drop"])
 
@@ -47,8 +44,8 @@ def _both(chain: list[Any], item: dict[str, Any]) -> tuple[Any, Any]:
     for transform in copy.deepcopy(chain):
         theirs = transform(theirs)
     for transform in chain:
-        assert ALL[type(transform)].why_not(transform) == ""
-        ours = ALL[type(transform)].apply(transform, ours)
+        assert LOWERINGS[type(transform)].why_not(transform) == ""
+        ours = LOWERINGS[type(transform)].apply(transform, ours)
     return theirs, ours
 
 
@@ -108,7 +105,7 @@ def test_array_forms_equal_monais() -> None:
         mt.Identity(),
     ):
         theirs = transform(flip(image))
-        ours = finish(ALL[type(transform)].apply(transform, ALL[mt.Flip].apply(flip, image)))
+        ours = finish(LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flip].apply(flip, image)))
         assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
 
 
@@ -117,7 +114,7 @@ def test_arrays_stay_arrays_and_what_is_no_tensor_is_refused_by_to_device_as_in_
     theirs, ours = _both([mt.CastToTyped(KEYS, np.float64)], item)
     assert not [d for d in differences_of(theirs, ours) if d.words or d.largest]
     with pytest.raises(ValueError, match="img must be PyTorch Tensor"):
-        ALL[mt.ToDeviced].apply(mt.ToDeviced(KEYS, "cpu"), item)
+        LOWERINGS[mt.ToDeviced].apply(mt.ToDeviced(KEYS, "cpu"), item)
 
 
 def test_common_casts_make_nothing_before_the_end() -> None:
@@ -162,3 +159,44 @@ def test_without_tracking_casts_come_as_plain_tensors() -> None:
         assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
     finally:
         set_track_meta(True)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        mt.Identityd(KEYS),
+        mt.DeleteItemsd(("label", "meta.size")),
+        mt.DeleteItemsd(("^la",), use_re=True),
+        mt.SelectItemsd(KEYS),
+        mt.FlattenSubKeysd("meta", prefix="m"),
+        mt.CopyItemsd((*KEYS, "meta"), times=2),
+        mt.CopyItemsd("image", names="copy"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["meta", "tensor", "array"])
+def test_items_have_the_values_that_monai_leaves_them_and_no_voxel_is_touched(transform: Any, kind: str) -> None:
+    item = item_of(0, shape=(5, 4, 3), kind=kind) | {"meta": {"size": 3, "by": [1]}}
+    theirs = transform(FLIP(copy.deepcopy(item)))
+    ours = LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flipd].apply(FLIP, item))
+    assert isinstance(ours["image"], Sketch)
+    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+    theirs, ours = transform(copy.deepcopy(item)), LOWERINGS[type(transform)].apply(transform, item)
+    assert not [d for d in differences_of(theirs, finish(ours)) if d.words or d.largest]
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    transform = mt.CopyItemsd(("image", "meta"), names=("copy", "words"))
+    item = item_of(0, shape=(5, 4, 3)) | {"meta": ["a"]}
+    ours = LOWERINGS[type(transform)].apply(transform, LOWERINGS[mt.Flipd].apply(FLIP, item))
+    again = mt.Flipd("copy", 0)
+    ours = finish(LOWERINGS[mt.Flipd].apply(again, ours))
+    assert torch.equal(ours["copy"].as_tensor(), item["image"].as_tensor())
+    assert torch.equal(ours["image"].as_tensor(), item["image"].as_tensor().flip(1))
+    ours["words"].append("b")
+    assert item["meta"] == ["a"]
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    transform = mt.CopyItemsd("image", names="label")
+    with pytest.raises(KeyError, match="the item has a 'label' already, so 'image' cannot be copied there"):
+        LOWERINGS[type(transform)].apply(transform, item_of(0, shape=(5, 4, 3)))

@@ -5,7 +5,7 @@ import torch
 from monai.transforms import Compose, EnsureType, Lambda, OneOf, RandFlip, RandLambda, RandomOrder, SomeOf
 
 from voxelocity.interop.monai.chain import compile
-from voxelocity.interop.monai.datasets.chain import DataChain, first_random
+from voxelocity.interop.monai.datasets.dataset import DataChain, first_random
 
 ONE = torch.ones(1)
 PLUS, TIMES = Lambda(lambda x: x + 1), RandLambda(lambda x: x * 10)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from voxelocity.interop.monai.items.archive import first_damaged
+from voxelocity.interop.monai.items.files import first_damaged
 
 
 @pytest.fixture

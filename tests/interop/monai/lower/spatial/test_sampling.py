@@ -7,7 +7,7 @@ from monai.networks.utils import to_norm_affine
 from monai.transforms import AffineGrid
 from monai.transforms.utils import create_grid
 
-from voxelocity.interop.monai.lower.spatial import rounding
+from voxelocity.interop.monai.lower.spatial import sampling
 from voxelocity.interop.monai.lower.spatial.sampling import centered_places, unit_places
 
 CPU = torch.device("cpu")
@@ -48,10 +48,13 @@ def test_unit_places_are_the_affine_grid_of_torch_bit_for_bit(shape, before, ali
 
 
 def test_an_order_of_sums_that_is_not_known_is_seen():
-    matrix, grid = rounding._random(3)
-    assert rounding._told(matrix, grid, (torch.from_numpy(matrix) @ torch.from_numpy(grid)).numpy()) in (True, False)
+    matrix, grid = sampling._random(3)
+    assert sampling._is_fused(matrix, grid, (torch.from_numpy(matrix) @ torch.from_numpy(grid)).numpy()) in (
+        True,
+        False,
+    )
     backwards = (matrix[:, ::-1].astype(np.float64) @ grid[::-1].astype(np.float64)).astype(np.float32)
-    assert rounding._told(matrix, grid, backwards) is None
+    assert sampling._is_fused(matrix, grid, backwards) is None
 
 
 def test_whole_numbers_and_halves_are_exact_so_that_ties_are_ties():

@@ -1,1 +1,0 @@
-"""Types, devices and keys of items: no voxel is changed."""

@@ -1,13 +1,14 @@
 import numpy as np
 
 from voxelocity.core.records import CaseScore
-from voxelocity.report import paired_parity, paired_trainings
+from voxelocity.report import paired_trainings
 from voxelocity.report.accuracy import (
     accuracy_sentence,
     accuracy_tables,
     structure_sentences,
     worth_of_interval,
 )
+from voxelocity.report.parity import paired_parity
 
 
 def scores(changes, names=("liver",), hd95_mm=2.0):

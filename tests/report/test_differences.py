@@ -4,6 +4,7 @@ from voxelocity.report import LabeledRun
 from voxelocity.report.differences import (
     different_machines,
     different_settings,
+    differing_settings,
     machine_notices,
     machines_table,
     settings_section,
@@ -20,6 +21,13 @@ def run(label, **changes):
         reasons=changes.pop("reasons", {}),
         machine={"cpu": "EPYC", "torch": "2.13.0", "commit": COMMIT, **changes.pop("machine", {})},
     )
+
+
+def test_only_settings_that_differ_are_listed_and_tuples_equal_lists():
+    a = {"spacing": (1, 1, 1), "cache": {"tier": "none"}, "lr": 0.1}
+    b = {"spacing": [1, 1, 1], "cache": {"tier": "memory"}, "seed": 0, "lr": 0.1}
+    assert differing_settings([a, b]) == ({"cache.tier": ("none", "memory"), "seed": (None, 0)}, 2)
+    assert differing_settings([{}, {}]) == ({}, 0)
 
 
 def test_each_setting_that_differs_comes_with_the_reasons_of_both():

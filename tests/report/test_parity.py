@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxelocity.core.records import CaseScore
-from voxelocity.report import paired_parity, paired_trainings
-from voxelocity.report.parity import FOREGROUND, PairedDifference, interval_of_mean
+from voxelocity.report import paired_trainings
+from voxelocity.report.parity import FOREGROUND, PairedDifference, interval_of_mean, paired_parity
 
 
 def score(case_id, liver, tumour=None, /, **hd95_mm):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from voxelocity.core.quantities import value_text
+from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import dotted, value_text
 from voxelocity.report.document import Block, Section, Table, Text
-from voxelocity.report.labeled import LabeledRun, differing_settings
+from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.tables import machine_table
 
 _MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
@@ -14,9 +16,33 @@ _VERSION_KEYS = ("voxelocity", "commit", "torch", "monai", "numpy", "python")
 _COMMIT_LENGTH = 12
 
 
+def differing_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[Any, ...]], int]:
+    """Dotted settings whose values differ, with a value per side (None where it has no such setting), and how many
+    are equal on all sides.
+    """
+    flat = [dotted(values) if values else {} for values in settings]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    differing = {}
+    for key in keys:
+        values = tuple(plain_data(side.get(key), where="settings") for side in flat)
+        if any(value != values[0] for value in values[1:]):
+            differing[key] = values
+    return differing, len(keys) - len(differing)
+
+
+def settings_before_and_after(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, text_of: Callable[[Any, str], str] = value_text
+) -> tuple[Section, dict[str, Any]]:
+    """What was set differently: a section, and plain data by dotted key."""
+    differing, num_equal = differing_settings([before, after])
+    rows = [(key, *(text_of(value, key) for value in values)) for key, values in differing.items()]
+    plain = {key: {"before": old, "after": new} for key, (old, new) in differing.items()}
+    return settings_section(rows, ("Before", "After"), num_equal), plain
+
+
 def different_settings(runs: Sequence[LabeledRun]) -> tuple[list[list[str]], int]:
     """A row for each setting that differs, as `settings_section` takes it, and how many settings are equal in all."""
-    differing, num_equal = differing_settings(runs)
+    differing, num_equal = differing_settings([run.settings for run in runs])
     reasons = {key: "; ".join(_reasons(runs, key)) for key in differing}
     rows = [
         [key, *(value_text(value, key) for value in values), *([reasons[key]] if any(reasons.values()) else [])]

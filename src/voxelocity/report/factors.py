@@ -22,6 +22,20 @@ from voxelocity.report.document import Table
 from voxelocity.report.labeled import LabeledRun
 from voxelocity.report.parity import Parity
 
+Better = Literal["less", "more", "difference", "no factor"]
+
+_MEASURES: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = (
+    ("seconds_per_epoch", "Time per epoch", duration_text, "less"),
+    ("images_per_s", "Images per second", rate_text, "more"),
+    ("wall_s", "Whole training", duration_text, "less"),
+    # A wait halved from 0.2 % is not worth reporting as a factor of two.
+    ("wait_share", "Waiting for data", share_text, "no factor"),
+    ("peak_host_bytes", "Peak main memory", bytes_text, "less"),
+    ("peak_device_bytes", "Peak device memory", bytes_text, "less"),
+    ("best_dice", "Best Dice", dice_text, "difference"),
+    ("last_dice", "Final Dice", dice_text, "difference"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Factor:
@@ -74,17 +88,7 @@ def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> 
     if len(set(labels)) < len(labels):
         raise InputError(f"report: two runs have the same label in {labels}; give each its own")
     target = "target" if target_dice is None else f"Dice {target_dice:g}"
-    rows = (
-        _to_target_row(runs, f"Time to {target}"),
-        _times_row(runs, "seconds_per_epoch", "Time per epoch", duration_text, is_less_better=True),
-        _times_row(runs, "images_per_s", "Images per second", rate_text, is_less_better=False),
-        _times_row(runs, "wall_s", "Whole training", duration_text, is_less_better=True),
-        _plain_row(runs, "wait_share", "Waiting for data", share_text),
-        _times_row(runs, "peak_host_bytes", "Peak main memory", bytes_text, is_less_better=True),
-        _times_row(runs, "peak_device_bytes", "Peak device memory", bytes_text, is_less_better=True),
-        _difference_row(runs, "best_dice", "Best Dice"),
-        _difference_row(runs, "last_dice", "Final Dice"),
-    )
+    rows = (_to_target_row(runs, f"Time to {target}"), *(_row(runs, *measure) for measure in _MEASURES))
     return tuple(row for row in rows if any(value is not None for value in row.values))
 
 
@@ -125,41 +129,19 @@ def _accuracy(parity: Parity) -> dict[str, Any]:
     return plain
 
 
-def render_markdown_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> str:
-    """The factor table in Markdown, ending with a line break.
-
-    Raises:
-        InputError: fewer than two runs, or two with one label.
-    """
-    lines = [_heads(runs), *_cells(runs, target_dice=target_dice)]
-    escaped = [[cell.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    rule = ["---", *["---:"] * (len(escaped[0]) - 1)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in [escaped[0], rule, *escaped[1:]])
-
-
-def _heads(runs: Sequence[LabeledRun]) -> list[str]:
-    """Column heads of the factor table: a column per run, and a factor after each but the first."""
-    return ["", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
-
-
-def _cells(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> list[list[str]]:
-    """The rows of the factor table as text, in the columns of `_heads`."""
+def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
+    """The factor table of a document: a column per run, and a factor after each but the first."""
+    rows = compare(runs, target_dice=target_dice)
+    heads = ["Measure", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
     cells = []
-    for row in compare(runs, target_dice=target_dice):
+    for row in rows:
         factors = [factor.text for factor in row.factors] or [""] * (len(runs) - 1)
         rest = (cell for pair in zip(row.texts[1:], factors, strict=True) for cell in pair)
         cells.append([row.name, row.texts[0], *rest])
-    return cells
-
-
-def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
-    """The factor table of a document."""
-    heads = _heads(runs)
-    rows = compare(runs, target_dice=target_dice)
     return Table(
         caption="Factors",
-        heads=["Measure", *heads[1:]],
-        rows=_cells(runs, target_dice=target_dice),
+        heads=heads,
+        rows=cells,
         worse_cells=frozenset(
             (number, 3 + 2 * place)
             for number, row in enumerate(rows)
@@ -187,28 +169,25 @@ def _reached_text(run: LabeledRun) -> str:
     return NOT_AVAILABLE if run.wall_s is None else f"not in {duration_text(run.wall_s)}"
 
 
-def _times_row(
-    runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str], *, is_less_better: bool
+def _row(
+    runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str], better: Better
 ) -> FactorRow:
     values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
-    base = values[0]
-    pairs = [(base, value) if is_less_better else (value, base) for value in values[1:]]
-    factors = tuple(_times(*pair) for pair in pairs)
-    return FactorRow(key=key, name=name, values=values, texts=tuple(map(text_of, values)), factors=factors)
+    texts = tuple(map(text_of, values))
+    return FactorRow(key=key, name=name, values=values, texts=texts, factors=_factors(values, better))
 
 
-def _difference_row(runs: Sequence[LabeledRun], key: str, name: str) -> FactorRow:
-    values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
-    base = values[0]
-    differences = [None if base is None or value is None else value - base for value in values[1:]]
-    factors = tuple(Factor(value=difference, kind="difference") for difference in differences)
-    return FactorRow(key=key, name=name, values=values, texts=tuple(map(dice_text, values)), factors=factors)
-
-
-def _plain_row(runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str]) -> FactorRow:
-    values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
-    # A wait halved from 0.2 % is not worth reporting as a factor of two.
-    return FactorRow(key=key, name=name, values=values, texts=tuple(map(text_of, values)), factors=())
+def _factors(values: Sequence[float | None], better: Better) -> tuple[Factor, ...]:
+    base, *others = values
+    match better:
+        case "less":
+            return tuple(_times(base, value) for value in others)
+        case "more":
+            return tuple(_times(value, base) for value in others)
+        case "difference":
+            changes = (None if base is None or value is None else value - base for value in others)
+            return tuple(Factor(value=change, kind="difference") for change in changes)
+    return ()
 
 
 def _times(more: float | None, less: float | None, *, is_at_least: bool = False) -> Factor:

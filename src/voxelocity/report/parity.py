@@ -98,11 +98,7 @@ def paired_parity(
 ) -> Parity | None:
     """The comparison over the cases that both have; None where they have none in common.
 
-    Args:
-        first: scores of the training to compare with; case ids name the same scans on both sides.
-        second: scores of the other.
-        margin_dice: the largest difference of Dice that counts as none.
-        margin_mm: likewise of HD95.
+    Case ids name the same scans on both sides. Differences up to the margins, of Dice and of HD95, count as none.
     """
     firsts, seconds = ({score.case_id: score for score in scores} for scores in (first, second))
     common = [case_id for case_id in firsts if case_id in seconds]
@@ -144,12 +140,6 @@ def paired_trainings(
 
     With two pairs or more the unit is the pair, and its figure the mean over its cases: seeds may differ more than
     cases do, and an interval over cases would not show it. A single pair is compared over its cases.
-
-    Args:
-        first: scores of each training of the way to compare with.
-        second: scores of the other way, in the same order.
-        margin_dice: the largest difference of Dice that counts as none.
-        margin_mm: likewise of HD95.
     """
     found = [
         paired_parity(a, b, margin_dice=margin_dice, margin_mm=margin_mm) for a, b in zip(first, second, strict=True)

@@ -22,9 +22,9 @@ from voxelocity.core.quantities import count_text, dice_text, ml_text, mm_text, 
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.report import document
-from voxelocity.report.choices import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 from voxelocity.report.html import unbroken
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
+from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
@@ -155,7 +155,7 @@ def table_lines(table: document.Table, columns: int) -> list[Text]:
     widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     fits = sum(widths) + _GAP_COLUMNS * (len(widths) - 1) <= columns
     body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
-    caption = _wrapped(table.caption, columns, indent="", hanging="", style="underline")
+    caption = prose(table.caption, columns, style="underline")
     return [*([] if table.hides_caption else caption), *body]
 
 
@@ -171,17 +171,27 @@ def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: 
 def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
     if len(heads) == 2:
         for name, cell in rows:
-            yield from _wrapped(f"{name}: {cell}", columns, indent="", hanging="  ")
+            yield from prose(f"{name}: {cell}", columns, hanging="  ")
         return
     for row in rows:
-        yield from _wrapped(row[0], columns, indent="", hanging="  ")
+        yield from prose(row[0], columns, hanging="  ")
         for head, cell in zip(heads[1:], row[1:], strict=True):
             if cell:
-                yield from _wrapped(f"{head}: {cell}", columns, indent="  ", hanging="    ")
+                yield from prose(f"{head}: {cell}", columns, indent="  ", hanging="  ")
 
 
-def _wrapped(text: str, columns: int, *, indent: str, hanging: str, style: str = "") -> Iterator[Text]:
-    return (Text(line, style=style) for line in wrapped(text, columns, first=indent, rest=hanging))
+def prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
+    """The text in lines of at most `columns`, no number apart from its unit.
+
+    Args:
+        text: to wrap; control codes are left out.
+        columns: of a line; a longer word gets its own.
+        indent: of all lines.
+        hanging: indent of all lines but the first, in addition.
+        style: of the lines.
+    """
+    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent + hanging)
+    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style, overflow="fold") for line in lines)
 
 
 def _padded(cell: str, width: int, *, is_left: bool) -> str:
@@ -213,9 +223,7 @@ class _Wrapped:
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        indent = " " * self.indent_columns
-        for line in wrapped(unbroken(self.words), options.max_width, first=indent, rest=indent):
-            yield Text(line.replace("\N{NO-BREAK SPACE}", " "), style=self.style, overflow="fold")
+        yield from prose(self.words, options.max_width, indent=" " * self.indent_columns, style=self.style)
 
 
 def _indented(words: str) -> _Wrapped:

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from voxelocity.diagnosis.facts import HostFacts, read_facts
-from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.result import Diagnosis
 from voxelocity.diagnosis.rules import RULES
 from voxelocity.diagnosis.watching.attach import record_here

@@ -6,13 +6,12 @@ import math
 import re
 
 from voxelocity.core.quantities import duration_text
-from voxelocity.diagnosis.accounting.watched import passes_of, passes_s, watched_s
+from voxelocity.diagnosis.accounting import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
-from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.loader_model import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
-from voxelocity.diagnosis.rules.words import percent, shape_text
+from voxelocity.diagnosis.rules.words import changed_call, percent, shape_text
 
 # Validation should cost at most a tenth of the time; `voxelocity train` gives it the same.
 _TARGET_SHARE = 0.1
@@ -77,8 +76,7 @@ def gradients_in_validation(facts: Facts) -> Found | None:
         cause=f"In {len(passes)} validation{'s' if len(passes) > 1 else ''} the network kept what a backward pass "
         "would need: memory for each layer's output, so no larger window batch fits.",
         evidence=[f"gradients recorded in validation{f' at {passes[0].where}' if passes[0].where else ''}"],
-        # Measured on a CPU: a forward pass alone takes as long either way (1.03, n = 9); its memory is the gain.
-        saves_s=None,
+        # Saves no time, measured on a CPU: a forward pass takes as long either way (1.03, n = 9); memory is the gain.
         change="with torch.inference_mode():\n    validate(...)",
         where=passes[0].where,
         is_cause=False,
@@ -101,7 +99,6 @@ def single_windows(facts: Facts) -> Found | None:
         cause=f"{single} of {forwards} calls of the network in validation had one window ({shape_text(shape)}); "
         f"together they took {duration_text(forward_s)}, and a single window keeps few GPUs busy.",
         evidence=[f"{shape_text(shape)}: {count} calls" for shape, count in passes[0].batch_shapes[:3]],
-        saves_s=None,
         change="sliding_window_inference(images, roi_size, sw_batch_size=8, predictor=network)",
         where=passes[0].where,
         is_cause=False,
@@ -195,9 +192,9 @@ def overlapping_windows(facts: Facts) -> Found | None:
         f"({percent(seconds / watched_s(facts))}), with windows that overlap by {percent(overlap)} along each axis; "
         f"an overlap of {percent(_ENOUGH_OVERLAP)} needs {percent(left)} of the windows.",
         evidence=[
-            *([f"{where}: {line}"] if where else []),
+            f"{where}: {line}" if where else "",
             f"{sum(one.num_forwards for one in passes)} calls of the network without learning",
-            *([f"{each:.0f} windows a scan"] if each else []),
+            f"{each:.0f} windows a scan" if each else "",
         ],
         saves_s=saves_s,
         risk="changes results",
@@ -263,14 +260,3 @@ def frequent_saving(facts: Facts) -> Found | None:
         else f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or in a thread, from copied tensors",
         where=passes[0].where,
     )
-
-
-RULES = (
-    large_validation,
-    gradients_in_validation,
-    single_windows,
-    waiting_validation,
-    slow_metrics,
-    overlapping_windows,
-    frequent_saving,
-)

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.diagnosis.facts import OperatorTime, ProfileFacts, SyncFacts
-from voxelocity.diagnosis.tracing.kernel_groups import kernel_groups
+from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores
 from voxelocity.diagnosis.tracing.reading import Call, DeviceWork, Operator, Trace, read_trace
 from voxelocity.diagnosis.tracing.spans import Span, innermost, length, parents, union, within
-from voxelocity.diagnosis.tracing.tensor_cores import uses_tensor_cores
 
 _NUM_OPERATORS = 40
 _WAITING = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")

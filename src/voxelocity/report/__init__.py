@@ -1,10 +1,9 @@
 """Facts of a run to pages, pictures and tables. Reads the run's folder; judges by plain functions; measures nothing."""
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text, ml_text, share_text
-from voxelocity.report.accuracy import accuracy_sentence
 from voxelocity.report.comparison import comparison_document
+from voxelocity.report.differences import factor_table
 from voxelocity.report.document import Document
-from voxelocity.report.factors import factor_table
 from voxelocity.report.facts import FolderKind, folder_kind, read_run
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import (
@@ -16,7 +15,7 @@ from voxelocity.report.labeled import (
     pair_runs,
 )
 from voxelocity.report.page import render_page
-from voxelocity.report.parity import Parity, paired_trainings
+from voxelocity.report.parity import Parity, accuracy_sentence, paired_trainings
 from voxelocity.report.pictures import render_progress_png
 from voxelocity.report.records import RunFacts, StepRecord, ValidationRecord
 from voxelocity.report.terminal import (

@@ -16,6 +16,7 @@ from voxelocity.core.quantities import (
     value_text,
 )
 from voxelocity.report.charts import class_color, css, time_chart
+from voxelocity.report.differences import factor_table
 from voxelocity.report.document import (
     Block,
     Card,
@@ -35,7 +36,6 @@ from voxelocity.report.document import (
     below_heading,
     time_split,
 )
-from voxelocity.report.factors import factor_table
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
 from voxelocity.report.pictures import (

@@ -181,14 +181,9 @@ def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[T
 
 
 def prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
-    """The text in lines of at most `columns`, no number apart from its unit.
+    """The text in lines of at most `columns`, without control codes, no number apart from its unit.
 
-    Args:
-        text: to wrap; control codes are left out.
-        columns: of a line; a longer word gets its own.
-        indent: of all lines.
-        hanging: indent of all lines but the first, in addition.
-        style: of the lines.
+    `indent` is that of all lines, `hanging` comes on top of it after the first.
     """
     lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent + hanging)
     return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style, overflow="fold") for line in lines)

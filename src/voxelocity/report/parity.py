@@ -324,7 +324,7 @@ def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
                         second,
                         "Difference",
                         "95 % interval",
-                        f"{parity.unit.title()}s",
+                        units,
                         within,
                     ],
                     rows=[_cells(row) for row in rows],

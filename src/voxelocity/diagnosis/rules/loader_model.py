@@ -22,7 +22,7 @@ from voxelocity.diagnosis.accounting import (
     steps_s,
 )
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts
-from voxelocity.diagnosis.rules.seen import num_cores, num_samples, on_gpu, stacks_in
+from voxelocity.diagnosis.rules.seen import compute_cores, num_cores, num_samples, stacks_in
 
 # Loaders whose workers are threads of the program itself.
 THREADED = ("ThreadDataLoader", "ThreadBuffer")
@@ -65,7 +65,7 @@ class LoaderModel:
     step_s: float
     wait_s: float
     compute_s: float
-    compute_cores: float
+    compute_cores: int
     cores: int
     room_s: float
 
@@ -160,7 +160,7 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
         step_s=step_s,
         wait_s=wait_s,
         compute_s=max(0.0, step_s - wait_s) if alone_s is None else min(alone_s, step_s),
-        compute_cores=_compute_cores(facts),
+        compute_cores=compute_cores(facts),
         cores=num_cores(facts),
         room_s=data_room_s(facts),
     )
@@ -190,14 +190,6 @@ def _alone_s(
         # Workers that evict each other from the CPU caches need more CPU time than one alone, and fewer need less.
         cpu_s = min(cpu_s, statistics.fmean((cpu_s, item_s + collate_s)))
     return item_s, collate_s, cpu_s
-
-
-def _compute_cores(facts: Facts) -> float:
-    """Cores that computing a step keeps busy: with a GPU the one that launches its work, otherwise torch's threads."""
-    if on_gpu(facts):
-        return 1.0
-    threads = facts.settings.num_threads if facts.settings else 1
-    return float(max(1, min(threads, num_cores(facts))))
 
 
 def making_stacks(facts: Facts) -> Sequence[StackFacts]:

@@ -13,6 +13,8 @@ from voxelocity.diagnosis.rules.loader_model import THREADED, LoaderModel, fit_l
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     TELL_SHARE,
+    beside_workers_s,
+    compute_cores,
     is_shown,
     lines_of,
     num_cores,
@@ -83,7 +85,7 @@ def making_lines(made: LoaderModel) -> list[str]:
         f"a step takes {duration_text(made.step_s)}, including {duration_text(made.wait_s)} waiting for its batch",
         f"a step's batch takes {duration_text(made.made_s)} to make: {duration_text(made.item_s)} in the data set, "
         f"{duration_text(made.collate_s)} in collating ({made.num_batches} batches seen)",
-        f"{made.cores} cores for the program; computing keeps {made.compute_cores:.0f} busy",
+        f"{made.cores} cores for the program; computing keeps {made.compute_cores} busy",
     ]
 
 
@@ -139,15 +141,14 @@ def no_loader(facts: Facts) -> Found | None:
     compute_s = max(0.0, steps_s(facts) - made_s) / steps
     busy_s = made_s * (1.0 - num_samples([one for one in stacks if one.kind == "sleep"]) / max(1, num_samples(stacks)))
     cores = num_cores(facts)
-    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
-    then_s = max(compute_s, made_s / steps / cores, (compute_s * threads + busy_s / steps) / cores)
+    then_s = beside_workers_s(facts, compute_s, made_s / steps, busy_s / steps)
     saves_s = max(0.0, steps_s(facts) - steps * then_s)
     return Found(
         cause=f"The loop spends {of_steps(facts, made_s, has_share=True)} making its own batches, while the "
         "network does nothing.",
         evidence=[
             *lines_of(stacks, num_samples(stacks)),
-            f"{cores} cores for the program; computing keeps {threads} busy",
+            f"{cores} cores for the program; computing keeps {compute_cores(facts)} busy",
         ],
         saves_s=min(saves_s, data_room_s(facts)),
         change="class Scans(torch.utils.data.Dataset):\n"
@@ -172,9 +173,8 @@ def too_few_workers(facts: Facts) -> Found | None:
     if count <= made.num_workers or not is_bound or not is_shown(facts, saves_s):
         return None
     return Found(
-        cause=f"{made.num_workers} worker{'s' if made.num_workers > 1 else ''} "
-        f"make{'' if made.num_workers > 1 else 's'} "
-        f"a batch every {duration_text(made.made_s / made.num_workers)}, the network takes one every "
+        cause=f"{count_text(made.num_workers, 'worker')} make{'' if made.num_workers > 1 else 's'} a batch every "
+        f"{duration_text(made.made_s / made.num_workers)}, the network takes one every "
         f"{duration_text(made.compute_s)}; {waiting_text(facts)}, and cores are free.",
         evidence=[f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}", *making_lines(made)],
         saves_s=saves_s,
@@ -197,7 +197,7 @@ def too_many_workers(facts: Facts) -> Found | None:
     made_early_s = max(0.0, starts_s - started_s - len(starts) * made.made_s)
     crowded_s = max(0.0, made_early_s + made.num_steps * (made.step_s - made.step_with(count)))
     return Found(
-        cause=f"{made.num_workers} workers share {made.cores} core{'s' if made.cores > 1 else ''} with the network; "
+        cause=f"{made.num_workers} workers share {count_text(made.cores, 'core')} with the network; "
         f"a step takes {duration_text(made.step_s)}, with {count} it would take "
         f"{duration_text(made.step_with(count))}.",
         evidence=[
@@ -317,8 +317,8 @@ def cores_used_up(facts: Facts) -> Found | None:
     if not is_shown(facts, made.num_steps * (busy_s / made.cores - made.compute_s)):
         return None
     return Found(
-        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together; on {made.cores} "
-        f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step. "
+        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together; on "
+        f"{count_text(made.cores, 'core')} that is {duration_text(busy_s / made.cores)} a step. "
         f"Now {waiting_text(facts)}, and another worker would have no core.",
         evidence=[
             f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",

@@ -223,7 +223,7 @@ def too_few_threads(facts: Facts) -> Found | None:
     left = _relative_s(free) / _relative_s(settings.num_threads)
     return Found(
         cause=f"The network computes for {of_steps(facts, seconds)} with "
-        f"{settings.num_threads} thread{'s' if settings.num_threads > 1 else ''}; {free} cores are free for it.",
+        f"{count_text(settings.num_threads, 'thread')}; {free} cores are free for it.",
         evidence=[
             f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {num_cores(facts)}",
             f"OMP_NUM_THREADS={variable}" if variable else "",
@@ -243,7 +243,7 @@ def too_many_threads(facts: Facts) -> Found | None:
     if settings.num_threads <= cores:
         return None
     return Found(
-        cause=f"{settings.num_threads} threads compute on {cores} core{'s' if cores > 1 else ''}; each operation "
+        cause=f"{settings.num_threads} threads compute on {count_text(cores, 'core')}; each operation "
         "ends only when its last thread has had its turn.",
         evidence=[
             f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {cores}, of the machine: "

@@ -50,6 +50,18 @@ def num_cores(facts: Facts) -> int:
     )
 
 
+def compute_cores(facts: Facts) -> int:
+    """Cores that computing a step keeps busy: with a GPU the one that launches its work, otherwise torch's threads."""
+    threads = 1 if on_gpu(facts) or facts.settings is None else facts.settings.num_threads
+    return max(1, min(threads, num_cores(facts)))
+
+
+def beside_workers_s(facts: Facts, compute_s: float, made_s: float, cpu_s: float) -> float:
+    """Seconds of computing if one worker per core makes its data meanwhile, which takes `cpu_s` of CPU time."""
+    cores = num_cores(facts)
+    return max(compute_s, made_s / cores, (compute_s * compute_cores(facts) + cpu_s) / cores)
+
+
 def compute_s(facts: Facts) -> float:
     """Seconds in which the counted steps computed."""
     return part_s(facts, *COMPUTING)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import math
 import re
 
-from voxelocity.core.quantities import duration_text
+from voxelocity.core.quantities import count_text, duration_text
 from voxelocity.diagnosis.accounting import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
 from voxelocity.diagnosis.rules.loader_model import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
+from voxelocity.diagnosis.rules.seen import (
+    beside_workers_s,
+    is_shown,
+    num_cores,
+    num_samples,
+    on_gpu,
+    stack_line,
+    stacks_in,
+)
 from voxelocity.diagnosis.rules.words import changed_call, percent, shape_text
 
 # Validation should cost at most a tenth of the time; `voxelocity train` gives it the same.
@@ -50,7 +58,7 @@ def large_validation(facts: Facts) -> Found | None:
     # The interval at which validation takes its target share of the whole time.
     every = min(_MOST_SELDOM, _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
     return Found(
-        cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
+        cause=f"{count_text(len(passes), 'validation')} took {duration_text(seconds)} of "
         f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[
             f"{sum(one.num_forwards for one in passes)} calls of the network in validation"
@@ -73,7 +81,7 @@ def gradients_in_validation(facts: Facts) -> Found | None:
     if not passes:
         return None
     return Found(
-        cause=f"In {len(passes)} validation{'s' if len(passes) > 1 else ''} the network kept what a backward pass "
+        cause=f"In {count_text(len(passes), 'validation')} the network kept what a backward pass "
         "would need: memory for each layer's output, so no larger window batch fits.",
         evidence=[f"gradients recorded in validation{f' at {passes[0].where}' if passes[0].where else ''}"],
         # Saves no time, measured on a CPU: a forward pass takes as long either way (1.03, n = 9); memory is the gain.
@@ -116,7 +124,7 @@ def waiting_validation(facts: Facts) -> Found | None:
     loader = loaders[0] if loaders else None
     workers = loader.num_workers if loader else 0
     count = workers or num_cores(facts)
-    saves_s = wait_s / 2.0 if workers else max(0.0, seconds - _beside_workers_s(facts, seconds - wait_s, wait_s))
+    saves_s = wait_s / 2.0 if workers else max(0.0, seconds - beside_workers_s(facts, seconds - wait_s, wait_s, wait_s))
     return Found(
         cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
@@ -129,13 +137,6 @@ def waiting_validation(facts: Facts) -> Found | None:
         f"num_workers={count}, persistent_workers=True)",
         where=(loader.place if loader else "") or passes[0].where,
     )
-
-
-def _beside_workers_s(facts: Facts, compute_s: float, made_s: float) -> float:
-    """Seconds of a validation if one worker per core makes its scans while the network computes."""
-    cores = num_cores(facts)
-    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
-    return max(compute_s, made_s / cores, (compute_s * threads + made_s) / cores)
 
 
 @rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)

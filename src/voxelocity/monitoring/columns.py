@@ -155,11 +155,7 @@ def _divided(sums: Column, counts: NDArray[np.int64]) -> Column:
 
 
 def _column(values: Iterable[float | None]) -> Column:
-    return np.fromiter((_number(value) for value in values), dtype=np.float64)
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else float(value)
+    return np.fromiter((np.nan if value is None else value for value in values), dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

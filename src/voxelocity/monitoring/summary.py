@@ -70,7 +70,9 @@ def cards(columns: Columns) -> list[Card]:
     )
     shown = [
         Card(name="Watched", value=duration_text(record.seconds), note=every or "no sample"),
-        _card("CPU busy", columns.mean(columns.cores[0]), share_text, f"mean of {_cores_text(columns.num_cores)}"),
+        _card(
+            "CPU busy", columns.mean(columns.cores[0]), share_text, f"mean of {count_text(columns.num_cores, 'core')}"
+        ),
         _card("The program", program_cores, _in_cores, f"mean; at most {_in_cores(peak(host('program_cores')))}"),
         _card("Memory", memory, bytes_text, _memory_note(columns)),
         _card("Memory of the program", peak(host("program_memory_bytes")), bytes_text, "at most"),
@@ -136,7 +138,7 @@ def device_table(columns: Columns) -> Table:
 
 def _busy_text(columns: Columns) -> str:
     busy, program = columns.mean(columns.cores[0]), columns.mean(columns.host("program_cores"))
-    cores = _cores_text(columns.num_cores)
+    cores = count_text(columns.num_cores, "core")
     if math.isnan(busy):
         return "" if math.isnan(program) else f"the program kept {_in_cores(program)} busy"
     used = "" if math.isnan(program) else f" ({rate_text(program)} of them by the program)"
@@ -179,10 +181,6 @@ def gpu_energy_wh(columns: Columns) -> float:
     powers = [device.column("power_w") for device in columns.devices]
     joules = [float(np.nansum(power * columns.periods_s)) for power in powers if np.isfinite(power).any()]
     return sum(joules) / 3600.0 if joules else math.nan
-
-
-def _cores_text(count: int) -> str:
-    return count_text(count, "core")
 
 
 def _in_cores(cores: float) -> str:

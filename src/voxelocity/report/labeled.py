@@ -261,7 +261,8 @@ def _parity(
     without = [label for run, label in zip((first, second), labels, strict=True) if not run.scores]
     if without:
         return None, [
-            f"Accuracy is not compared: {' and '.join(without)} {_has(without)} no scores of a final validation."
+            f"Accuracy is not compared: {' and '.join(without)} {'has' if len(without) == 1 else 'have'} no "
+            "scores of a final validation."
         ]
     if first.dataset.held_out != second.dataset.held_out:
         seen = labels[0] if second.dataset.held_out else labels[1]
@@ -335,7 +336,3 @@ def _load_notices(first: RunFacts, second: RunFacts, labels: Sequence[str]) -> l
         f"The machine was not equally busy (load average {', '.join(texts)}); times and rates of the runs are "
         "not directly comparable."
     ]
-
-
-def _has(labels: Sequence[str]) -> str:
-    return "has" if len(labels) == 1 else "have"

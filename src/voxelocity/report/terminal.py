@@ -44,7 +44,7 @@ def plan_table(choices: Sequence[Choice]) -> RenderableType:
 
 def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> RenderableType:
     """What the data set is, as `run.yaml` describes it under the same names."""
-    grid = _grid()
+    grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _dataset_lines(dataset, fingerprint):
@@ -328,7 +328,3 @@ def _intensity_text(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) 
 def _table() -> Table:
     # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
     return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-
-
-def _grid() -> Table:
-    return Table.grid(padding=(0, 2, 0, 0))

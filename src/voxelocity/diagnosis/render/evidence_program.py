@@ -108,22 +108,21 @@ def experiments_section(facts: Facts) -> Section | None:
 
 def _experiment_row(one: ExperimentFacts, batch_size: int | None) -> tuple[str, ...]:
     name, seconds = _EXPERIMENTS.get(one.name, one.name), median(one.seconds)
+    repeats = f"{len(one.seconds):,}"
     if not seconds:
         return name, NOT_AVAILABLE, "", "", one.note
     if one.unit == "byte":
-        return name, f"{duration_text(seconds * 2**20)} a MiB", f"{bytes_text(1 / seconds)}/s", _repeats(one), one.note
+        return name, f"{duration_text(seconds * 2**20)} a MiB", f"{bytes_text(1 / seconds)}/s", repeats, one.note
     pace = f"{rate_text(1 / seconds)} {_UNITS.get(one.unit, one.unit)}/s"
     if one.unit == "item" and batch_size:
         pace += f", {rate_text(1 / seconds / batch_size)} batches/s"
-    return name, f"{duration_text(seconds)} {_an(one.unit)}", pace, _repeats(one), one.note
-
-
-def _an(unit: str) -> str:
-    return f"{'an' if unit[:1] in 'aeiou' else 'a'} {unit}"
-
-
-def _repeats(one: ExperimentFacts) -> str:
-    return f"{len(one.seconds):,}"
+    return (
+        name,
+        f"{duration_text(seconds)} {'an' if one.unit[:1] in 'aeiou' else 'a'} {one.unit}",
+        pace,
+        repeats,
+        one.note,
+    )
 
 
 def settings_section(facts: Facts) -> Section | None:

@@ -230,7 +230,8 @@ def _step_text(seconds: float) -> str:
 
 def steps_chart(steps: Sequence[Step]) -> list[Block]:
     """What each counted step took, its parts on top of each other; nothing if there is nothing to draw."""
-    names = [name for name in dict.fromkeys([*PARTS, *_others(steps)]) if any(s.parts.get(name) for s in steps)]
+    known = dict.fromkeys([*PARTS, *(name for step in steps for name in step.parts)])
+    names = [name for name in known if any(step.parts.get(name) for step in steps)]
     if len(steps) < 2 or not names:
         return []
     seconds = [step.seconds for step in steps]
@@ -274,7 +275,3 @@ def finding_card(finding: Finding, number: int, facts: Facts) -> FindingCard:
         change=finding.change,
         where=finding.where,
     )
-
-
-def _others(steps: Sequence[Step]) -> list[str]:
-    return [name for step in steps for name in step.parts]

@@ -74,10 +74,9 @@ def tf32_off(facts: Facts) -> Found | None:
         return None
     if computes_in_half(facts):
         return None
-    has_convolutions = facts.network is not None and facts.network.kernel_dimensions > 0
-    if has_convolutions and settings.allow_tf32_cudnn is False:
+    if _has_convolutions(facts) and settings.allow_tf32_cudnn is False:
         change, what = "torch.backends.cudnn.allow_tf32 = True", "Convolutions"
-    elif not has_convolutions and settings.allow_tf32_matmul is False:
+    elif not _has_convolutions(facts) and settings.allow_tf32_matmul is False:
         change, what = "torch.set_float32_matmul_precision('high')", "Matrix products"
     else:
         return None

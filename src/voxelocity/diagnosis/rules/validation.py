@@ -178,7 +178,8 @@ def overlapping_windows(facts: Facts) -> Found | None:
     seconds = passes_s(facts, "validation")
     what = "Validation" if facts.counted else "Predicting"
     windows = sum(count * shape[0] for one in facts.passes for shape, count in one.batch_shapes if shape)
-    scans = sum(one.num_items for one in facts.fetches if one.key in _validation_keys(facts))
+    keys = {one.key for one in facts.loaders if not one.is_for_training}
+    scans = sum(one.num_items for one in facts.fetches if one.key in keys)
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
     if told is not None and told.volume and told.batch_shapes:
@@ -227,10 +228,6 @@ def _overlap(line: str) -> float:
     """The overlap that a line of code gives to its windows; 0 if it gives none."""
     found = _OVERLAP.search(line)
     return float(found.group(1)) if found else 0.0
-
-
-def _validation_keys(facts: Facts) -> set[int]:
-    return {one.key for one in facts.loaders if not one.is_for_training}
 
 
 def _windows_left(each: float, overlap: float) -> float:

@@ -34,11 +34,8 @@ def changed_call(call: str, variable: str, **arguments: str) -> str:
         variable: that the call is assigned to; "" for none.
         arguments: keyword to the source of its value; "" drops the keyword.
     """
-    try:
-        tree = ast.parse(call.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return ""
-    if not isinstance(tree, ast.Call):
+    tree = _parsed(call)
+    if tree is None:
         return ""
     kept = [one for one in tree.keywords if one.arg not in arguments]
     new = [ast.keyword(name, ast.parse(value, mode="eval").body) for name, value in arguments.items() if value]
@@ -51,17 +48,25 @@ def changed_call(call: str, variable: str, **arguments: str) -> str:
         )
         kept, new = [one for one in kept if one.arg is not None], [ast.keyword(None, names)]
     tree.keywords = [*kept, *new]
-    text = ast.unparse(tree)
-    return f"{variable} = {text}" if variable else text
+    return _assigned(tree, variable)
 
 
 def renamed_call(call: str, variable: str, name: str) -> str:
     """The program's call with another function or class name; "" if the source is not known."""
+    tree = _parsed(call)
+    if tree is None:
+        return ""
+    tree.func = ast.Name(name)
+    return _assigned(tree, variable)
+
+
+def _parsed(call: str) -> ast.Call | None:
     try:
         tree = ast.parse(call.strip(), mode="eval").body
     except (SyntaxError, ValueError):
-        return ""
-    if not isinstance(tree, ast.Call):
-        return ""
-    tree.func = ast.Name(name)
-    return f"{variable} = {ast.unparse(tree)}" if variable else ast.unparse(tree)
+        return None
+    return tree if isinstance(tree, ast.Call) else None
+
+
+def _assigned(call: ast.Call, variable: str) -> str:
+    return f"{variable} = {ast.unparse(call)}" if variable else ast.unparse(call)

@@ -131,7 +131,8 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
         if (_WAITING.match(call.name) or _WAITING_COPY.match(call.name)) and within([call.span], steps):
             by_thread[call.thread].append(call)
     for thread, calls in by_thread.items():
-        if thread != trace.step_thread and not _is_autograd(trace, thread):
+        names = (operator.name for operator in trace.operators.get(thread, ()))
+        if thread != trace.step_thread and not any(name.startswith("autograd::engine") for name in names):
             continue
         for call, key in zip(calls, _causes(trace, thread, calls), strict=True):
             count[key] += 1
@@ -148,10 +149,6 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
         )
         for (call, where), ns in waited.most_common()
     ]
-
-
-def _is_autograd(trace: Trace, thread: str) -> bool:
-    return any(operator.name.startswith("autograd::engine") for operator in trace.operators.get(thread, ()))
 
 
 def _causes(trace: Trace, thread: str, calls: Sequence[Call]) -> list[tuple[str, str]]:

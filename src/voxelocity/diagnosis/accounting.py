@@ -181,7 +181,12 @@ def has_loader(facts: Facts) -> bool:
 
 
 def making_places(facts: Facts) -> Sequence[StackFacts]:
-    """Places where a program makes batches in its own steps, most often found first."""
+    """Places where a program makes batches in its own steps, most often found first.
+
+    Reading, unpacking and resampling are known by the libraries that do them. What the user's own lines do to a scan (a
+    mean subtracted, a copy, a comparison) is not. Without a loader, such lines count if they stand between the first
+    line that reads and the line that calls the network, or in a file that reads and never calls it.
+    """
     inside = [one for one in facts.stacks if one.part in LOOP_PARTS]
     lines = {} if has_loader(facts) else _own_lines(facts, inside)
     found = [one for one in inside if one.kind in MAKING_KINDS or (one.kind == "other" and _is_among(one, lines))]

@@ -293,5 +293,8 @@ def _stack(arrays: Mapping[str, Any], plane: str, prefix: str) -> SliceStack:
 
 
 def folder_kind(folder: Path) -> FolderKind | None:
-    """The kind of a folder; None where it holds none of them. A run that was watched as well is a run."""
+    """The kind of a folder, by the file that only its command writes; None where it holds none of them.
+
+    A run that was watched as well is a run.
+    """
     return next((kind for name, kind in _MARKS.items() if (folder / name).is_file()), None)

@@ -145,7 +145,8 @@ def _frozen(value: Any) -> Any:
 def fits(kind: type, values: Mapping[str, Any]) -> bool:
     """Whether each value has the type of the field of that name in the dataclass `kind`.
 
-    Integers pass for floats, lists for any sequence. Numbers must be finite.
+    Integers pass for floats, lists for any sequence. Numbers must be finite. A file may be damaged, or of another
+    version of the recorder.
     """
     hints = _hints(kind)
     return all(_is(hints[name], value) for name, value in values.items())

@@ -1,4 +1,10 @@
-"""Which kernels compute on tensor cores, by their names, and kernels in four groups, as DLProf's summary had them."""
+"""Kernels in four groups, as DLProf's summary had them: all, those on tensor cores, copies, and all others.
+
+Which kernels compute on tensor cores shows in their names alone. The first list comes from Kineto's TensorBoard plug-in
+(`TC_Allowlist`, after NVIDIA's PyProf, `prof/tc.py`). The second has what came later: CUTLASS ("tensorop", Hopper's
+"gmma"), cuBLAS 12.8 ("nvjet"), cuDNN 8 (tiles as "tensor16x8x16"), attention. Kernels that Triton made of matrix
+products have no such names: they count as others.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.diagnosis import session
 from voxelocity.diagnosis.facts import Ending
-from voxelocity.diagnosis.result.stored import diagnosis_to_plain, read_diagnosis, write_diagnosis
+from voxelocity.diagnosis.result import diagnosis_to_plain, read_diagnosis, write_diagnosis
 from voxelocity.diagnosis.watching import command as watching
 from voxelocity.observe.samples import HostSample, Sample
 
@@ -315,7 +315,7 @@ def test_a_disk_that_fills_costs_the_files_and_not_the_diagnosis(voxelocity, pla
     def full(path, content):
         raise OutputError(f"report: cannot write '{path}': No space left on device")
 
-    monkeypatch.setattr("voxelocity.diagnosis.result.stored.write_whole", full)
+    monkeypatch.setattr("voxelocity.diagnosis.result.write_whole", full)
     shown = voxelocity("diagnose", "--", "python", "train.py")
     assert shown.status == 1
     assert "1. Batches are made in the training's own thread, one after the other [VX101]" in shown.out

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from voxelocity.core.errors import OutputError
-from voxelocity.monitoring import openmetrics, watch
-from voxelocity.monitoring.drawn import folder
+from voxelocity.monitoring import openmetrics, page, watch
 from voxelocity.monitoring.files import read_monitor
 
 
@@ -27,8 +26,8 @@ def made(monkeypatch):
 
         monkeypatch.setattr(module, function, make)
 
-    fake(folder, "render_monitor_page", seen.pages)
-    fake(folder, "render_monitor_png", seen.pictures)
+    fake(page, "render_monitor_page", seen.pages)
+    fake(page, "render_monitor_png", seen.pictures)
     fake(openmetrics, "write_openmetrics", seen.metrics)
     return seen
 
@@ -117,7 +116,7 @@ def test_metrics_and_pages_that_cannot_be_written_are_told_and_change_no_status(
     def fail(*_):
         raise OutputError("report: cannot write 'there': No space left on device; free the path or choose another")
 
-    monkeypatch.setattr(folder, "render_monitor_png", fail)
+    monkeypatch.setattr(page, "render_monitor_png", fail)
     monkeypatch.setattr(openmetrics, "write_openmetrics", fail)
     command = until_sampled(tmp_path / "out" / "samples.csv", "exit 5")
     told = monitor("--period", "0.1", "--openmetrics", tmp_path / "m", "--", *command)
@@ -131,7 +130,7 @@ def test_a_fault_of_our_own_while_drawing_leaves_the_record_and_the_commands_sta
     def broken(*_):
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr(folder, "render_monitor_page", broken)
+    monkeypatch.setattr(page, "render_monitor_page", broken)
     told = monitor("--period", "0.1", "--", "sh", "-c", "exit 7")
     assert told.status == 7
     assert "the page could not be made (ZeroDivisionError: division by zero); the record is complete" in told.err

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from voxelocity.diagnosis.result.stored import write_diagnosis
+from voxelocity.diagnosis.result import write_diagnosis
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import HostSample, Sample

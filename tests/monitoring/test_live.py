@@ -7,8 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from voxelocity.monitoring.lines import command_title, live_lines
-from voxelocity.monitoring.live import LiveView, open_live_view
+from voxelocity.monitoring.live import LiveView, command_title, live_lines, open_live_view
 from voxelocity.observe.samples import GpuSample, HostSample, Sample
 
 GIB = 2**30

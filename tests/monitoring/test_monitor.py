@@ -25,7 +25,7 @@ def drawn(monkeypatch):
         Path(path).write_bytes(b"picture")
         return path
 
-    monkeypatch.setitem(sys.modules, "voxelocity.monitoring.drawn.picture", SimpleNamespace(render_monitor_png=render))
+    monkeypatch.setitem(sys.modules, "voxelocity.monitoring.page", SimpleNamespace(render_monitor_png=render))
     return made
 
 

@@ -1,13 +1,28 @@
+from __future__ import annotations
+
 import itertools
 import math
 import re
 import xml.etree.ElementTree as ET
+from importlib import resources
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxelocity.report.charts import MAX_POINTS, Series, smoothed, thinned, time_chart
+from voxelocity.report.charts import (
+    CLASS_COLORS,
+    LIGHT_COLORS,
+    MAX_POINTS,
+    STAND_INS,
+    Series,
+    class_color,
+    css,
+    smoothed,
+    thinned,
+    time_chart,
+)
 
 LINE = Series(points=((0.0, 0.1), (300.0, 0.9)))
 
@@ -105,3 +120,32 @@ def test_stacked_layers_take_the_colors_of_the_parts_and_end_where_they_are_told
     labels = [float(text) for text in re.findall(r">([\d.]+)</text>", svg)]
     assert max(labels) == 10.0, "the axis of steps, as the value axis ends at 3"
     assert svg == stacked_chart("steps", layers, x_label="step", y_label="seconds", y_limit=3.0)
+
+
+def test_the_first_twenty_one_classes_have_colors_of_their_own():
+    colors = [class_color(index) for index in range(1, 22)]
+    assert len(set(colors)) == 21
+    assert all(0 <= value <= 255 for color in colors for value in color)
+
+
+def test_the_seven_base_colors_are_far_apart():
+    distances = [sum((a - b) ** 2 for a, b in zip(x, y, strict=True)) ** 0.5 for x, y in combinations(CLASS_COLORS, 2)]
+    assert min(distances) > 60
+
+
+def test_charts_and_slices_share_their_colors_on_light_and_dark_pages():
+    style = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    for index in range(1, len(CLASS_COLORS) + 1):
+        assert set(re.findall(rf"--class-{index}: (#\w+);", style)) == {css(class_color(index))}
+
+
+def test_pictures_have_the_light_colors_of_the_pages():
+    style = resources.files("voxelocity.report").joinpath("templates/style.css").read_text(encoding="utf-8")
+    style = style[: style.index("prefers-color-scheme: dark")]
+    for name in set(LIGHT_COLORS) - {"chart-ink", "chart-grid"}:
+        assert name in STAND_INS
+        assert f"--{name}: {LIGHT_COLORS[name]};" in style, name
+
+
+def test_a_color_is_written_for_a_style_sheet():
+    assert css(class_color(1)) == "#b87a00"

@@ -8,18 +8,10 @@ from matplotlib.image import imread
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.core.time_parts import TimeShare
-from voxelocity.report import (
-    LabeledRun,
-    comparison,
-    comparison_document,
-    comparison_verdict,
-    label_run,
-    median_run,
-    paired_parity,
-    read_run,
-    write_page,
-)
+from voxelocity.report import LabeledRun, comparison, comparison_document, label_run, median_run, read_run, write_page
+from voxelocity.report.comparison import comparison_verdict
 from voxelocity.report.document import Section, Table, Text
+from voxelocity.report.parity import paired_parity
 
 PLAIN = LabeledRun(
     label="Plain MONAI",

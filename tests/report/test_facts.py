@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import json
 import math
 
@@ -5,7 +7,7 @@ import numpy as np
 import pytest
 
 from voxelocity.core.errors import InputError
-from voxelocity.report import read_run
+from voxelocity.report import folder_kind, read_run
 
 
 def test_a_finished_run_is_read_in_full(finished_run):
@@ -237,3 +239,24 @@ def test_slices_with_any_changed_byte_are_left_out_or_read(write, events):
         changed[position] ^= 0xFF
         path.write_bytes(changed)
         assert len(read_run(folder).slices) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["run.yaml"], "run"),
+        (["monitor.json"], "monitor"),
+        (["diagnosis.json"], "diagnosis"),
+        (["monitor.json", "run.yaml"], "run"),
+        (["report.html"], None),
+        ([], None),
+    ],
+)
+def test_a_folder_is_told_by_the_file_that_only_its_command_writes(tmp_path, names, kind):
+    for name in names:
+        (tmp_path / name).write_text("")
+    assert folder_kind(tmp_path) == kind
+
+
+def test_a_folder_that_is_not_there_is_of_no_kind(tmp_path):
+    assert folder_kind(tmp_path / "none") is None

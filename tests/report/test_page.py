@@ -7,7 +7,8 @@ from matplotlib.image import imread
 
 from shared.page import Page, assert_accessible, assert_colored, assert_safe
 from voxelocity.core.errors import InputError, OutputError
-from voxelocity.report import LabeledRun, read_run, render_page, verdict
+from voxelocity.report import LabeledRun, read_run, render_page
+from voxelocity.report.summary import verdict
 
 
 @pytest.fixture(scope="module")

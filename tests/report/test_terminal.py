@@ -12,11 +12,11 @@ from voxelocity.report import (
     dataset_panel,
     document_view,
     factor_table,
-    paired_parity,
     plan_table,
     score_table,
 )
 from voxelocity.report.document import Table
+from voxelocity.report.parity import paired_parity
 
 CHOICES = [
     Choice(

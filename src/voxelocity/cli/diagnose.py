@@ -59,7 +59,7 @@ def diagnose(
     given = words or []
     folder = Path(given[0]) if given and Path(given[0]).is_dir() else None
     _refuse(context, given, folder)
-    from voxelocity.diagnosis.result.stored import json_text
+    from voxelocity.diagnosis.result import json_text
     from voxelocity.diagnosis.session import diagnose_command, diagnose_folder
     from voxelocity.diagnosis.watching.command import Limits
 

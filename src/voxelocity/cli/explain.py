@@ -17,15 +17,15 @@ def explain(
     from rich.markdown import Markdown
 
     from voxelocity.core.console import PlainConsole
-    from voxelocity.diagnosis.findings import pages
+    from voxelocity.diagnosis import findings
 
     if index:
-        typer.echo(pages.index(), nl=False)
+        typer.echo(findings.index(), nl=False)
     elif not code:
-        for each in pages.codes():
-            typer.echo(f"{each}  {pages.title(each)}")
+        for each in findings.codes():
+            typer.echo(f"{each}  {findings.title(each)}")
     else:
-        text, console = pages.page(code), PlainConsole()
+        text, console = findings.page(code), PlainConsole()
         if console.is_terminal:
             console.print(Markdown(text))
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from voxelocity.core.terminal_text import printable_lines
 
 if TYPE_CHECKING:
     from voxelocity.report import Document, FolderKind
+
+_OF_RUNS = {"--target": "target_dice", "--margin": "margin_dice", "--margin-mm": "margin_mm"}
 
 
 def report(
@@ -44,7 +47,7 @@ def report(
     if len(folders) > 2:
         raise InputError(f"report: {len(folders)} folders were given; name one to render, or two to compare")
     of_runs = {"--target": target, "--margin": margin, "--margin-mm": margin_mm}
-    given = [name for name, value in of_runs.items() if value is not None]
+    given = {name: value for name, value in of_runs.items() if value is not None}
     if len(folders) == 1:
         needless = [*given, *(["--json"] if as_json else [])]
         if needless:
@@ -59,7 +62,7 @@ def report(
             f"report: {', '.join(given)} is for comparing two runs, but {folders[0]} and {folders[1]} hold a {kind} "
             "each; leave it out"
         )
-    found = _comparison(kind, folders[0], folders[1], target=target, margin=margin, margin_mm=margin_mm)
+    found = _comparison(kind, folders[0], folders[1], {_OF_RUNS[name]: value for name, value in given.items()})
     _show(found, out or (None if as_json else Path("comparison.html")), as_json=as_json)
 
 
@@ -98,41 +101,33 @@ def _render_again(folder: Path, out: Path | None) -> Path:
 
     kind = folder_kind(folder)
     if kind == "diagnosis":
-        from voxelocity.diagnosis.session import draw_again
+        from voxelocity.diagnosis import session
 
-        return draw_again(folder, out)
+        return session.draw_again(folder, out)
     if kind == "monitor":
-        from voxelocity.monitoring.drawn.folder import draw_again as draw_monitor_again
+        from voxelocity.monitoring import page
 
-        return draw_monitor_again(folder, out)
+        return page.draw_again(folder, out)
     return render_page(read_run(folder), out or folder / "report.html")
 
 
-def _comparison(
-    kind: FolderKind, first: Path, second: Path, *, target: float | None, margin: float | None, margin_mm: float | None
-) -> Document:
-    """What is in both folders, compared."""
+def _comparison(kind: FolderKind, first: Path, second: Path, of_runs: Mapping[str, float]) -> Document:
+    """What is in both folders, compared; `of_runs` are options of `pair_runs`."""
     import shlex
 
     if kind == "diagnosis":
-        from voxelocity.diagnosis.comparison.page import diagnosis_comparison_document
-        from voxelocity.diagnosis.result.stored import read_diagnosis
+        from voxelocity.diagnosis.comparison import diagnosis_comparison_document
+        from voxelocity.diagnosis.result import read_diagnosis
 
         return diagnosis_comparison_document(read_diagnosis(first), read_diagnosis(second))
     if kind == "monitor":
-        from voxelocity.monitoring.drawn.comparison_page import monitor_comparison_document
+        from voxelocity.monitoring.comparison import monitor_comparison_document
         from voxelocity.monitoring.files import read_monitor
 
         return monitor_comparison_document(read_monitor(first), read_monitor(second))
-    from voxelocity.report import MARGIN_DICE, MARGIN_MM, comparison_document, pair_runs, read_run
+    from voxelocity.report import comparison_document, pair_runs, read_run
 
-    pair = pair_runs(
-        read_run(first),
-        read_run(second),
-        target_dice=target,
-        margin_dice=MARGIN_DICE if margin is None else margin,
-        margin_mm=MARGIN_MM if margin_mm is None else margin_mm,
-    )
+    pair = pair_runs(read_run(first), read_run(second), **of_runs)
     return comparison_document(
         pair.runs,
         f"{pair.runs[0].label} and {pair.runs[1].label}",

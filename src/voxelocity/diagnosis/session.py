@@ -13,12 +13,11 @@ from voxelocity.diagnosis.facts import Facts, KernelGroup, ProfileFacts
 from voxelocity.diagnosis.facts.host import host_facts, watched_stretch_s
 from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.facts.read import read_facts
-from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.render.page import render_diagnosis_page
 from voxelocity.diagnosis.render.screen import Places
-from voxelocity.diagnosis.result import Diagnosis
-from voxelocity.diagnosis.result.stored import FILE_NAME, read_diagnosis, write_diagnosis
-from voxelocity.diagnosis.tracing.kernel_groups import write_kernels
+from voxelocity.diagnosis.result import FILE_NAME, Diagnosis, read_diagnosis, write_diagnosis
+from voxelocity.diagnosis.tracing.kernels import write_kernels
 from voxelocity.diagnosis.tracing.timeline import write_timeline
 from voxelocity.diagnosis.tracing.trace import profile_facts
 from voxelocity.diagnosis.watching.command import (

@@ -1,13 +1,13 @@
 """The folder of a monitor: `samples.csv`, one row per sample, and `monitor.json`, what was watched and how it ended.
 
 Each row is written in one piece and at once, so whatever kills the monitor, at most the last row is torn. A full disk
-loses rows but never stops the watching: a failure is reported once, and the next sample tries again.
-"""
+loses rows but never stops the watching: a failure is reported once, and the next sample tries again."""
 
 from __future__ import annotations
 
 import csv
 import errno
+import heapq
 import io
 import json
 import os
@@ -20,17 +20,17 @@ from typing import Any
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.core.whole_file import write_whole
-from voxelocity.monitoring.marks import read_phases
-from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.table import columns, row, row_reader
+from voxelocity.monitoring.record import MonitorRecord, columns, row, row_reader
 from voxelocity.observe.nvml import GpuName
-from voxelocity.observe.samples import Sample, ThinnedSamples
+from voxelocity.observe.samples import PhaseMark, Sample, ThinnedSamples
 
 SAMPLES, DESCRIPTION = "samples.csv", "monitor.json"
 PAGE, PICTURE = "monitor.html", "monitor.png"
 _FORMAT = 1
 # Errors of a full disk: samples then stay in memory. The user must fix any other failure.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+MAX_PHASES = 10_000
 
 
 class MonitorFiles:
@@ -214,3 +214,55 @@ def _read_samples(path: Path, gpus: Sequence[GpuName]) -> Iterator[Sample | None
 def _whole_lines(file: io.TextIOWrapper) -> Iterator[str]:
     # A torn last row may have all its cells and half a number.
     return (line if line.endswith("\n") else "torn" for line in file)
+
+
+def read_phases(folder: Path, begin_s: float) -> tuple[list[PhaseMark], str]:
+    """The phases by their beginning, at most the `MAX_PHASES` longest; and a note if some were left out.
+
+    Torn or strange lines are skipped: a program may be killed while it writes one.
+
+    Args:
+        folder: with the span files; a folder without any is not an error.
+        begin_s: the machine's clock (`time.perf_counter`) when sampling began.
+    """
+    num_seen = 0
+    longest: list[tuple[float, int, PhaseMark]] = []
+    for number, span in enumerate(_spans(folder)):
+        mark = _mark(span, begin_s)
+        if mark is None:
+            continue
+        num_seen += 1
+        entry = (mark.seconds, -number, mark)
+        if len(longest) < MAX_PHASES:
+            heapq.heappush(longest, entry)
+        else:
+            heapq.heappushpop(longest, entry)
+    marks = sorted((mark for _, _, mark in longest), key=lambda mark: (mark.start_s, -mark.seconds))
+    left_out = num_seen - len(marks)
+    return marks, f"phases: the {left_out:,} shortest of {num_seen:,} are left out" if left_out else ""
+
+
+def _spans(folder: Path) -> Iterator[Any]:
+    for path in sorted(folder.glob("spans-*.jsonl")):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    try:
+                        yield json.loads(line)
+                    except ValueError:
+                        continue
+        except OSError:
+            continue
+
+
+def _mark(span: Any, begin_s: float) -> PhaseMark | None:
+    try:
+        return PhaseMark(
+            name=str(span["name"]),
+            start_s=float(span["start_s"]) - begin_s,
+            seconds=float(span["seconds"]),
+            color=str(span.get("color") or ""),
+            rank=int(span.get("rank") or 0),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

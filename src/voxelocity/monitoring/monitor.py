@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from voxelocity.core.credentials import without_credentials
 from voxelocity.core.errors import InputError
-from voxelocity.monitoring.files import PICTURE, MonitorFiles
-from voxelocity.monitoring.marks import read_phases
+from voxelocity.monitoring.files import PICTURE, MonitorFiles, read_phases
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.environment import environment
 from voxelocity.observe.samples import Sample
@@ -170,7 +169,7 @@ class Monitor:
         """
         if not self._is_running and not self._is_over:
             raise InputError("monitoring: nothing has been watched yet; call start() before plot()")
-        from voxelocity.monitoring.drawn.picture import render_monitor_png
+        from voxelocity.monitoring.page import render_monitor_png
 
         place = Path(path) if path is not None else (self.folder or Path()) / PICTURE
         return render_monitor_png(self.record, place)

@@ -1,12 +1,14 @@
-"""What a monitor saw, as its folder holds it."""
+"""What a monitor saw: the record, and its samples as rows of a table and back. Opens no files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from voxelocity.observe.samples import PhaseMark, Sample
+from voxelocity.observe.nvml import GpuName
+from voxelocity.observe.samples import GpuSample, HostSample, PhaseMark, Sample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +33,105 @@ class MonitorRecord:
     phases: Sequence[PhaseMark] = ()
     missing: Sequence[str] = ()
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+_HOST_FIELDS = [field.name for field in fields(HostSample) if field.name != "core_shares"]
+# monitor.json holds the names of each GPU, once.
+_GPU_FIELDS = [field.name for field in fields(GpuSample) if field.name not in ("index", "slice", "name", "uuid")]
+_CORE = re.compile(r"core(\d+)_busy_share$")
+_GPU = re.compile(r"gpu(\d+)(?:_slice(\d+))?_(\w+)$")
+_WHOLE = ("_bytes", "num_processes", "num_threads", "num_other_processes")
+
+Device = tuple[int, int | None]
+
+
+def columns(sample: Sample, devices: Iterable[Device]) -> list[str]:
+    """Names of the columns that a sample like this needs: time, host, cores, then each device."""
+    return [
+        "time_s",
+        "period_s",
+        *_HOST_FIELDS,
+        *(f"core{core}_busy_share" for core in range(len(sample.host.core_shares))),
+        *(f"{_prefix(device)}_{name}" for device in devices for name in _GPU_FIELDS),
+    ]
+
+
+def row(sample: Sample, devices: Iterable[Device], *, num_cores: int) -> list[str]:
+    """The cells of a sample under `columns`; empty if a figure is not known or a device is gone."""
+    gpus = {(gpu.index, gpu.slice): gpu for gpu in sample.gpus}
+    cores = [_cell(share) for share in sample.host.core_shares[:num_cores]]
+    cells = [f"{sample.time_s:.3f}", f"{sample.period_s:.3f}"]
+    cells += [_cell(getattr(sample.host, name)) for name in _HOST_FIELDS]
+    cells += cores + [""] * (num_cores - len(cores))
+    for device in devices:
+        gpu = gpus.get(device)
+        cells += [_cell(getattr(gpu, name)) if gpu is not None else "" for name in _GPU_FIELDS]
+    return cells
+
+
+def row_reader(header: Sequence[str], gpus: Sequence[GpuName] = ()) -> Callable[[Sequence[str]], Sample]:
+    """A function from the cells of a row to its sample. It skips columns that it does not know.
+
+    Args:
+        header: names of the columns.
+        gpus: names of the devices.
+
+    Raises:
+        ValueError: raised by the function: a row has another number of cells, or one that is not a number.
+    """
+    names = {(gpu.index, gpu.slice): gpu for gpu in gpus}
+    hosts = [(name, at) for at, name in enumerate(header) if name in _HOST_FIELDS]
+    cores = [at for at, name in enumerate(header) if _CORE.match(name)]
+    devices: dict[Device, list[tuple[str, int]]] = {}
+    for at, name in enumerate(header):
+        match = _GPU.match(name)
+        if match is not None and match[3] in _GPU_FIELDS:
+            device = (int(match[1]), None if match[2] is None else int(match[2]))
+            devices.setdefault(device, []).append((match[3], at))
+
+    def read(cells: Sequence[str]) -> Sample:
+        if len(cells) != len(header):
+            raise ValueError(f"{len(cells)} cells under {len(header)} columns")
+        return Sample(
+            time_s=float(cells[header.index("time_s")]),
+            period_s=float(cells[header.index("period_s")]),
+            host=HostSample(
+                core_shares=tuple(float(cells[at]) for at in cores if cells[at]),
+                **{name: _value(name, cells[at]) for name, at in hosts},
+            ),
+            gpus=tuple(
+                _gpu(device, names.get(device), {name: _value(name, cells[at]) for name, at in places})
+                for device, places in devices.items()
+                # A lost device has only empty cells.
+                if any(cells[at] for _, at in places)
+            ),
+        )
+
+    return read
+
+
+def _gpu(device: Device, name: GpuName | None, values: dict[str, Any]) -> GpuSample:
+    values["throttle_reasons"] = values.get("throttle_reasons") or ()
+    return GpuSample(
+        index=device[0], slice=device[1], name=name.name if name else "", uuid=name.uuid if name else "", **values
+    )
+
+
+def _prefix(device: Device) -> str:
+    return f"gpu{device[0]}" if device[1] is None else f"gpu{device[0]}_slice{device[1]}"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return "+".join(value)
+    return str(value) if isinstance(value, int) else f"{value:.5g}"
+
+
+def _value(name: str, cell: str) -> Any:
+    if not cell:
+        return None
+    if name == "throttle_reasons":
+        return tuple(cell.split("+"))
+    return int(cell) if name.endswith(_WHOLE) else float(cell)

@@ -15,7 +15,7 @@ from voxelocity.core.errors import OutputError
 from voxelocity.monitoring.live import open_live_view
 from voxelocity.monitoring.monitor import Monitor
 from voxelocity.monitoring.record import MonitorRecord
-from voxelocity.monitoring.terminal_summary import summary_lines
+from voxelocity.monitoring.summary import summary_lines
 from voxelocity.observe.command import shell_status, watch_command
 from voxelocity.observe.samples import Sample
 from voxelocity.observe.spans.phases import FOLDER_VARIABLE
@@ -99,7 +99,7 @@ def watch(
 
 def _render(record: MonitorRecord, folder: Path, speak: Callable[[str], None]) -> Path | None:
     """The page, None if it could not be made."""
-    from voxelocity.monitoring.drawn.folder import draw_record
+    from voxelocity.monitoring.page import draw_record
 
     try:
         return draw_record(record, folder)

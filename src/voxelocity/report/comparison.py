@@ -13,9 +13,17 @@ from voxelocity.core.quantities import (
     rate_text,
     signed_text,
 )
-from voxelocity.report.accuracy import accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
 from voxelocity.report.charts import Series, time_chart
-from voxelocity.report.differences import different_settings, machine_notices, machines_table, settings_section
+from voxelocity.report.differences import (
+    FactorRow,
+    compare,
+    comparison_values,
+    different_settings,
+    factor_table,
+    machine_notices,
+    machines_table,
+    settings_section,
+)
 from voxelocity.report.document import (
     Block,
     Card,
@@ -32,9 +40,8 @@ from voxelocity.report.document import (
     below_heading,
     side_by_side,
 )
-from voxelocity.report.factors import FactorRow, compare, comparison_values, factor_table
 from voxelocity.report.labeled import LabeledRun
-from voxelocity.report.parity import Parity
+from voxelocity.report.parity import Parity, accuracy_sentence, accuracy_tables, structure_sentences, worth_of_interval
 from voxelocity.report.tables import key_value_table
 
 # A factor below this reads as 1.0.

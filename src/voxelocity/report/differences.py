@@ -1,22 +1,234 @@
-"""What differs between two or more trainings: settings with their reasons, machine, versions."""
+"""How trainings differ: by which factor, in their settings with the reasons, in machine and versions."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from voxelocity.core.quantities import value_text
+from voxelocity.core.errors import InputError
+from voxelocity.core.plain import plain_data
+from voxelocity.core.quantities import (
+    NOT_AVAILABLE,
+    bytes_text,
+    dice_text,
+    dotted,
+    duration_text,
+    factor_text,
+    rate_text,
+    share_text,
+    signed_text,
+    value_text,
+)
 from voxelocity.report.document import Block, Section, Table, Text
-from voxelocity.report.labeled import LabeledRun, differing_settings
+from voxelocity.report.labeled import LabeledRun
+from voxelocity.report.parity import Parity
 from voxelocity.report.tables import machine_table
+
+Better = Literal["less", "more", "difference", "no factor"]
+
+_MEASURES: tuple[tuple[str, str, Callable[[float | None], str], Better], ...] = (
+    ("seconds_per_epoch", "Time per epoch", duration_text, "less"),
+    ("images_per_s", "Images per second", rate_text, "more"),
+    ("wall_s", "Whole training", duration_text, "less"),
+    # A wait halved from 0.2 % is not worth reporting as a factor of two.
+    ("wait_share", "Waiting for data", share_text, "no factor"),
+    ("peak_host_bytes", "Peak main memory", bytes_text, "less"),
+    ("peak_device_bytes", "Peak device memory", bytes_text, "less"),
+    ("best_dice", "Best Dice", dice_text, "difference"),
+    ("last_dice", "Final Dice", dice_text, "difference"),
+)
 
 _MACHINE_KEYS = ("device", "gpu", "cpu", "num_cpus")
 _VERSION_KEYS = ("voxelocity", "commit", "torch", "monai", "numpy", "python")
 _COMMIT_LENGTH = 12
 
 
+@dataclass(frozen=True, kw_only=True)
+class Factor:
+    """How one run compares with the first in one respect.
+
+    Attributes:
+        value: times better than the first run, or the difference from it, by `kind`; None where unknown.
+        is_at_least: the first run never got there, so the truth is larger than `value`.
+    """
+
+    value: float | None
+    kind: Literal["times", "difference"]
+    is_at_least: bool = False
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the run falls behind the first, by more than the rounding of what is shown."""
+        if self.value is None:
+            return False
+        return self.value < (-5e-4 if self.kind == "difference" else 0.95)
+
+    @property
+    def text(self) -> str:
+        """As it is shown: "3.2×", "> 3.2×", "+0.004"."""
+        if self.kind == "difference":
+            return signed_text(self.value)
+        return ("> " if self.is_at_least and self.value is not None else "") + factor_text(self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorRow:
+    """One line of the comparison: a value per run, and a factor per run after the first."""
+
+    key: str
+    name: str
+    values: tuple[float | None, ...]
+    texts: tuple[str, ...]
+    factors: tuple[Factor, ...]
+
+
+def compare(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> tuple[FactorRow, ...]:
+    """One row per measure that at least one run knows. Factors above 1 are better than the first run.
+
+    Raises:
+        InputError: fewer than two runs, or two with one label.
+    """
+    labels = [run.label for run in runs]
+    if len(runs) < 2:
+        raise InputError(f"report: comparing takes two runs or more, got {len(runs)} ({', '.join(labels) or 'none'})")
+    if len(set(labels)) < len(labels):
+        raise InputError(f"report: two runs have the same label in {labels}; give each its own")
+    target = "target" if target_dice is None else f"Dice {target_dice:g}"
+    rows = (_to_target_row(runs, f"Time to {target}"), *(_row(runs, *measure) for measure in _MEASURES))
+    return tuple(row for row in rows if any(value is not None for value in row.values))
+
+
+def comparison_values(
+    runs: Sequence[LabeledRun], *, target_dice: float | None = None, parity: Parity | None = None
+) -> dict[str, Any]:
+    """Plain data: every run and every factor, and the accuracy where it was paired.
+
+    Raises:
+        InputError: fewer than two runs, or two with one label.
+    """
+    rows = compare(runs, target_dice=target_dice)
+    return {
+        "target_dice": target_dice,
+        "runs": [plain_data(run, where="comparison") for run in runs],
+        "factors": [
+            {
+                "key": row.key,
+                "name": row.name,
+                "values": dict(zip((run.label for run in runs), row.values, strict=True)),
+                "factors": {
+                    run.label: {"value": factor.value, "kind": factor.kind, "is_at_least": factor.is_at_least}
+                    for run, factor in zip(runs[1:], row.factors, strict=False)
+                },
+            }
+            for row in rows
+        ],
+        "accuracy": None if parity is None else _accuracy(parity),
+    }
+
+
+def _accuracy(parity: Parity) -> dict[str, Any]:
+    plain: dict[str, Any] = plain_data(parity, where="comparison")
+    for row, difference in zip(
+        [plain["overall"], *plain["structures"]], [parity.overall, *parity.structures], strict=True
+    ):
+        row["judgment"] = difference.judgment
+    return plain
+
+
+def factor_table(runs: Sequence[LabeledRun], *, target_dice: float | None = None) -> Table:
+    """The factor table of a document: a column per run, and a factor after each but the first."""
+    rows = compare(runs, target_dice=target_dice)
+    heads = ["Measure", runs[0].label, *(head for run in runs[1:] for head in (run.label, "Factor"))]
+    cells = []
+    for row in rows:
+        factors = [factor.text for factor in row.factors] or [""] * (len(runs) - 1)
+        rest = (cell for pair in zip(row.texts[1:], factors, strict=True) for cell in pair)
+        cells.append([row.name, row.texts[0], *rest])
+    return Table(
+        caption="Factors",
+        heads=heads,
+        rows=cells,
+        worse_cells=frozenset(
+            (number, 3 + 2 * place)
+            for number, row in enumerate(rows)
+            for place, factor in enumerate(row.factors)
+            if factor.is_worse
+        ),
+        marked_columns=frozenset(range(3, len(heads), 2)),
+    )
+
+
+def _to_target_row(runs: Sequence[LabeledRun], name: str) -> FactorRow:
+    values = tuple(run.seconds_to_target for run in runs)
+    texts = tuple(_reached_text(run) for run in runs)
+    base_s = values[0]
+    if base_s is None:
+        factors = tuple(_times(runs[0].wall_s, value, is_at_least=True) for value in values[1:])
+    else:
+        factors = tuple(_times(base_s, value) for value in values[1:])
+    return FactorRow(key="seconds_to_target", name=name, values=values, texts=texts, factors=factors)
+
+
+def _reached_text(run: LabeledRun) -> str:
+    if run.seconds_to_target is not None:
+        return duration_text(run.seconds_to_target)
+    return NOT_AVAILABLE if run.wall_s is None else f"not in {duration_text(run.wall_s)}"
+
+
+def _row(
+    runs: Sequence[LabeledRun], key: str, name: str, text_of: Callable[[float | None], str], better: Better
+) -> FactorRow:
+    values: tuple[float | None, ...] = tuple(getattr(run, key) for run in runs)
+    texts = tuple(map(text_of, values))
+    return FactorRow(key=key, name=name, values=values, texts=texts, factors=_factors(values, better))
+
+
+def _factors(values: Sequence[float | None], better: Better) -> tuple[Factor, ...]:
+    base, *others = values
+    match better:
+        case "less":
+            return tuple(_times(base, value) for value in others)
+        case "more":
+            return tuple(_times(value, base) for value in others)
+        case "difference":
+            changes = (None if base is None or value is None else value - base for value in others)
+            return tuple(Factor(value=change, kind="difference") for change in changes)
+    return ()
+
+
+def _times(more: float | None, less: float | None, *, is_at_least: bool = False) -> Factor:
+    value = more / less if more is not None and less else None
+    return Factor(value=value, kind="times", is_at_least=is_at_least)
+
+
+def differing_settings(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, tuple[Any, ...]], int]:
+    """Dotted settings whose values differ, with a value per side (None where it has no such setting), and how many
+    are equal on all sides.
+    """
+    flat = [dotted(values) if values else {} for values in settings]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    differing = {}
+    for key in keys:
+        values = tuple(plain_data(side.get(key), where="settings") for side in flat)
+        if any(value != values[0] for value in values[1:]):
+            differing[key] = values
+    return differing, len(keys) - len(differing)
+
+
+def settings_before_and_after(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, text_of: Callable[[Any, str], str] = value_text
+) -> tuple[Section, dict[str, Any]]:
+    """What was set differently: a section, and plain data by dotted key."""
+    differing, num_equal = differing_settings([before, after])
+    rows = [(key, *(text_of(value, key) for value in values)) for key, values in differing.items()]
+    plain = {key: {"before": old, "after": new} for key, (old, new) in differing.items()}
+    return settings_section(rows, ("Before", "After"), num_equal), plain
+
+
 def different_settings(runs: Sequence[LabeledRun]) -> tuple[list[list[str]], int]:
     """A row for each setting that differs, as `settings_section` takes it, and how many settings are equal in all."""
-    differing, num_equal = differing_settings(runs)
+    differing, num_equal = differing_settings([run.settings for run in runs])
     reasons = {key: "; ".join(_reasons(runs, key)) for key in differing}
     rows = [
         [key, *(value_text(value, key) for value in values), *([reasons[key]] if any(reasons.values()) else [])]

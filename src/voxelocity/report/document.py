@@ -234,6 +234,11 @@ class Folded:
 Block = Table | Text | Heading | Lines | Code | TimeBars | Chart | Slices | FindingCard | Links | Pair | Folded
 
 
+def fact_table(caption: str, rows: Iterable[tuple[str, str]], *, heads: tuple[str, str] = ("What", "Value")) -> Table:
+    """Names with what is known of each, in words."""
+    return Table(caption=caption, heads=heads, rows=list(rows), text_columns=frozenset({1}))
+
+
 def below_heading(table: Table) -> list[Block]:
     """The table without its caption, for a section or a fold that says the same; nothing if it has no rows."""
     return [table.without_caption()] if table.rows else []
@@ -301,37 +306,23 @@ class Document:
 
 
 def time_split(caption: str, shares: Sequence[TimeShare], *, colors: Mapping[str, str] | None = None) -> TimeBars:
-    """One bar of a time and its parts, with their table.
-
-    Args:
-        caption: what the time is of.
-        shares: its parts.
-        colors: of the parts, as CSS values; chosen if not given.
-    """
+    """One bar of a time and its parts, with their table; `colors` of the parts are CSS values, chosen if not given."""
     known = _colors([shares]) if colors is None else colors
-    start, parts = 0.0, list[BarPart]()
-    for share in shares:
-        parts.append(BarPart(name=share.name, start=start, width=share.share * 100.0, color=known[share.name]))
-        start += share.share * 100.0
     rows = [(part.name, duration_text(part.seconds), share_text(part.share)) for part in shares]
     total = ("sum", duration_text(sum(one.seconds for one in shares)), share_text(sum(one.share for one in shares)))
     table = Table(
         caption=caption,
         heads=("Part", "Time", "Share"),
         rows=[*rows, total],
-        swatches=[part.color for part in parts],
+        swatches=[known[part.name] for part in shares],
         has_total=True,
     )
-    return TimeBars(caption=caption, bars=[TimeBar(parts=parts)] if parts else [], table=table)
+    bars = bars_on_one_scale({"": shares}, known, {"": ""}) if shares else []
+    return TimeBars(caption=caption, bars=bars, table=table)
 
 
 def side_by_side(caption: str, splits: Mapping[str, Sequence[TimeShare]]) -> TimeBars:
-    """Stacked bars on one scale, the longest filling the width, and one color for each name in all of them.
-
-    Args:
-        caption: what the times are of.
-        splits: what each bar is called, and its pieces.
-    """
+    """Stacked bars on one scale, the longest filling the width, and one color for each name in all of them."""
     totals_s = {label: sum(part.seconds for part in parts) for label, parts in splits.items()}
     colors = _colors(splits.values())
     bars = bars_on_one_scale(splits, colors, {label: duration_text(total_s) for label, total_s in totals_s.items()})
@@ -346,13 +337,7 @@ def side_by_side(caption: str, splits: Mapping[str, Sequence[TimeShare]]) -> Tim
 def bars_on_one_scale(
     splits: Mapping[str, Sequence[TimeShare]], colors: Mapping[str, str], totals: Mapping[str, str]
 ) -> list[TimeBar]:
-    """A bar for each split, the longest filling the width.
-
-    Args:
-        splits: what each bar is called, and its pieces.
-        colors: of the pieces, as CSS values.
-        totals: what the whole of each bar stands for.
-    """
+    """A bar for each split, the longest filling the width; `totals` say what the whole of each bar stands for."""
     longest_s = max((sum(part.seconds for part in parts) for parts in splits.values()), default=0.0) or 1.0
     bars = []
     for label, parts in splits.items():

@@ -7,9 +7,10 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from voxelocity.core.plain import parse_yaml, shortened
 from voxelocity.core.records import CaseScore, Choice, Measured
 from voxelocity.core.whole_file import check_is_file
 from voxelocity.observe import events_path, read_events
+from voxelocity.report.pictures import PLANES
 from voxelocity.report.records import (
     CheckpointRecord,
     DatasetFacts,
@@ -31,11 +33,16 @@ from voxelocity.report.records import (
     StepRecord,
     ValidationRecord,
 )
-from voxelocity.report.slices import PLANES
 
 # Nothing in a run comes near it, and sums of such numbers stay finite.
 _NO_NUMBER = 1e200
-_PEAKS = ("peak_host_bytes", "peak_device_bytes")
+# Null in the log where they were not finite.
+_NUMBERS = ("loss", "learning_rate", "mean_dice", "images_per_s", "wait_share")
+
+_Record = TypeVar("_Record")
+
+FolderKind = Literal["run", "monitor", "diagnosis"]
+_MARKS: dict[str, FolderKind] = {"run.yaml": "run", "monitor.json": "monitor", "diagnosis.json": "diagnosis"}
 
 
 def read_run(folder: str | Path) -> RunFacts:
@@ -110,21 +117,21 @@ class _Events:
                 self.status, self.finish = "unfinished", None
                 self.starts.append(StartRecord(time_s=time_s, environment=_mapping(event, "environment")))
             case "stage":
-                self.stages.append(
-                    StageRecord(time_s=time_s, name=str(event["name"]), seconds=_finite(event["seconds"]))
-                )
+                self.stages.append(_record(StageRecord, event, time_s))
             case "steps":
-                self._add_steps(_steps(event, time_s))
+                parts = {str(name): _finite(seconds) for name, seconds in (event.get("parts") or {}).items()}
+                self._add_steps(_record(StepRecord, event, time_s, parts=parts))
             case "validation":
-                self._add_validation(_validation(event, time_s))
+                dice = {str(name): _number(value) for name, value in event["dice"].items()}
+                self._add_validation(_record(ValidationRecord, event, time_s, dice=dice))
             case "checkpoint":
-                self.checkpoints.append(_checkpoint(event, time_s))
+                self.checkpoints.append(_record(CheckpointRecord, event, time_s))
             case "warning":
                 self.warnings.append(str(event["text"]))
             case "interrupted":
                 self.status, self.signal_number = "interrupted", _count(event["signal"])
             case "run_finished":
-                self.status, self.finish = "finished", _finish(event, time_s)
+                self.status, self.finish = "finished", _record(FinishRecord, event, time_s)
 
     def _add_validation(self, record: ValidationRecord) -> None:
         # The checkpoint before a validation knows nothing of it, so a resumed run may do it again.
@@ -142,52 +149,20 @@ class _Events:
         self.steps.append(record)
 
 
-def _steps(event: Mapping[str, Any], time_s: float) -> StepRecord:
-    return StepRecord(
-        time_s=time_s,
-        step=_count(event["step"]),
-        epoch=_count(event["epoch"]),
-        loss=_number(event["loss"]),
-        learning_rate=_number(event["learning_rate"]),
-        num_steps=_count(event["num_steps"]),
-        num_images=_count(event["num_images"]),
-        seconds=_finite(event["seconds"]),
-        wait_s=_finite(event["wait_s"]),
-        parts={str(name): _finite(seconds) for name, seconds in (event.get("parts") or {}).items()},
-    )
-
-
-def _validation(event: Mapping[str, Any], time_s: float) -> ValidationRecord:
-    return ValidationRecord(
-        time_s=time_s,
-        step=_count(event["step"]),
-        seconds=_finite(event["seconds"]),
-        mean_dice=_number(event["mean_dice"]),
-        dice={str(name): _number(value) for name, value in event["dice"].items()},
-        is_best=bool(event["is_best"]),
-    )
-
-
-def _checkpoint(event: Mapping[str, Any], time_s: float) -> CheckpointRecord:
-    return CheckpointRecord(
-        time_s=time_s, step=_count(event["step"]), path=str(event["path"]), seconds=_finite(event["seconds"])
-    )
-
-
-def _finish(event: Mapping[str, Any], time_s: float) -> FinishRecord:
-    budget_s = event.get("budget_s")
-    return FinishRecord(
-        time_s=time_s,
-        seconds=_finite(event["seconds"]),
-        step=_count(event["step"]),
-        mean_dice=_number(event["mean_dice"]),
-        num_images=_count(event["num_images"]),
-        images_per_s=_number(event["images_per_s"]),
-        wait_share=_number(event["wait_share"]),
-        budget_s=None if budget_s is None else _finite(budget_s),
-        load_average=None if event.get("load_average") is None else _finite(event["load_average"]),
-        **{name: None if event.get(name) is None else _count(event[name]) for name in _PEAKS},
-    )
+def _record(kind: type[_Record], event: Mapping[str, Any], time_s: float, **others: Any) -> _Record:
+    """The record of an event, each value checked by the type of its field; `others` are fields that need more."""
+    values: dict[str, Any] = {"time_s": time_s, **others}
+    for field in fields(kind):  # type: ignore[arg-type]  # a record is a dataclass, which mypy does not see of type[T]
+        if field.name in values:
+            continue
+        declared, _, is_optional = str(field.type).partition(" | ")
+        if is_optional and event.get(field.name) is None:
+            values[field.name] = None
+        elif field.name in _NUMBERS:
+            values[field.name] = _number(event[field.name])
+        else:
+            values[field.name] = _CHECKS[declared](event[field.name])
+    return kind(**values)
 
 
 def _number(value: float | None) -> float:
@@ -205,6 +180,9 @@ def _count(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _NO_NUMBER:
         raise ValueError(f"{shortened(value)} is not a count")
     return value
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {"int": _count, "float": _finite, "str": str, "bool": bool}
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -311,3 +289,11 @@ def _stack(arrays: Mapping[str, Any], plane: str, prefix: str) -> SliceStack:
     return SliceStack(
         plane=plane, image=image, truth=truth, prediction=prediction, pixel_mm=(float(height_mm), float(width_mm))
     )
+
+
+def folder_kind(folder: Path) -> FolderKind | None:
+    """The kind of a folder, by the file that only its command writes; None where it holds none of them.
+
+    A run that was watched as well is a run.
+    """
+    return next((kind for name, kind in _MARKS.items() if (folder / name).is_file()), None)

@@ -15,8 +15,8 @@ from voxelocity.core.quantities import (
     share_text,
     value_text,
 )
-from voxelocity.report.charts import time_chart
-from voxelocity.report.choices import HOW_TO_CHANGE, choice_groups
+from voxelocity.report.charts import class_color, css, time_chart
+from voxelocity.report.differences import factor_table
 from voxelocity.report.document import (
     Block,
     Card,
@@ -36,21 +36,20 @@ from voxelocity.report.document import (
     below_heading,
     time_split,
 )
-from voxelocity.report.factors import factor_table
 from voxelocity.report.html import write_page
 from voxelocity.report.labeled import LabeledRun, label_run
-from voxelocity.report.palette import css, css_color
-from voxelocity.report.progress import dice_series, loss_series
-from voxelocity.report.records import RunFacts, SliceStack
-from voxelocity.report.slices import (
+from voxelocity.report.pictures import (
     CONFUSED,
     EXTRA,
     MISSED,
     class_layer,
+    dice_series,
     difference_layer,
     film,
+    loss_series,
     png_data_uri,
 )
+from voxelocity.report.records import RunFacts, SliceStack
 from voxelocity.report.summary import (
     absent_text,
     mean_dice,
@@ -63,7 +62,9 @@ from voxelocity.report.summary import (
     worst_first,
 )
 from voxelocity.report.tables import (
+    HOW_TO_CHANGE,
     case_table,
+    choice_groups,
     class_table,
     dataset_table,
     machine_table,
@@ -262,7 +263,7 @@ def _slices(run: RunFacts) -> list[Block]:
         Slices(
             figures=[(figure.title, [_film(stack) for stack in figure.stacks]) for figure in run.slices],
             legend=[
-                LegendEntry(name=names.get(index, f"class {index}"), color=css_color(index))
+                LegendEntry(name=names.get(index, f"class {index}"), color=css(class_color(index)))
                 for index in sorted(shown - {0})
             ],
             difference_legend=[LegendEntry(name=name, color=css(color)) for name, color in differences.items()],

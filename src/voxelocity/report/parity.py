@@ -1,4 +1,4 @@
-"""Whether two trainings segment alike: scores of the same cases, paired. Counts and intervals only; words elsewhere."""
+"""Whether two trainings segment alike: scores of the same cases, paired, with intervals; and that in words and rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from voxelocity.core.quantities import NOT_AVAILABLE, count_text, dice_text, joined, mm_text, signed_text
 from voxelocity.core.records import CaseScore
+from voxelocity.report.document import Table
 
 Judgment = Literal["same", "different", "undecided"]
 Measure = Literal["dice", "hd95_mm"]
@@ -19,6 +21,21 @@ FOREGROUND = "all structures"
 MARGIN_DICE = 0.01
 MARGIN_MM = 1.0
 _CONFIDENCE = 0.95
+
+_FEW = 10
+_MAX_NAMED = 4
+_MEASURE_NAMES: dict[Measure, str] = {"dice": "Dice", "hd95_mm": "HD95 (mm)"}
+_ANSWERS: dict[Judgment, str] = {"same": "yes: same", "different": "no: different", "undecided": "undecided"}
+_MEANING: dict[Unit, str] = {
+    "case": (
+        "Each 95 % interval is of the mean difference over cases (Student's t): it says what other cases like these "
+        "would give, not what another seed would, as there was one training each."
+    ),
+    "training": (
+        "Each 95 % interval is of the mean difference over pairs of trainings (Student's t): it says what other seeds "
+        "would give on these cases."
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +115,7 @@ def paired_parity(
 ) -> Parity | None:
     """The comparison over the cases that both have; None where they have none in common.
 
-    Args:
-        first: scores of the training to compare with; case ids name the same scans on both sides.
-        second: scores of the other.
-        margin_dice: the largest difference of Dice that counts as none.
-        margin_mm: likewise of HD95.
+    Case ids name the same scans on both sides. Differences up to the margins, of Dice and of HD95, count as none.
     """
     firsts, seconds = ({score.case_id: score for score in scores} for scores in (first, second))
     common = [case_id for case_id in firsts if case_id in seconds]
@@ -144,12 +157,6 @@ def paired_trainings(
 
     With two pairs or more the unit is the pair, and its figure the mean over its cases: seeds may differ more than
     cases do, and an interval over cases would not show it. A single pair is compared over its cases.
-
-    Args:
-        first: scores of each training of the way to compare with.
-        second: scores of the other way, in the same order.
-        margin_dice: the largest difference of Dice that counts as none.
-        margin_mm: likewise of HD95.
     """
     found = [
         paired_parity(a, b, margin_dice=margin_dice, margin_mm=margin_mm) for a, b in zip(first, second, strict=True)
@@ -221,3 +228,150 @@ def _both(first: float | None, second: float | None) -> tuple[float, float] | No
 
 def _means(row: PairedDifference | None) -> tuple[float, float] | None:
     return None if row is None else _both(row.first, row.second)
+
+
+def accuracy_sentence(parity: Parity, first: str, second: str) -> str:
+    """Whether the mean foreground Dice of both is the same within the margin, and how sure that is.
+
+    It says "the same" if the whole interval lies within the margin, "different" if it lies beyond, and "undecided"
+    otherwise: a difference that does not show is not taken for equality.
+    """
+    row = parity.overall
+    if row.difference is None:
+        return f"Accuracy: undecided, as no case that {first} and {second} have in common was scored."
+    margin = f"{row.margin:.3g}"
+    if row.low is None:
+        return (
+            f"Accuracy: undecided. Mean foreground Dice differs by {signed_text(row.difference)}, but on "
+            f"{_units(row.n, parity)} alone, which gives no interval."
+        )
+    facts = f"{signed_text(row.difference)}, 95 % interval {_interval_text(row)}, {_pairs(row.n, parity)}"
+    match row.judgment:
+        case "same":
+            small = f" Within it, {second} is a little {_direction(row)}." if _direction(row) else ""
+            return f"Accuracy: the same within {margin} mean foreground Dice ({facts}).{small}"
+        case "different":
+            than = "higher" if row.difference > 0.0 else "lower"
+            return f"Accuracy: different. {second} has a {than} mean foreground Dice by more than {margin} ({facts})."
+        case "undecided":
+            what = f"The interval of the mean foreground Dice lies neither within {margin} nor beyond it"
+            if direction := _direction(row):
+                what = f"{second} has a {direction} mean foreground Dice, but whether by more than {margin} is open"
+            return f"Accuracy: undecided. {what} ({facts}); more {parity.unit}s would tell."
+
+
+def structure_sentences(parity: Parity) -> str:
+    """Which structures are not the same, by Dice and by HD95; empty where there is one structure and no distance."""
+    dice, hd95 = ([row for row in parity.of(measure) if row.n] for measure in _MEASURE_NAMES)
+    # The sentence on the mean already gives the Dice of a single structure.
+    texts = [_structures("Dice", dice, "") if len(dice) > 1 else "", _structures("HD95", hd95, " mm") if hd95 else ""]
+    return joined(texts, " ")
+
+
+def _structures(measure: str, rows: Sequence[PairedDifference], unit: str) -> str:
+    margin = f"{rows[0].margin:.3g}{unit}"
+    num_same = sum(row.judgment == "same" for row in rows)
+    if num_same == len(rows):
+        what = "it is" if len(rows) == 1 else f"all {len(rows)} structures are"
+        return f"By {measure} {what} the same within {margin}."
+    judgments: tuple[Judgment, ...] = ("different", "undecided")
+    others = joined((_named(rows, judgment) for judgment in judgments), "; ")
+    count = f"{num_same} of {count_text(len(rows), 'structure')} {'is' if num_same == 1 else 'are'}"
+    return f"By {measure} {count} the same within {margin}; {others}."
+
+
+def worth_of_interval(parity: Parity, first: str, second: str) -> str:
+    """What the intervals rest on: which cases or trainings, how many, and what they do not show."""
+    left_out = joined(
+        f"{count_text(number, 'case')} {'was' if number == 1 else 'were'} judged only in {label}"
+        for number, label in ((parity.num_only_first, first), (parity.num_only_second, second))
+        if number
+    )
+    cases = f"{count_text(parity.num_cases, 'case')} of both are paired"
+    if parity.unit == "training":
+        cases = f"Each of the {_pairs(parity.overall.n, parity)} has one seed and is judged on {parity.num_cases} cases"
+    texts = [
+        f"{cases}; {left_out} and left out." if left_out else f"{cases}.",
+        f"{second} is better in {parity.num_better} of them and worse in {parity.num_worse}.",
+    ]
+    if parity.extreme is not None and parity.extreme[1] != 0.0:
+        texts.append(f"The largest difference is {signed_text(parity.extreme[1])}, in {parity.extreme[0]}.")
+    texts.append(_MEANING[parity.unit])
+    if 1 < parity.overall.n < _FEW:
+        texts.append(
+            f"An interval of {_units(parity.overall.n, parity)} is rough: it assumes normally distributed "
+            "differences, which this few cannot show, and one more can move it."
+        )
+    return " ".join(texts)
+
+
+def accuracy_tables(parity: Parity, first: str, second: str) -> list[Table]:
+    """Dice and HD95 of each structure side by side; a measure that no case has is left out."""
+    tables = []
+    for measure, name in _MEASURE_NAMES.items():
+        rows: Sequence[PairedDifference] = parity.of(measure)
+        if measure == "dice" and len(rows) > 1:
+            rows = [parity.overall, *rows]
+        if any(row.n for row in rows):
+            units = f"{parity.unit.title()}s"
+            within = f"Within {rows[0].margin:.3g}{'' if measure == 'dice' else ' mm'}"
+            tables.append(
+                Table(
+                    caption=f"{name} by structure, paired by {parity.unit}",
+                    heads=[
+                        "Structure",
+                        first,
+                        second,
+                        "Difference",
+                        "95 % interval",
+                        units,
+                        within,
+                    ],
+                    rows=[_cells(row) for row in rows],
+                    text_columns=frozenset({6}),
+                    marked_columns=frozenset({3}),
+                )
+            )
+    return tables
+
+
+def _cells(row: PairedDifference) -> list[str]:
+    """Name, both means, difference, interval, units that make a pair, and whether it is within the margin."""
+    text = dice_text if row.measure == "dice" else mm_text
+    units = str(row.n) if not row.num_unpaired else f"{row.n} of {row.n + row.num_unpaired}"
+    judgment = _ANSWERS[row.judgment] if row.n else NOT_AVAILABLE
+    means = text(row.first), text(row.second)
+    return [row.name, *means, _signed(row, row.difference), _interval_text(row), units, judgment]
+
+
+def _interval_text(row: PairedDifference) -> str:
+    """Both ends with their signs: "-0.001 to +0.005"."""
+    return NOT_AVAILABLE if row.low is None else f"{_signed(row, row.low)} to {_signed(row, row.high)}"
+
+
+def _signed(row: PairedDifference, value: float | None) -> str:
+    return signed_text(value, digits=3 if row.measure == "dice" else 2)
+
+
+def _direction(row: PairedDifference) -> str:
+    """ "higher" or "lower" where the interval lies on one side of no difference; else empty."""
+    if row.low is None or row.high is None or row.low <= 0.0 <= row.high:
+        return ""
+    return "higher" if row.low > 0.0 else "lower"
+
+
+def _units(count: int, parity: Parity) -> str:
+    return count_text(count, "case") if parity.unit == "case" else _pairs(count, parity)
+
+
+def _pairs(count: int, parity: Parity) -> str:
+    if parity.unit == "case":
+        return count_text(count, "paired case")
+    return count_text(count, "pair of trainings", "pairs of trainings")
+
+
+def _named(rows: Sequence[PairedDifference], judgment: Judgment) -> str:
+    names = [row.name for row in rows if row.judgment == judgment]
+    more = len(names) - _MAX_NAMED
+    listed = ", ".join(names[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"{judgment}: {listed}" if names else ""

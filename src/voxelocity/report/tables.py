@@ -1,14 +1,15 @@
-"""The tables of a run's page: facts in, text in rows out."""
+"""The tables of a run's page: facts in, text in rows out; and the choices of a plan, grouped."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from voxelocity.core.quantities import dice_text, dotted, duration_text, mm_text, value_text
-from voxelocity.core.records import CaseScore
-from voxelocity.report.document import Table
+from voxelocity.core.records import CaseScore, Choice
+from voxelocity.report.document import Table, fact_table
 from voxelocity.report.records import RunFacts
 from voxelocity.report.summary import mean_hd95_mm, summarize_classes
 
@@ -30,6 +31,11 @@ _MACHINE_NAMES = {
     "voxelocity": "Voxelocity",
     "commit": "Commit",
 }
+
+HOW_TO_CHANGE = (
+    "Change a choice with --set KEY=VALUE, or in a file that --config names; --set KEY=auto gives it back to its rule. "
+    "For seed and train.time_budget_s there are also --seed and --time-budget."
+)
 
 
 def class_table(scores: Sequence[CaseScore]) -> Table:
@@ -88,7 +94,7 @@ def machine_table(environment: Mapping[str, Any], *, device: str = "") -> Table:
     known = [key for key in _MACHINE_NAMES if key in values]
     keys = [*known, *(key for key in values if key not in _MACHINE_NAMES)]
     rows = [(_MACHINE_NAMES.get(key, in_words(key)), value_text(values[key], key)) for key in keys]
-    return Table(caption="Machine and versions", heads=("What", "Value"), rows=rows, text_columns=frozenset({1}))
+    return fact_table("Machine and versions", rows)
 
 
 def dataset_table(run: RunFacts) -> Table:
@@ -103,8 +109,7 @@ def dataset_table(run: RunFacts) -> Table:
         ("Layout", data.layout),
         ("Folder", data.path),
     ]
-    rows = [row for row in rows if row[1]]
-    return Table(caption="Cases and classes", heads=("What", "Value"), rows=rows, text_columns=frozenset({1}))
+    return fact_table("Cases and classes", (row for row in rows if row[1]))
 
 
 def spread_table(fingerprint: Mapping[str, Any]) -> Table:
@@ -120,13 +125,8 @@ def spread_table(fingerprint: Mapping[str, Any]) -> Table:
 def statistics_table(fingerprint: Mapping[str, Any]) -> Table:
     """All statistics that `spread_table` leaves out."""
     rest = {key: value for key, value in fingerprint.items() if not _is_spread(value)}
-    table = key_value_table("Statistics", rest)
-    return Table(
-        caption=table.caption,
-        heads=("Measure", "Value"),
-        rows=[(in_words(key), value) for key, value in table.rows],
-        text_columns=frozenset({1}),
-    )
+    rows = ((in_words(key), value) for key, value in key_value_table("Statistics", rest).rows)
+    return fact_table("Statistics", rows, heads=("Measure", "Value"))
 
 
 def settings_table(run: RunFacts) -> Table:
@@ -137,8 +137,8 @@ def settings_table(run: RunFacts) -> Table:
 
 def key_value_table(caption: str, values: Mapping[str, Any]) -> Table:
     """Nested plain values as a table of dotted keys."""
-    rows = [(key, value_text(value, key)) for key, value in dotted(values).items()] if values else []
-    return Table(caption=caption, heads=("Key", "Value"), rows=rows, text_columns=frozenset({1}))
+    flat = dotted(values) if values else {}
+    return fact_table(caption, ((key, value_text(value, key)) for key, value in flat.items()), heads=("Key", "Value"))
 
 
 def in_words(key: str) -> str:
@@ -165,3 +165,35 @@ def _worst_class(score: CaseScore) -> tuple[str, str]:
 
 def _is_spread(value: Any) -> bool:
     return isinstance(value, Mapping) and set(value) == set(_SPREAD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChoiceGroup:
+    """Choices whose change means the same.
+
+    Attributes:
+        title: what another value would change.
+        hint: what that means.
+        choices: in the order of the plan, at least one.
+    """
+
+    title: str
+    hint: str
+    choices: tuple[Choice, ...]
+
+
+def choice_groups(choices: Sequence[Choice]) -> list[ChoiceGroup]:
+    """Those that change the results first, those that change nothing but speed and memory last; no empty group."""
+    results = tuple(choice for choice in choices if choice.changes_results)
+    roundings = tuple(choice for choice in choices if choice.changes_roundings and not choice.changes_results)
+    safe = tuple(choice for choice in choices if not choice.changes_results and not choice.changes_roundings)
+    groups = [
+        ChoiceGroup(title="Changes the results", hint="another value trains or predicts differently", choices=results),
+        ChoiceGroup(
+            title="Changes only rounding",
+            hint="the same sums in another order, as on another machine; chosen for speed",
+            choices=roundings,
+        ),
+        ChoiceGroup(title="Changes only speed and memory", hint="results stay the same", choices=safe),
+    ]
+    return [group for group in groups if group.choices]

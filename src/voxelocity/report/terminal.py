@@ -22,9 +22,9 @@ from voxelocity.core.quantities import count_text, dice_text, ml_text, mm_text, 
 from voxelocity.core.records import CaseScore, Choice
 from voxelocity.core.terminal_text import printable, wrapped
 from voxelocity.report import document
-from voxelocity.report.choices import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 from voxelocity.report.html import unbroken
 from voxelocity.report.summary import absent_text, mean_hd95_mm, summarize_classes, without_surface_text, worst_first
+from voxelocity.report.tables import HOW_TO_CHANGE, ChoiceGroup, choice_groups
 
 # Three columns with reasons of two lines each need about this much.
 _WIDE_COLUMNS = 100
@@ -44,7 +44,7 @@ def plan_table(choices: Sequence[Choice]) -> RenderableType:
 
 def dataset_panel(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> RenderableType:
     """What the data set is, as `run.yaml` describes it under the same names."""
-    grid = _grid()
+    grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in _dataset_lines(dataset, fingerprint):
@@ -155,7 +155,7 @@ def table_lines(table: document.Table, columns: int) -> list[Text]:
     widths = [max(cell_len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
     fits = sum(widths) + _GAP_COLUMNS * (len(widths) - 1) <= columns
     body = _aligned(heads, rows, widths, table) if fits else _listed(heads, rows, columns)
-    caption = _wrapped(table.caption, columns, indent="", hanging="", style="underline")
+    caption = prose(table.caption, columns, style="underline")
     return [*([] if table.hides_caption else caption), *body]
 
 
@@ -171,17 +171,22 @@ def _aligned(heads: list[str], rows: list[list[str]], widths: list[int], table: 
 def _listed(heads: list[str], rows: list[list[str]], columns: int) -> Iterator[Text]:
     if len(heads) == 2:
         for name, cell in rows:
-            yield from _wrapped(f"{name}: {cell}", columns, indent="", hanging="  ")
+            yield from prose(f"{name}: {cell}", columns, hanging="  ")
         return
     for row in rows:
-        yield from _wrapped(row[0], columns, indent="", hanging="  ")
+        yield from prose(row[0], columns, hanging="  ")
         for head, cell in zip(heads[1:], row[1:], strict=True):
             if cell:
-                yield from _wrapped(f"{head}: {cell}", columns, indent="  ", hanging="    ")
+                yield from prose(f"{head}: {cell}", columns, indent="  ", hanging="  ")
 
 
-def _wrapped(text: str, columns: int, *, indent: str, hanging: str, style: str = "") -> Iterator[Text]:
-    return (Text(line, style=style) for line in wrapped(text, columns, first=indent, rest=hanging))
+def prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
+    """The text in lines of at most `columns`, without control codes, no number apart from its unit.
+
+    `indent` is that of all lines, `hanging` comes on top of it after the first.
+    """
+    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent + hanging)
+    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style, overflow="fold") for line in lines)
 
 
 def _padded(cell: str, width: int, *, is_left: bool) -> str:
@@ -213,9 +218,7 @@ class _Wrapped:
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        indent = " " * self.indent_columns
-        for line in wrapped(unbroken(self.words), options.max_width, first=indent, rest=indent):
-            yield Text(line.replace("\N{NO-BREAK SPACE}", " "), style=self.style, overflow="fold")
+        yield from prose(self.words, options.max_width, indent=" " * self.indent_columns, style=self.style)
 
 
 def _indented(words: str) -> _Wrapped:
@@ -325,7 +328,3 @@ def _intensity_text(dataset: Mapping[str, Any], fingerprint: Mapping[str, Any]) 
 def _table() -> Table:
     # Lines under the head only: in a pipe they become plain dashes, and nothing else needs a glyph.
     return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-
-
-def _grid() -> Table:
-    return Table.grid(padding=(0, 2, 0, 0))

@@ -152,7 +152,8 @@ def _draw_line(axes: Axes, line: Line, unit_s: float, colors: Mapping[str, str])
         return
     times, values = zip(*line.points, strict=True)
     # A point between two gaps has no line to stand on.
-    alone = [i for i in range(len(values)) if math.isfinite(values[i]) and not _has_neighbor(values, i)]
+    is_known = [False, *map(math.isfinite, values), False]
+    alone = [i for i in range(len(values)) if is_known[i : i + 3] == [False, True, False]]
     axes.plot(
         [time / unit_s for time in times],
         [value if math.isfinite(value) else math.nan for value in values],
@@ -166,10 +167,6 @@ def _draw_line(axes: Axes, line: Line, unit_s: float, colors: Mapping[str, str])
         markeredgewidth=0,
         solid_capstyle="round",
     )
-
-
-def _has_neighbor(values: Sequence[float], i: int) -> bool:
-    return any(0 <= j < len(values) and math.isfinite(values[j]) for j in (i - 1, i + 1))
 
 
 def _top(timeline: Timeline) -> float:

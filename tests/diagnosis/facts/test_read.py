@@ -34,8 +34,8 @@ from voxelocity.diagnosis.facts import (
     read_facts,
 )
 from voxelocity.diagnosis.facts.process_file import RECORDS, Unseen
-from voxelocity.diagnosis.facts.recording import RefusedWrite
-from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.facts.whole import RefusedWrite
+from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.recorder.writer import Writer
 
 MAIN = ProcessFacts(pid=10, parent_pid=1, role="main", argv=("python", "train.py"), versions={"torch": "2.13.0"})

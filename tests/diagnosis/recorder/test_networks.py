@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from voxelocity.diagnosis.facts import Facts
-from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.recorder.networks import windows_around
 
 WINDOW = (4, 1, 16, 16, 8)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from voxelocity.diagnosis.facts import read_facts
-from voxelocity.diagnosis.judging.judge import diagnose
+from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.watching.attach import recording_environment
 
 PROGRAM = """

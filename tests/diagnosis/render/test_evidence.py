@@ -4,7 +4,7 @@ import pytest
 
 from voxelocity.diagnosis.facts import ExperimentFacts, FetchFacts
 from voxelocity.diagnosis.render.evidence import evidence_sections
-from voxelocity.diagnosis.render.evidence.section import quantile
+from voxelocity.diagnosis.render.wording import quantile
 from voxelocity.report.document import Table
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]

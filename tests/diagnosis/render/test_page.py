@@ -10,7 +10,7 @@ from matplotlib.image import imread
 
 from shared.page import Page, assert_accessible, assert_colored, assert_safe
 from voxelocity.core.errors import OutputError
-from voxelocity.diagnosis.facts.recording import RefusedWrite
+from voxelocity.diagnosis.facts.whole import RefusedWrite
 from voxelocity.diagnosis.render.page import render_diagnosis_page
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from voxelocity.diagnosis.facts.recording import RefusedWrite
+from voxelocity.diagnosis.facts.whole import RefusedWrite
 from voxelocity.diagnosis.render.screen import Places, print_screen, screen_lines
 from voxelocity.diagnosis.rules import RULES
 

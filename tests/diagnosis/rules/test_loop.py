@@ -1,12 +1,11 @@
-"""What the loop does beside learning: each fault planted in facts."""
-
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 
-from voxelocity.diagnosis.facts import CallFacts, OptimizerFacts
+from voxelocity.diagnosis.facts import CallFacts, ExperimentFacts, HeldFacts, MemoryFacts, OptimizerFacts
+from voxelocity.diagnosis.judging import diagnose
 
 
 def test_gradients_filled_with_zeros_cost_their_bytes(clean, find):
@@ -73,3 +72,92 @@ def test_a_busy_loop_leaves_to_others_what_they_explain(clean, make, find):
     )
     (found,) = find("VX363", facts)
     assert found.saves_s == pytest.approx(2.0)
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def single(clean, make):
+    """Four calls a step with one sample each, from one batch of four."""
+    return replace(
+        clean,
+        loaders=[make.loader(batch_size=4)],
+        network=replace(clean.network, input_shapes=[((1, 1, 8, 8, 8), 400)]),
+        optimizer=replace(clean.optimizer, forwards_per_step=4.0, batches_per_step=1.0),
+        stacks=[make.stack("forward", "other", 9, line="outputs.append(network(image[None]))")],
+    )
+
+
+def test_a_network_called_once_a_sample_is_found_with_what_a_batch_brings(single, find):
+    tried = [
+        ExperimentFacts(name="network, one sample", unit="sample", seconds=[0.02]),
+        ExperimentFacts(name="network, a batch", unit="sample", seconds=[0.005]),
+    ]
+    (found,) = find("VX314", replace(single, experiments=tried))
+    assert "calls the network 4 times with 1 × 1 × 8 × 8 × 8; one call with 4 × 1 × 8 × 8 × 8" in found.cause
+    assert found.saves_s == pytest.approx(0.75 * 100 * (0.0405 + 0.055))
+    assert found.where == "train.py:55"
+    assert "# instead of: outputs.append(network(image[None]))" in found.change
+    (found,) = find("VX314", single)
+    assert found.saves_s is None, "without the experiment nobody knows"
+
+
+def test_accumulation_and_batches_of_one_are_not_called_sample_by_sample(single, make, find):
+    accumulated = replace(single.optimizer, batches_per_step=4.0, backwards_per_step=4.0)
+    assert find("VX314", replace(single, optimizer=accumulated)) == ()
+    assert find("VX314", replace(single, loaders=[make.loader(batch_size=1)])) == ()
+    whole = replace(single.network, input_shapes=[((4, 1, 8, 8, 8), 400)])
+    assert find("VX314", replace(single, network=whole)) == ()
+
+
+def test_without_a_loader_many_calls_for_one_backward_are_its_samples(single, find):
+    own = replace(single, loaders=[], optimizer=replace(single.optimizer, batches_per_step=0.0))
+    assert find("VX314", own)
+    each = replace(own.optimizer, backwards_per_step=4.0)
+    assert find("VX314", replace(own, optimizer=each)) == (), "perhaps an accumulation"
+
+
+def test_sums_of_gradients_at_each_micro_batch_are_found_with_what_they_cost(clean, find):
+    ranks = replace(clean.main, world_size=2)
+    optimizer = replace(clean.optimizer, backwards_per_step=4.0, synced_per_step=4.0, sync_s=0.01)
+    (found,) = find("VX315", replace(clean, main=ranks, optimizer=optimizer))
+    assert found.saves_s == pytest.approx(100 * 3 * 0.01)
+    assert "after 4 of them; once, after the last, is enough" in found.cause
+    assert "network.no_sync()" in found.change
+    assert find("VX315", replace(clean, optimizer=optimizer)) == (), "one rank has nothing to sum"
+    right = replace(optimizer, synced_per_step=1.0)
+    assert find("VX315", replace(clean, main=ranks, optimizer=right)) == ()
+
+
+def held(**fields):
+    given = {"name": "losses", "where": "train.py:9", "line": "losses.append(loss)", "count": 90, "num_steps": 90}
+    return HeldFacts(**{**given, "item_bytes": 4, "holds_graph": True, **fields})
+
+
+def test_a_list_of_losses_with_their_graphs_is_the_cause_and_tells_when_memory_ends(clean, find):
+    growing = MemoryFacts(samples=[(step, 500 * MIB + step * MIB, 0) for step in range(1, 101, 5)])
+    facts = replace(clean, memory=growing, held=[held(name="images", item_bytes=8 * MIB, holds_graph=False), held()])
+    (found,) = find("VX508", facts)
+    assert "`losses` grew by 90 entries in 90 steps, each with the graph of its step." in found.cause
+    assert "grows by 1.00 MiB a step; free memory lasts about 65,536 steps." in found.cause
+    assert (found.where, found.saves_s, found.is_cause) == ("train.py:9", None, True)
+    assert ".item()" in found.change
+    assert diagnose(facts).verdict == (
+        "This program runs out of memory if it trains for long enough: memory grows with every step, as results are "
+        "kept."
+    )
+
+
+def test_numbers_that_are_kept_are_no_leak_and_arrays_are(clean, find):
+    assert find("VX508", replace(clean, held=[held(holds_graph=False)])) == ()
+    (found,) = find("VX508", replace(clean, held=[held(holds_graph=False, item_bytes=MIB)]))
+    assert "grows by 1.00 MiB a step" in found.cause
+
+
+def test_growth_without_a_name_is_told_and_is_no_cause(clean, find):
+    growing = MemoryFacts(samples=[(step, 500 * MIB + step * MIB, 0) for step in range(1, 101, 5)])
+    (found,) = find("VX508", replace(clean, memory=growing))
+    assert not found.is_cause
+    filled = MemoryFacts(samples=[(step, 500 * MIB + min(step, 40) * 4 * MIB, 0) for step in range(1, 101, 5)])
+    assert find("VX508", replace(clean, memory=filled)) == (), "a cache that was filled"

@@ -4,24 +4,40 @@ A recorder inside the program writes one JSON object per line. A record holds th
 docstring names, field by field. Seconds are the host's unless a name says otherwise.
 """
 
-from voxelocity.diagnosis.facts.data import OWN_FEED, FetchFacts, FileFacts, LoaderFacts, TransformFacts
-from voxelocity.diagnosis.facts.machine import HostFacts
-from voxelocity.diagnosis.facts.profile import KernelGroup, OperatorTime, ProfileFacts
 from voxelocity.diagnosis.facts.program import (
+    OWN_FEED,
     CallFacts,
     CompileFacts,
+    FetchFacts,
+    FileFacts,
     HeldFacts,
+    KernelGroup,
+    LoaderFacts,
     MemoryFacts,
     NetworkFacts,
+    OperatorTime,
     OptimizerFacts,
+    ProfileFacts,
     SettingFacts,
     StackFacts,
     SyncFacts,
+    TransformFacts,
 )
 from voxelocity.diagnosis.facts.read import read_facts
-from voxelocity.diagnosis.facts.recording import CoreWait, Ending, ExperimentFacts, OwnCost, ProcessFacts
-from voxelocity.diagnosis.facts.steps import PARTS, Part, Pass, Phase, Step
-from voxelocity.diagnosis.facts.whole import Facts
+from voxelocity.diagnosis.facts.whole import (
+    PARTS,
+    CoreWait,
+    Ending,
+    ExperimentFacts,
+    Facts,
+    HostFacts,
+    OwnCost,
+    Part,
+    Pass,
+    Phase,
+    ProcessFacts,
+    Step,
+)
 
 __all__ = [
     "OWN_FEED",

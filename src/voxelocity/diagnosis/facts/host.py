@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from voxelocity.diagnosis.facts.machine import HostFacts
-from voxelocity.diagnosis.facts.whole import Facts
+from voxelocity.diagnosis.facts.whole import Facts, HostFacts
 from voxelocity.observe import cpu_budget, file_system_of, total_memory_bytes
 from voxelocity.observe.samples import GpuSample, Sample
 

@@ -8,12 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from voxelocity.diagnosis.facts.data import OWN_FEED, LoaderFacts
-from voxelocity.diagnosis.facts.machine import HostFacts
-from voxelocity.diagnosis.facts.program import NetworkFacts, SettingFacts
-from voxelocity.diagnosis.facts.recording import Ending, ProcessFacts
-from voxelocity.diagnosis.facts.steps import PARTS, Pass, Step
-from voxelocity.diagnosis.facts.whole import Facts
+from voxelocity.diagnosis.facts.program import OWN_FEED, LoaderFacts, NetworkFacts, SettingFacts
+from voxelocity.diagnosis.facts.whole import PARTS, Ending, Facts, HostFacts, Pass, ProcessFacts, Step
 from voxelocity.report import RunFacts, StepRecord, read_run
 
 # A month of training has millions of steps; the newest show what holds it back now.

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.text import Text
 
 from voxelocity.core.quantities import count_text, duration_text
-from voxelocity.core.terminal_text import as_ascii, printable, wrapped
+from voxelocity.core.terminal_text import as_ascii, printable
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.render.evidence import evidence_sections
-from voxelocity.diagnosis.render.part_styles import cells, shown, style_for
 from voxelocity.diagnosis.render.wording import (
     NOT_WRITTEN,
     beside_ceiling_text,
+    cells,
     command_text,
     faster_text,
     few_steps_text,
@@ -32,12 +32,13 @@ from voxelocity.diagnosis.render.wording import (
     percent_text,
     refused_texts,
     risk_text,
+    shown,
+    style_for,
 )
 from voxelocity.diagnosis.result import Diagnosis, Finding
 from voxelocity.report import document
 from voxelocity.report.document import Table
-from voxelocity.report.html import unbroken
-from voxelocity.report.terminal import table_lines
+from voxelocity.report.terminal import prose, table_lines
 
 NUM_CURES = 3
 _WIDEST = 100
@@ -80,8 +81,8 @@ def screen_lines(
 ) -> list[Text]:
     """The lines of the screen. Only code, commands and paths may be longer than `width`."""
     columns = max(_NARROWEST, min(width, _WIDEST))
-    lines = [*_prose(f"Diagnosis of {command_text(diagnosis.facts)}", columns, style="dim"), Text()]
-    lines += _prose(diagnosis.verdict, columns, style="bold")
+    lines = [*prose(f"Diagnosis of {command_text(diagnosis.facts)}", columns, style="dim"), Text()]
+    lines += prose(diagnosis.verdict, columns, style="bold")
     lines += [*_bar(diagnosis, columns, has_color=has_color), *_pace(diagnosis, columns)]
     lines += _cures(diagnosis, columns)
     lines += _listed("Not measured", diagnosis.not_measured, columns)
@@ -89,12 +90,12 @@ def screen_lines(
     lines += _places(diagnosis, places or Places(), columns, has_evidence=has_evidence)
     if has_evidence:
         for section in evidence_sections(diagnosis):
-            lines += [Text(), *_prose(section.title, columns, style="bold")]
+            lines += [Text(), *prose(section.title, columns, style="bold")]
             for block in section.blocks:
                 if isinstance(block, Table):
                     lines += [Text(), *table_lines(block, columns)]
                 elif isinstance(block, document.Text):
-                    lines += _prose(block.text, columns, style="dim")
+                    lines += prose(block.text, columns, style="dim")
     return lines
 
 
@@ -131,7 +132,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
     seen, ceiling = pace(diagnosis), diagnosis.ceiling
     if seen.steps_per_s is not None:
         images = "" if seen.images_per_s is None else f", {per_second_text(seen.images_per_s, 'images')}"
-        yield from _prose(
+        yield from prose(
             f"Watched: {count_text(seen.num_steps, 'step')} in {duration_text(seen.watched_s)}, "
             f"{per_second_text(seen.steps_per_s, 'steps')}{images}. {own_steps_text(diagnosis.facts)}",
             columns,
@@ -139,7 +140,7 @@ def _pace(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
     if ceiling is not None and ceiling.resident_s > 0.0:
         factor = ceiling.step_s / ceiling.resident_s
         yield Text()
-        yield from _prose(
+        yield from prose(
             f"Ceiling: with its data always there a step takes {duration_text(ceiling.resident_s)} instead of "
             f"{duration_text(ceiling.step_s)} ({ceiling.basis}{few_steps_text(diagnosis.facts)}), "
             f"{faster_text(factor, saved_share=1.0 - 1.0 / max(factor, 1.0))}. {beside_ceiling_text(diagnosis.split)}",
@@ -160,21 +161,21 @@ def _cures(diagnosis: Diagnosis, columns: int) -> Iterator[Text]:
         yield Text()
         yield Text("Also seen", style="bold")
         for finding in others[:NUM_CURES]:
-            yield from _prose(
+            yield from prose(
                 f"{finding.code} {finding.title}; {gain_text(finding, diagnosis.facts)}", columns, hanging="  "
             )
         if len(others) > NUM_CURES:
-            yield from _prose(f"and {len(others) - NUM_CURES} more on the page", columns, hanging="  ")
+            yield from prose(f"and {len(others) - NUM_CURES} more on the page", columns, hanging="  ")
 
 
 def _cure(number: int, finding: Finding, facts: Facts, columns: int) -> Iterator[Text]:
     indent = "   "
-    yield from _prose(f"{number}. {finding.title} [{finding.code}]", columns, hanging=indent, style="bold")
-    yield from _prose(finding.cause, columns, indent=indent)
+    yield from prose(f"{number}. {finding.title} [{finding.code}]", columns, hanging=indent, style="bold")
+    yield from prose(finding.cause, columns, indent=indent)
     figures = f"Gain: {gain_text(finding, facts).removeprefix('gain ')}. Risk: {risk_text(finding)}."
-    yield from _prose(figures, columns, indent=indent)
+    yield from prose(figures, columns, indent=indent)
     where = f" at {finding.where}" if finding.where else ""
-    yield from _prose(f"Change{where}:", columns, indent=indent)
+    yield from prose(f"Change{where}:", columns, indent=indent)
     for line in finding.change.expandtabs(4).splitlines():
         yield Text(f"{indent}  {printable(line)}".rstrip(), style="cyan")
 
@@ -184,7 +185,7 @@ def _listed(title: str, sentences: Sequence[str], columns: int) -> Iterator[Text
         yield Text()
         yield Text(title, style="bold")
         for line in sentences:
-            yield from _prose(f"- {line}", columns, hanging="  ")
+            yield from prose(f"- {line}", columns, hanging="  ")
 
 
 def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence: bool) -> Iterator[Text]:
@@ -195,19 +196,14 @@ def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence:
         yield from lines
     yield Text()
     if diagnosis.own_share is not None:
-        yield from _prose(
+        yield from prose(
             f"Watching took {percent_text(diagnosis.own_share)} of the watched time.", columns, style="dim"
         )
     hints = [] if has_evidence else ["--evidence shows what this rests on"]
     if diagnosis.findings:
         hints.append(f"voxelocity explain {diagnosis.findings[0].code} says more")
     if hints:
-        yield from _prose("; ".join(hints) + ".", columns, style="dim")
-
-
-def _prose(text: str, columns: int, *, indent: str = "", hanging: str = "", style: str = "") -> Iterator[Text]:
-    lines = wrapped(unbroken(printable(text)), columns, first=indent, rest=indent or hanging)
-    return (Text(line.replace("\N{NO-BREAK SPACE}", " "), style=style) for line in lines)
+        yield from prose("; ".join(hints) + ".", columns, style="dim")
 
 
 def _as_ascii(line: Text) -> Text:

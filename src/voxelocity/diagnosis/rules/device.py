@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from voxelocity.core.quantities import count_text, duration_text
-from voxelocity.diagnosis.accounting.watched import experiment_s, part_s, steps_s
-from voxelocity.diagnosis.facts import Facts, SyncFacts
-from voxelocity.diagnosis.rules.changes import changed_call
+from voxelocity.diagnosis.accounting import experiment_s, part_s, steps_s
+from voxelocity.diagnosis.facts import Facts, LoaderFacts, SyncFacts
 from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import TELL_SHARE, calls_named, compute_s, is_shown, on_gpu
-from voxelocity.diagnosis.rules.words import at, percent
+from voxelocity.diagnosis.rules.seen import TELL_SHARE, compute_s, is_shown, needless_call, of_steps, on_gpu
+from voxelocity.diagnosis.rules.words import at, changed_call, percent
 
 # Any CUDA device that torch still supports, compared with the cores of one machine, gains far more in convolutions.
 _GPU_GAIN = 5.0
@@ -35,7 +34,7 @@ def unused_gpu(facts: Facts) -> Found | None:
         return None
     seconds = compute_s(facts)
     return Found(
-        cause=f"Computing takes {duration_text(seconds)} of {duration_text(steps_s(facts))} on the CPU, while "
+        cause=f"Computing takes {of_steps(facts, seconds)} on the CPU, while "
         f"torch sees a GPU that the network was never moved to.",
         evidence=["torch.cuda.is_available(): True", "device of the network's parameters: cpu"],
         saves_s=seconds * (1.0 - 1.0 / _GPU_GAIN),
@@ -47,39 +46,46 @@ def unused_gpu(facts: Facts) -> Found | None:
 @rule("VX202", "Batches are copied to the GPU from memory that is not pinned", pool="copy")
 def unpinned(facts: Facts) -> Found | None:
     """The copy shows, and the loader hands out pageable memory."""
-    copy_s, loader = part_s(facts, "copy"), training_loader(facts)
-    if not on_gpu(facts) or not facts.counted or loader is None or loader.pin_memory or not is_shown(facts, copy_s):
+    loader = training_loader(facts)
+    if loader is None or loader.pin_memory:
         return None
-    return Found(
-        cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
-        f"({percent(copy_s / steps_s(facts))}), from memory that the driver first has to copy once more.",
-        evidence=[
-            f"{loader.kind}(pin_memory=False){at(loader.place)}",
-            *_copy_line(facts),
-        ],
-        saves_s=copy_s * _PINNED_SAVED,
-        change=(
-            changed_call(loader.call, loader.variable, pin_memory="True")
-            or f"loader = {loader.kind}(..., pin_memory=True)"
-        )
+    pinned = changed_call(loader.call, loader.variable, pin_memory="True")
+    return _copying(
+        facts,
+        loader,
+        why="from memory that the driver first has to copy once more",
+        change=(pinned or f"loader = {loader.kind}(..., pin_memory=True)")
         + "\nimages = images.to('cuda', non_blocking=True)",
-        where=loader.place,
     )
 
 
 @rule("VX203", "The program waits until each batch is copied to the GPU", pool="copy")
 def blocking_copy(facts: Facts) -> Found | None:
     """The batch is pinned, and its copy still takes part of the step's time."""
-    copy_s, loader = part_s(facts, "copy"), training_loader(facts)
-    if not on_gpu(facts) or not facts.counted or loader is None or not loader.pin_memory or not is_shown(facts, copy_s):
+    loader = training_loader(facts)
+    if loader is None or not loader.pin_memory:
         return None
-    return Found(
-        cause=f"Copying batches takes {duration_text(copy_s)} of {duration_text(steps_s(facts))} "
-        f"({percent(copy_s / steps_s(facts))}), although they are in pinned memory: nothing else runs meanwhile.",
-        evidence=[f"{loader.kind}(pin_memory=True){at(loader.place)}", *_copy_line(facts)],
-        saves_s=copy_s * _PINNED_SAVED,
+    return _copying(
+        facts,
+        loader,
+        why="although they are in pinned memory: nothing else runs meanwhile",
         change="images = images.to('cuda', non_blocking=True)\n"
         "# and copy the next batch on its own stream: voxelocity.Feed(..., device='cuda') does both",
+    )
+
+
+def _copying(facts: Facts, loader: LoaderFacts, *, why: str, change: str) -> Found | None:
+    copy_s, alone_s = part_s(facts, "copy"), experiment_s(facts, "copy")
+    if not on_gpu(facts) or not facts.counted or not is_shown(facts, copy_s):
+        return None
+    return Found(
+        cause=f"Copying batches takes {of_steps(facts, copy_s, has_share=True)}, {why}.",
+        evidence=[
+            f"{loader.kind}(pin_memory={loader.pin_memory}){at(loader.place)}",
+            "" if alone_s is None else f"one batch copied alone: {duration_text(alone_s)}",
+        ],
+        saves_s=copy_s * _PINNED_SAVED,
+        change=change,
         where=loader.place,
     )
 
@@ -115,7 +121,7 @@ def launch_bound(facts: Facts) -> Found | None:
         evidence=[
             f"{profile.num_steps} steps profiled, {duration_text(profile.launch_bound_ns / 1e9)} of "
             f"{duration_text(profile.wall_ns / 1e9)} without a kernel",
-            *([f"{kernels.number} kernels, {mean / 1000:.1f} µs each on average"] if kernels else []),
+            f"{kernels.number} kernels, {mean / 1000:.1f} µs each on average" if kernels else "",
         ],
         saves_s=min(share, 1.0) * (steps_s(facts) - part_s(facts, "wait")),
         change="network = torch.compile(network, mode='reduce-overhead')  # one CUDA graph instead of many launches",
@@ -143,19 +149,10 @@ def launch_blocking(facts: Facts) -> Found | None:
 @rule("VX207", "The GPU's memory is given back to the driver in the loop", pool="compute", names_work=True)
 def empty_cache(facts: Facts) -> Found | None:
     """`torch.cuda.empty_cache` runs repeatedly, and torch requests the memory again each time."""
-    calls = calls_named(facts, "torch.cuda.empty_cache")
-    if not calls or not on_gpu(facts):
+    if not on_gpu(facts):
         return None
-    seconds = sum(one.seconds for one in calls)
-    return Found(
-        cause=f"torch.cuda.empty_cache() ran {sum(one.count for one in calls)} times in {calls[0].num_steps} steps and "
-        f"took {duration_text(seconds)}; torch requests the returned memory again at once.",
-        evidence=[f"{one.where}: {one.line.strip()}, {one.count} calls, {duration_text(one.seconds)}" for one in calls],
-        saves_s=seconds,
-        basis="measured",
-        change=f"# {calls[0].line.strip()}  <- remove this line",
-        where=calls[0].where,
-    )
+    why = "torch requests the returned memory again at once"
+    return needless_call(facts, "torch.cuda.empty_cache", why=why, change="remove this line")
 
 
 @rule("VX208", "DataParallel copies the network to each GPU at each step", pool="compute")
@@ -167,7 +164,6 @@ def data_parallel(facts: Facts) -> Found | None:
         cause="At each step, torch.nn.DataParallel sends the network to each GPU, gathers its outputs on the first "
         "one and launches all kernels from one Python process.",
         evidence=[f"network: DataParallel({facts.network.name}){at(facts.network.where)}"],
-        saves_s=None,
         change="network = torch.nn.parallel.DistributedDataParallel(network.to(rank), device_ids=[rank])\n"
         "# torchrun --nproc-per-node=gpu train.py",
         where=facts.network.where,
@@ -213,20 +209,3 @@ def _would_wait(syncs: Sequence[SyncFacts]) -> Found:
 
 def _calls_text(sync: SyncFacts) -> str:
     return f"{sync.count} calls in {sync.num_steps} steps, {duration_text(sync.seconds)}"
-
-
-def _copy_line(facts: Facts) -> list[str]:
-    alone_s = experiment_s(facts, "copy")
-    return [f"one batch copied alone: {duration_text(alone_s)}"] if alone_s is not None else []
-
-
-RULES = (
-    unused_gpu,
-    unpinned,
-    blocking_copy,
-    waits_each_step,
-    launch_bound,
-    launch_blocking,
-    empty_cache,
-    data_parallel,
-)

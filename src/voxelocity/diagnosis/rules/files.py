@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from voxelocity.core.quantities import bytes_text, duration_text
-from voxelocity.diagnosis.accounting.watched import experiment_s, part_s
+from voxelocity.diagnosis.accounting import experiment_s, part_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loader_model import fit_loader_model, kind_share, making_stacks, training_loader
 from voxelocity.diagnosis.rules.loading import making_lines, waiting_text
@@ -62,13 +62,13 @@ def slow_storage(facts: Facts) -> Found | None:
         f"{duration_text(read_s)} of the {duration_text(made.made_s)} that making it takes.",
         evidence=[
             f"read again, not from the page cache: {bytes_text(1.0 / byte_s)} a second",
-            *([f"from the page cache: {bytes_text(1.0 / cached_s)} a second"] if cached_s else []),
+            f"from the page cache: {bytes_text(1.0 / cached_s)} a second" if cached_s else "",
             *making_lines(made),
         ],
         saves_s=made.gain_s(min(1.0, max(0.0, read_s - kept_s) / made.made_s)),
         basis="measured" if cached_s else "estimated",
         change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
-        where=made.loader.place if made.loader else "",
+        where=made.loader.place,
     )
 
 
@@ -93,7 +93,7 @@ def small_files(facts: Facts) -> Found | None:
         saves_s=made.gain_s(share * (1.0 - 1.0 / an_item)),
         change="# once, before the training: one file per item\n"
         "numpy.save(f'{case}.npy', numpy.stack([read(file) for file in files_of(case)]))",
-        where=made.loader.place if made.loader else "",
+        where=made.loader.place,
     )
 
 
@@ -114,7 +114,6 @@ def shared_memory(facts: Facts) -> Found | None:
             f"/dev/shm: {bytes_text(host.shm_used_bytes)} of {size} used at most",
             f"{loader.num_workers} workers",
         ],
-        saves_s=None,
         change="docker run --shm-size=8g ...  # or --ipc=host",
         is_cause=used >= _SHM_FULL_SHARE,
     )
@@ -137,6 +136,3 @@ def network_files(facts: Facts) -> Found | None:
         saves_s=made.gain_s(share) if made else None,
         change="rsync -a DATA/ /local/DATA/  # copy the data to a local disk first, and train from there",
     )
-
-
-RULES = (slow_storage, small_files, shared_memory, network_files)

@@ -11,17 +11,18 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from voxelocity.diagnosis.accounting.in_loop import MAKING_KINDS, making_places
-from voxelocity.diagnosis.accounting.watched import (
+from voxelocity.diagnosis.accounting import (
+    MAKING_KINDS,
     at_counted_load,
     data_room_s,
     experiment_s,
+    making_places,
     part_s,
     resident_s,
     steps_s,
 )
-from voxelocity.diagnosis.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts, TransformFacts
-from voxelocity.diagnosis.rules.seen import num_cores, num_samples, on_gpu, stacks_in
+from voxelocity.diagnosis.facts import OWN_FEED, Facts, FetchFacts, LoaderFacts, StackFacts
+from voxelocity.diagnosis.rules.seen import compute_cores, num_cores, num_samples, stacks_in
 
 # Loaders whose workers are threads of the program itself.
 THREADED = ("ThreadDataLoader", "ThreadBuffer")
@@ -37,7 +38,7 @@ class LoaderModel:
     """One step's batches, as a mean over all that were made.
 
     Attributes:
-        loader: the training loader; None if the program has none.
+        loader: the training loader.
         num_steps: counted steps.
         num_workers: workers that make batches, 0 for the training's own thread.
         num_batches, num_items: made in the whole recording.
@@ -52,7 +53,7 @@ class LoaderModel:
         room_s: the most seconds that can be saved, over all counted steps.
     """
 
-    loader: LoaderFacts | None
+    loader: LoaderFacts
     num_steps: int
     num_workers: int
     num_batches: int
@@ -64,7 +65,7 @@ class LoaderModel:
     step_s: float
     wait_s: float
     compute_s: float
-    compute_cores: float
+    compute_cores: int
     cores: int
     room_s: float
 
@@ -159,7 +160,7 @@ def fit_loader_model(facts: Facts) -> LoaderModel | None:
         step_s=step_s,
         wait_s=wait_s,
         compute_s=max(0.0, step_s - wait_s) if alone_s is None else min(alone_s, step_s),
-        compute_cores=_compute_cores(facts),
+        compute_cores=compute_cores(facts),
         cores=num_cores(facts),
         room_s=data_room_s(facts),
     )
@@ -191,14 +192,6 @@ def _alone_s(
     return item_s, collate_s, cpu_s
 
 
-def _compute_cores(facts: Facts) -> float:
-    """Cores that computing a step keeps busy: with a GPU the one that launches its work, otherwise torch's threads."""
-    if on_gpu(facts):
-        return 1.0
-    threads = facts.settings.num_threads if facts.settings else 1
-    return float(max(1, min(threads, num_cores(facts))))
-
-
 def making_stacks(facts: Facts) -> Sequence[StackFacts]:
     """Places where batches are made, in workers if there are any."""
     return stacks_in(facts, ("worker",), MAKING_KINDS) or making_places(facts)
@@ -208,21 +201,3 @@ def kind_share(facts: Facts, kind: str) -> float:
     """Share of one kind of work in the making of batches, by samples; 0 if no stacks were taken."""
     stacks = making_stacks(facts)
     return num_samples([one for one in stacks if one.kind == kind]) / max(1, num_samples(stacks))
-
-
-def transforms_of(facts: Facts) -> Sequence[TransformFacts]:
-    """Transforms in their order, each summed over the processes that called it."""
-    summed: dict[tuple[str, str], TransformFacts] = {}
-    for one in sorted(facts.transforms, key=lambda one: one.order):
-        known = summed.get((one.library, one.name))
-        summed[one.library, one.name] = one if known is None else _sum(known, one)
-    return list(summed.values())
-
-
-def _sum(first: TransformFacts, second: TransformFacts) -> TransformFacts:
-    return replace(
-        first,
-        num_calls=first.num_calls + second.num_calls,
-        self_s=first.self_s + second.self_s,
-        self_cpu_s=first.self_cpu_s + second.self_cpu_s,
-    )

@@ -7,23 +7,24 @@ import statistics
 from collections.abc import Mapping
 
 from voxelocity.core.quantities import count_text, duration_text
-from voxelocity.diagnosis.accounting.in_loop import making_places
-from voxelocity.diagnosis.accounting.watched import data_room_s, part_s, passes_of, steps_s
+from voxelocity.diagnosis.accounting import data_room_s, making_places, part_s, passes_of, steps_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts
-from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.loader_model import THREADED, LoaderModel, fit_loader_model, training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
 from voxelocity.diagnosis.rules.seen import (
     TELL_SHARE,
+    beside_workers_s,
+    compute_cores,
     is_shown,
     lines_of,
     num_cores,
     num_samples,
+    of_steps,
     on_gpu,
     stacks_in,
     waits_for_data,
 )
-from voxelocity.diagnosis.rules.words import at, percent
+from voxelocity.diagnosis.rules.words import at, changed_call
 
 # Workers cannot hide a batch that takes this many times the median without prefetched batches.
 _LATE_FACTOR = 3.0
@@ -36,7 +37,6 @@ _FAR_FROM_CEILING = 1.5
 
 def loader_change(facts: Facts, made: LoaderModel, num_workers: int) -> str:
     """The program's own call of its loader, or of the queue that makes its patches, with this many workers."""
-    assert made.loader is not None
     if made.loader.queue_workers is not None:
         return _queue_change(made.loader, num_workers) + spin_hint(facts, num_workers)
     arguments = {"num_workers": str(num_workers), "persistent_workers": "True"}
@@ -76,11 +76,7 @@ def spin_hint(facts: Facts, num_workers: int) -> str:
 
 def waiting_text(facts: Facts) -> str:
     """ "the network spends 6.1 s of 10 s (61 %) waiting for data"."""
-    wait_s, of_s = part_s(facts, "wait"), steps_s(facts)
-    return (
-        f"the network spends {duration_text(wait_s)} of {duration_text(of_s)} "
-        f"({percent(wait_s / of_s)}) waiting for data"
-    )
+    return f"the network spends {of_steps(facts, part_s(facts, 'wait'), has_share=True)} waiting for data"
 
 
 def making_lines(made: LoaderModel) -> list[str]:
@@ -89,19 +85,19 @@ def making_lines(made: LoaderModel) -> list[str]:
         f"a step takes {duration_text(made.step_s)}, including {duration_text(made.wait_s)} waiting for its batch",
         f"a step's batch takes {duration_text(made.made_s)} to make: {duration_text(made.item_s)} in the data set, "
         f"{duration_text(made.collate_s)} in collating ({made.num_batches} batches seen)",
-        f"{made.cores} cores for the program; computing keeps {made.compute_cores:.0f} busy",
+        f"{made.cores} cores for the program; computing keeps {made.compute_cores} busy",
     ]
 
 
 def _is_torch_loader(made: LoaderModel) -> bool:
-    return made.loader is not None and made.loader.kind not in (OWN_FEED, *THREADED)
+    return made.loader.kind not in (OWN_FEED, *THREADED)
 
 
 @rule("VX101", "Batches are made in the training's own thread, one after the other", pool="data")
 def own_thread(facts: Facts) -> Found | None:
     """No worker makes the next batch while the network computes."""
     made = fit_loader_model(facts)
-    if made is None or made.loader is None or not _is_torch_loader(made) or not waits_for_data(facts):
+    if made is None or not _is_torch_loader(made) or not waits_for_data(facts):
         return None
     if made.num_workers > 0 or made.loader.queue_workers:
         return None
@@ -145,15 +141,14 @@ def no_loader(facts: Facts) -> Found | None:
     compute_s = max(0.0, steps_s(facts) - made_s) / steps
     busy_s = made_s * (1.0 - num_samples([one for one in stacks if one.kind == "sleep"]) / max(1, num_samples(stacks)))
     cores = num_cores(facts)
-    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
-    then_s = max(compute_s, made_s / steps / cores, (compute_s * threads + busy_s / steps) / cores)
+    then_s = beside_workers_s(facts, compute_s, made_s / steps, busy_s / steps)
     saves_s = max(0.0, steps_s(facts) - steps * then_s)
     return Found(
-        cause=f"The loop spends {duration_text(made_s)} of {duration_text(steps_s(facts))} "
-        f"({percent(made_s / steps_s(facts))}) making its own batches, while the network does nothing.",
+        cause=f"The loop spends {of_steps(facts, made_s, has_share=True)} making its own batches, while the "
+        "network does nothing.",
         evidence=[
             *lines_of(stacks, num_samples(stacks)),
-            f"{cores} cores for the program; computing keeps {threads} busy",
+            f"{cores} cores for the program; computing keeps {compute_cores(facts)} busy",
         ],
         saves_s=min(saves_s, data_room_s(facts)),
         change="class Scans(torch.utils.data.Dataset):\n"
@@ -177,11 +172,9 @@ def too_few_workers(facts: Facts) -> Found | None:
     is_bound = made.made_s / made.num_workers > made.compute_s
     if count <= made.num_workers or not is_bound or not is_shown(facts, saves_s):
         return None
-    assert made.loader is not None
     return Found(
-        cause=f"{made.num_workers} worker{'s' if made.num_workers > 1 else ''} "
-        f"make{'' if made.num_workers > 1 else 's'} "
-        f"a batch every {duration_text(made.made_s / made.num_workers)}, the network takes one every "
+        cause=f"{count_text(made.num_workers, 'worker')} make{'' if made.num_workers > 1 else 's'} a batch every "
+        f"{duration_text(made.made_s / made.num_workers)}, the network takes one every "
         f"{duration_text(made.compute_s)}; {waiting_text(facts)}, and cores are free.",
         evidence=[f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}", *making_lines(made)],
         saves_s=saves_s,
@@ -196,7 +189,6 @@ def too_many_workers(facts: Facts) -> Found | None:
     made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers <= made.cores:
         return None
-    assert made.loader is not None
     count = made.best_workers()
     starts = passes_of(facts, "epoch start")
     starts_s = sum(one.seconds for one in starts)
@@ -205,7 +197,7 @@ def too_many_workers(facts: Facts) -> Found | None:
     made_early_s = max(0.0, starts_s - started_s - len(starts) * made.made_s)
     crowded_s = max(0.0, made_early_s + made.num_steps * (made.step_s - made.step_with(count)))
     return Found(
-        cause=f"{made.num_workers} workers share {made.cores} core{'s' if made.cores > 1 else ''} with the network; "
+        cause=f"{made.num_workers} workers share {count_text(made.cores, 'core')} with the network; "
         f"a step takes {duration_text(made.step_s)}, with {count} it would take "
         f"{duration_text(made.step_with(count))}.",
         evidence=[
@@ -263,7 +255,6 @@ def late_batches(facts: Facts) -> Found | None:
     made = fit_loader_model(facts)
     if made is None or not _is_torch_loader(made) or made.num_workers == 0 or not waits_for_data(facts):
         return None
-    assert made.loader is not None
     seconds = sorted(one for fetch in facts.fetches if fetch.key == made.loader.key for one in fetch.batch_s)
     if len(seconds) < _NUM_BATCHES_JUDGED:
         return None
@@ -292,7 +283,7 @@ def late_batches(facts: Facts) -> Found | None:
 def threads_and_gil(facts: Facts) -> Found | None:
     """A thread-based loader makes batches in Python code that holds the interpreter's lock."""
     made = fit_loader_model(facts)
-    if made is None or made.loader is None or made.loader.kind not in THREADED:
+    if made is None or made.loader.kind not in THREADED:
         return None
     # If the two take turns, the loop also stalls within its own calls, as the step without data shows. It stalls for no
     # longer than the thread works: any other difference from steps without data is noise of the machine.
@@ -325,17 +316,15 @@ def cores_used_up(facts: Facts) -> Found | None:
         return None
     if not is_shown(facts, made.num_steps * (busy_s / made.cores - made.compute_s)):
         return None
-    assert made.loader is not None
     return Found(
-        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together; on {made.cores} "
-        f"core{'s' if made.cores > 1 else ''} that is {duration_text(busy_s / made.cores)} a step. "
+        cause=f"A step and its batch need {duration_text(busy_s)} of CPU time together; on "
+        f"{count_text(made.cores, 'core')} that is {duration_text(busy_s / made.cores)} a step. "
         f"Now {waiting_text(facts)}, and another worker would have no core.",
         evidence=[
             f"{made.loader.kind}(num_workers={made.num_workers}){at(made.loader.place)}",
             *making_lines(made),
             f"CPU time of a step's batch: {duration_text(made.cpu_s)}",
         ],
-        saves_s=None,
         change="from voxelocity.monai import compile\n\n"
         "chain = compile(chain)  # runs fixed transforms once and keeps the result, random ones in few passes",
         where=made.loader.place,
@@ -354,20 +343,6 @@ def feed_behind(facts: Facts) -> Found | None:
     return Found(
         cause=f"With {count_text(loader.num_workers, 'thread')}, {waiting_text(facts)}.",
         evidence=[f"data.feed.num_threads={loader.num_workers}, {cores} cores for the run"],
-        saves_s=None,
         risk="safe" if has_cores else "changes results",
         change=f"voxelocity train ... --set {key}",
     )
-
-
-RULES = (
-    own_thread,
-    no_loader,
-    too_few_workers,
-    too_many_workers,
-    restarted_workers,
-    late_batches,
-    threads_and_gil,
-    cores_used_up,
-    feed_behind,
-)

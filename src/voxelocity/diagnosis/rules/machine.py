@@ -1,13 +1,13 @@
-"""Rules on the machine: memory, quotas, other programs, a GPU that is held back."""
+"""Rules on the machine: memory, quotas, other programs, a GPU that is held back, the CPU's threads."""
 
 from __future__ import annotations
 
 from voxelocity.core.quantities import bytes_text, count_text, duration_text
-from voxelocity.diagnosis.accounting.watched import part_s, watched_s
+from voxelocity.diagnosis.accounting import part_s, resident_s, steps_s, watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.rules.loader_model import training_loader
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import compute_s, num_cores, on_gpu
+from voxelocity.diagnosis.rules.seen import compute_s, is_shown, num_cores, of_steps, on_gpu
 from voxelocity.diagnosis.rules.words import percent
 
 _SWAPPED_BYTES = 64 * 1024**2
@@ -20,6 +20,13 @@ _GPU_THROTTLED_SHARE = 0.1
 _GPU_MEMORY_SHARE = 0.95
 # Of the reasons that NVML names, these hold a GPU back; the others are idling and user settings.
 _HELD_BACK = ("thermal", "power", "slowdown", "brake")
+
+# Assumed, not measured: the share of a 3-D network's step that threads divide; the rest is Python and small layers.
+_PARALLEL_SHARE = 0.8
+# If a step takes this many times as long with workers as alone, their CPU time alone does not explain it.
+_SPUN_FACTOR = 1.3
+# From this many threads per core, each operation waits for threads without a core; below, the effect is small.
+_CROWDED_FACTOR = 4
 
 
 @rule("VX501", "The machine swaps", pool="machine")
@@ -35,7 +42,6 @@ def swapping(facts: Facts) -> Found | None:
             f"memory of the program: {bytes_text(host.memory_bytes)} of {bytes_text(host.memory_limit_bytes)}",
             f"{host.major_faults_per_s:.0f} pages a second had to be read from disk",
         ],
-        saves_s=None,
         change="CacheDataset(files, transform, cache_rate=0.5)  # or fewer workers: each holds a copy of what it makes",
         is_cause=host.swap_in_bytes >= _SWAPPED_BYTES or host.major_faults_per_s >= _FAULTS_PER_S,
     )
@@ -56,7 +62,6 @@ def memory_near_limit(facts: Facts) -> Found | None:
         f"{bytes_text(host.memory_limit_bytes)} ({percent(share)})"
         f"{', and the program was killed' if was_killed else ''}.",
         evidence=[f"{count_text(host.num_processes, 'process', 'processes')} at most"],
-        saves_s=None,
         change="CacheDataset(files, transform, cache_rate=0.5)  # or PersistentDataset, which keeps items on disk",
         is_cause=was_killed,
     )
@@ -153,7 +158,6 @@ def gpu_throttled(facts: Facts) -> Found | None:
     return Found(
         cause=f"In {percent(share)} of the samples the driver held the GPU's clocks back: {name}.",
         evidence=[f"{name}: {percent(share)} of the samples" for name, share in reasons.items()],
-        saves_s=None,
         change="nvidia-smi -q -d POWER,CLOCK  # shows the limit; `nvidia-smi -pl` raises it where that is allowed"
         if is_power
         else "nvidia-smi -q -d TEMPERATURE,CLOCK  # cooling: fans, dust, place in the rack",
@@ -172,7 +176,6 @@ def shared_gpu(facts: Facts) -> Found | None:
         cause=f"{count_text(host.gpu_other_processes, 'other program')} held memory on the GPU while this one ran; "
         "their kernels take turns with its own.",
         evidence=[f"other processes on the device: {host.gpu_other_processes}"],
-        saves_s=None,
         change="nvidia-smi  # lists them; then CUDA_VISIBLE_DEVICES=1 python train.py",
         is_cause=False,
     )
@@ -197,10 +200,87 @@ def gpu_memory_full(facts: Facts) -> Found | None:
             f"PYTORCH_CUDA_ALLOC_CONF={'set' if is_set else 'not set'}",
             f"watched for {duration_text(facts.seconds)}",
         ],
-        saves_s=None,
         change="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         is_cause=False,
     )
 
 
-RULES = (swapping, memory_near_limit, throttled, shared_cores, gpu_throttled, shared_gpu, gpu_memory_full)
+@rule("VX351", "torch uses fewer threads than there are cores", pool="compute")
+def too_few_threads(facts: Facts) -> Found | None:
+    """A network on the CPU that leaves cores idle."""
+    settings = facts.settings
+    if settings is None or on_gpu(facts) or not facts.counted or settings.num_threads <= 0:
+        return None
+    loader = training_loader(facts)
+    busy = loader.num_workers if loader is not None and part_s(facts, "wait") > 0.1 * steps_s(facts) else 0
+    free = num_cores(facts) - busy
+    variable = settings.environment.get("OMP_NUM_THREADS", "")
+    # By default, torch uses one thread per physical core, which the system may show as two.
+    enough = free if variable else (free + 1) // 2
+    if facts.host is None or settings.num_threads >= enough:
+        return None
+    seconds = compute_s(facts)
+    left = _relative_s(free) / _relative_s(settings.num_threads)
+    return Found(
+        cause=f"The network computes for {of_steps(facts, seconds)} with "
+        f"{count_text(settings.num_threads, 'thread')}; {free} cores are free for it.",
+        evidence=[
+            f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {num_cores(facts)}",
+            f"OMP_NUM_THREADS={variable}" if variable else "",
+        ],
+        saves_s=seconds * (1.0 - left),
+        change=f"torch.set_num_threads({free})" if not variable else f"export OMP_NUM_THREADS={free}",
+    )
+
+
+@rule("VX352", "torch uses more threads than there are cores", pool="compute")
+def too_many_threads(facts: Facts) -> Found | None:
+    """Threads wait for a core; in containers torch counts the machine's cores, not the container's."""
+    settings = facts.settings
+    if settings is None or facts.host is None or on_gpu(facts) or not facts.counted:
+        return None
+    cores = num_cores(facts)
+    if settings.num_threads <= cores:
+        return None
+    return Found(
+        cause=f"{settings.num_threads} threads compute on {count_text(cores, 'core')}; each operation "
+        "ends only when its last thread has had its turn.",
+        evidence=[
+            f"torch.get_num_threads(): {settings.num_threads}; cores for the program: {cores}, of the machine: "
+            f"{facts.host.num_machine_cpus or 'not known'}"
+        ],
+        change=f"export OMP_NUM_THREADS={cores}",
+        is_cause=settings.num_threads >= _CROWDED_FACTOR * cores,
+    )
+
+
+@rule("VX353", "Threads that wait spin, and take the cores from the workers", pool="data")
+def spinning_threads(facts: Facts) -> Found | None:
+    """With libgomp's default, waiting threads spin; workers on the same cores then slow down the network."""
+    settings, loader, alone_s = facts.settings, training_loader(facts), resident_s(facts)
+    if settings is None or loader is None or alone_s is None or on_gpu(facts) or not facts.counted:
+        return None
+    policy = settings.environment.get("OMP_WAIT_POLICY", "").upper()
+    if policy == "PASSIVE" or settings.num_threads < 2 or loader.num_workers == 0:
+        return None
+    if settings.num_threads + loader.num_workers <= num_cores(facts):
+        return None
+    computing_s = steps_s(facts) - part_s(facts, "wait", "copy", "other")
+    lost_s = computing_s - len(facts.counted) * alone_s
+    if computing_s < _SPUN_FACTOR * len(facts.counted) * alone_s or not is_shown(facts, lost_s):
+        return None
+    return Found(
+        cause=f"With {loader.num_workers} workers a step computes for "
+        f"{duration_text(computing_s / len(facts.counted))}, alone for {duration_text(alone_s)}: "
+        f"{settings.num_threads} torch threads wait for each other by spinning on {num_cores(facts)} cores.",
+        evidence=[
+            f"OMP_WAIT_POLICY={policy or 'not set'}, {settings.num_threads} threads and {loader.num_workers} workers",
+            f"step on resident batches: {duration_text(alone_s)}",
+        ],
+        saves_s=lost_s,
+        change="export OMP_WAIT_POLICY=PASSIVE",
+    )
+
+
+def _relative_s(num_threads: int) -> float:
+    return 1.0 - _PARALLEL_SHARE + _PARALLEL_SHARE / num_threads

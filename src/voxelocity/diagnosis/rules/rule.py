@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from voxelocity.diagnosis.accounting.watched import watched_s
+from voxelocity.diagnosis.accounting import watched_s
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.result import Basis, Finding, Risk
 
@@ -17,12 +17,12 @@ more together than the pool holds."""
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a rule adds to its code and title; the fields are those of `Finding`."""
+    """What a rule adds to its code and title; fields as in `Finding`. Empty lines of evidence are left out."""
 
     cause: str
     evidence: Sequence[str]
-    saves_s: float | None
     change: str
+    saves_s: float | None = None
     basis: Basis = "estimated"
     risk: Risk = "safe"
     where: str = ""
@@ -62,15 +62,8 @@ class Rule:
             Finding(
                 code=self.code,
                 title=self.title,
-                cause=one.cause,
-                evidence=tuple(one.evidence),
-                saves_s=one.saves_s,
                 of_s=of_s,
-                basis=one.basis,
-                risk=one.risk,
-                change=one.change,
-                where=one.where,
-                is_cause=one.is_cause,
+                **{**vars(one), "evidence": tuple(line for line in one.evidence if line)},
             )
             for one in each
         )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from voxelocity.diagnosis.accounting.watched import part_s, steps_s, watched_s
+from voxelocity.core.quantities import duration_text
+from voxelocity.diagnosis.accounting import COMPUTING, part_s, steps_s, watched_s
 from voxelocity.diagnosis.facts import CallFacts, Facts, StackFacts
+from voxelocity.diagnosis.rules.rule import Found
+from voxelocity.diagnosis.rules.words import percent
 
 # Less than this is within the difference between two recordings of the same program, and not worth a line.
 TELL_SHARE = 0.01
-
-# Parts of a step in which the network computes.
-COMPUTING = ("forward", "backward", "optimizer")
 
 _HALF_TYPES = ("bfloat16", "float16", "half")
 
@@ -34,6 +34,12 @@ def has_tensor_cores(facts: Facts) -> bool:
     return on_gpu(facts) and facts.settings is not None and tuple(facts.settings.capability) >= (7, 0)
 
 
+def of_steps(facts: Facts, seconds: float, *, has_share: bool = False) -> str:
+    """ "6.1 s of 10 s", of the counted steps; with the share, "6.1 s of 10 s (61 %)"."""
+    text = f"{duration_text(seconds)} of {duration_text(steps_s(facts))}"
+    return f"{text} ({percent(seconds / steps_s(facts))})" if has_share else text
+
+
 def num_cores(facts: Facts) -> int:
     """Cores that the process may use, its share if several ranks run on the machine; 1 if unknown."""
     if facts.host is not None:
@@ -42,6 +48,18 @@ def num_cores(facts: Facts) -> int:
     return (
         known if isinstance(known, int) and known > 0 else max(1, facts.settings.num_threads if facts.settings else 1)
     )
+
+
+def compute_cores(facts: Facts) -> int:
+    """Cores that computing a step keeps busy: with a GPU the one that launches its work, otherwise torch's threads."""
+    threads = 1 if on_gpu(facts) or facts.settings is None else facts.settings.num_threads
+    return max(1, min(threads, num_cores(facts)))
+
+
+def beside_workers_s(facts: Facts, compute_s: float, made_s: float, cpu_s: float) -> float:
+    """Seconds of computing if one worker per core makes its data meanwhile, which takes `cpu_s` of CPU time."""
+    cores = num_cores(facts)
+    return max(compute_s, made_s / cores, (compute_s * compute_cores(facts) + cpu_s) / cores)
 
 
 def compute_s(facts: Facts) -> float:
@@ -98,6 +116,23 @@ def calls_named(facts: Facts, *names: str) -> Sequence[CallFacts]:
     """Costly calls of these names, the longest first; only calls made in at least every tenth counted step."""
     found = [one for one in facts.calls if one.call in names and one.count >= 0.1 * max(1, one.num_steps)]
     return sorted(found, key=lambda one: -one.seconds)
+
+
+def needless_call(facts: Facts, name: str, *, why: str, change: str) -> Found | None:
+    """A costly call in the loop that the training can do without; None where it is not made."""
+    calls = calls_named(facts, name)
+    if not calls:
+        return None
+    seconds = sum(one.seconds for one in calls)
+    return Found(
+        cause=f"{name}() ran {sum(one.count for one in calls)} times in {calls[0].num_steps} steps and took "
+        f"{duration_text(seconds)}; {why}.",
+        evidence=[f"{one.where}: {one.line.strip()}, {one.count} calls, {duration_text(one.seconds)}" for one in calls],
+        saves_s=seconds,
+        basis="measured",
+        change=f"# {calls[0].line.strip()}  <- {change}",
+        where=calls[0].where,
+    )
 
 
 def part_share_of(facts: Facts, *parts: str) -> float:

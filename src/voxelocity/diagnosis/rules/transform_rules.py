@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from voxelocity.core.quantities import bytes_text, duration_text, factor_text
-from voxelocity.diagnosis.accounting.in_loop import making_places
-from voxelocity.diagnosis.accounting.watched import data_room_s, part_s
+from voxelocity.diagnosis.accounting import data_room_s, making_places, part_s
 from voxelocity.diagnosis.facts import OWN_FEED, Facts, LoaderFacts, StackFacts, TransformFacts
-from voxelocity.diagnosis.rules.changes import renamed_call
 from voxelocity.diagnosis.rules.loader_model import (
-    LoaderModel,
     fit_loader_model,
     kind_share,
     making_stacks,
     training_loader,
-    transforms_of,
 )
 from voxelocity.diagnosis.rules.loading import making_lines
 from voxelocity.diagnosis.rules.rule import Found, rule
@@ -27,7 +24,7 @@ from voxelocity.diagnosis.rules.seen import (
     stack_line,
     waits_for_data,
 )
-from voxelocity.diagnosis.rules.words import percent
+from voxelocity.diagnosis.rules.words import percent, renamed_call
 
 # torch.stack writes more than this; what a collate function takes beyond it is its own work.
 _COLLATE_BYTES_PER_S = 1e9
@@ -56,7 +53,7 @@ _ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "uint8":
 def slow_collate(facts: Facts) -> Found | None:
     """Collating takes a good part of making a batch, and far longer than moving its bytes would."""
     made = fit_loader_model(facts)
-    if made is None or made.loader is None or not waits_for_data(facts):
+    if made is None or not waits_for_data(facts):
         return None
     if made.collate_s < _COLLATE_SHARE * made.made_s or made.loader.collate.startswith("torch.utils.data"):
         return None
@@ -91,7 +88,7 @@ def gunzip(facts: Facts) -> Found | None:
         cause=f"{percent(share)} of making batches is unpacking gzip, on one core per file, again at each use.",
         evidence=[
             *[stack_line(one, num_samples(stacks)) for one in places[:2]],
-            *([f"{packed} packed files opened"] if packed else []),
+            f"{packed} packed files opened" if packed else "",
         ],
         saves_s=_saved_s(facts, share * _GUNZIP_SAVED),
         change="from voxelocity.monai import CacheDataset  # instead of monai.data's: unpacks faster, keeps what it "
@@ -122,7 +119,7 @@ def repeated_work(facts: Facts) -> Found | None:
                 f"{one.name}: {one.num_calls} calls, {duration_text(one.self_s / max(1, one.num_calls))} each"
                 for one in sorted(fixed, key=lambda one: -one.self_s)[:4]
             ],
-            *([f"each file was read {read_times:.1f} times"] if read_times > 1.0 else []),
+            f"each file was read {read_times:.1f} times" if read_times > 1.0 else "",
         ],
         saves_s=_saved_s(facts, share),
         change="from voxelocity.monai import CacheDataset  # keeps what comes before the first random transform\n\n"
@@ -137,10 +134,9 @@ def dominant_random(facts: Facts) -> Found | None:
     """A single random transform takes most of an item's time."""
     if not _making_holds_up(facts):
         return None
-    random = [one for one in transforms_of(facts) if one.is_random]
-    if not random:
+    slowest = max((one for one in facts.transforms if one.is_random), key=lambda one: one.self_s, default=None)
+    if slowest is None:
         return None
-    slowest = max(random, key=lambda one: one.self_s)
     share = _transform_share(facts, [slowest])
     if share < _DOMINANT_SHARE:
         return None
@@ -192,7 +188,7 @@ def large_batches(facts: Facts) -> Found | None:
         saves_s=min(made.room_s, made.num_steps * min(made.wait_s, moved_s)),
         change="Compose([..., SelectItemsd(keys=('image', 'label')), CastToTyped(keys=('image', 'label'), "
         "dtype=('float32', 'uint8'))])  # last, so that unused crops and keys are dropped",
-        where=made.loader.place if made.loader else "",
+        where=made.loader.place,
     )
 
 
@@ -205,7 +201,7 @@ def _making_holds_up(facts: Facts) -> bool:
 
 def _saved_s(facts: Facts, share: float) -> float:
     """Seconds that the counted steps would save without this share of the making."""
-    made: LoaderModel | None = fit_loader_model(facts)
+    made = fit_loader_model(facts)
     if made is not None:
         return made.gain_s(share)
     whole = num_samples([one for one in facts.stacks if one.part in ("wait", "other")])
@@ -215,13 +211,12 @@ def _saved_s(facts: Facts, share: float) -> float:
 
 def _fixed(facts: Facts) -> list[TransformFacts]:
     """Transforms before the first random one that were called for each item."""
-    chain = transforms_of(facts)
-    first_random = next((one.order for one in chain if one.is_random), None)
-    before = [one for one in chain if first_random is None or one.order < first_random]
+    chain = sorted(facts.transforms, key=lambda one: one.order)
+    before = list(itertools.takewhile(lambda one: not one.is_random, chain))
     loader = training_loader(facts)
     made = sum(fetch.num_items for fetch in facts.fetches if loader is not None and fetch.key == loader.key)
     # A cached transform is called while the cache is filled, not for each item.
-    return [one for one in before if one.num_calls >= 0.5 * made and not one.is_random]
+    return [one for one in before if one.num_calls >= 0.5 * made]
 
 
 def _transform_share(facts: Facts, transforms: list[TransformFacts]) -> float:
@@ -257,7 +252,7 @@ def read_again(facts: Facts) -> Found | None:
         evidence=[
             *lines_of(reading, num_samples(stacks)),
             f"{files.num_opens} opens of {files.num_files} files, {bytes_text(files.read_bytes)} read",
-            *([f"unpacked they hold {bytes_text(files.unpacked_bytes)}"] if files.unpacked_bytes else []),
+            f"unpacked they hold {bytes_text(files.unpacked_bytes)}" if files.unpacked_bytes else "",
         ],
         saves_s=_saved_s(facts, share),
         change=_kept_change(where, has_loader=loader is not None),
@@ -295,6 +290,3 @@ def _kept_dataset(loader: LoaderFacts | None) -> str:
     """The program's own data set, as one that keeps its items."""
     own = loader is not None and renamed_call(loader.dataset_call, loader.dataset_variable, "CacheDataset")
     return own or "data = CacheDataset(files, transform)"
-
-
-RULES = (slow_collate, gunzip, repeated_work, dominant_random, large_batches, read_again)

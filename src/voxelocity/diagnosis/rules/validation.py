@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 import re
 
-from voxelocity.core.quantities import duration_text
-from voxelocity.diagnosis.accounting.watched import passes_of, passes_s, watched_s
+from voxelocity.core.quantities import count_text, duration_text
+from voxelocity.diagnosis.accounting import passes_of, passes_s, watched_s
 from voxelocity.diagnosis.facts import Facts, Pass
-from voxelocity.diagnosis.rules.changes import changed_call
 from voxelocity.diagnosis.rules.loader_model import is_own_run
 from voxelocity.diagnosis.rules.rule import Found, rule
-from voxelocity.diagnosis.rules.seen import is_shown, num_cores, num_samples, on_gpu, stack_line, stacks_in
-from voxelocity.diagnosis.rules.words import percent, shape_text
+from voxelocity.diagnosis.rules.seen import (
+    beside_workers_s,
+    is_shown,
+    num_cores,
+    num_samples,
+    on_gpu,
+    stack_line,
+    stacks_in,
+)
+from voxelocity.diagnosis.rules.words import changed_call, percent, shape_text
 
 # Validation should cost at most a tenth of the time; `voxelocity train` gives it the same.
 _TARGET_SHARE = 0.1
@@ -51,7 +58,7 @@ def large_validation(facts: Facts) -> Found | None:
     # The interval at which validation takes its target share of the whole time.
     every = min(_MOST_SELDOM, _every(seconds * (1.0 - _TARGET_SHARE) / (_TARGET_SHARE * max(trained_s, 1e-9))))
     return Found(
-        cause=f"{len(passes)} validation{'s' if len(passes) > 1 else ''} took {duration_text(seconds)} of "
+        cause=f"{count_text(len(passes), 'validation')} took {duration_text(seconds)} of "
         f"{duration_text(of_s)} ({percent(seconds / of_s)}), {duration_text(seconds / len(passes))} each.",
         evidence=[
             f"{sum(one.num_forwards for one in passes)} calls of the network in validation"
@@ -74,11 +81,10 @@ def gradients_in_validation(facts: Facts) -> Found | None:
     if not passes:
         return None
     return Found(
-        cause=f"In {len(passes)} validation{'s' if len(passes) > 1 else ''} the network kept what a backward pass "
+        cause=f"In {count_text(len(passes), 'validation')} the network kept what a backward pass "
         "would need: memory for each layer's output, so no larger window batch fits.",
         evidence=[f"gradients recorded in validation{f' at {passes[0].where}' if passes[0].where else ''}"],
-        # Measured on a CPU: a forward pass alone takes as long either way (1.03, n = 9); its memory is the gain.
-        saves_s=None,
+        # Saves no time, measured on a CPU: a forward pass takes as long either way (1.03, n = 9); memory is the gain.
         change="with torch.inference_mode():\n    validate(...)",
         where=passes[0].where,
         is_cause=False,
@@ -101,7 +107,6 @@ def single_windows(facts: Facts) -> Found | None:
         cause=f"{single} of {forwards} calls of the network in validation had one window ({shape_text(shape)}); "
         f"together they took {duration_text(forward_s)}, and a single window keeps few GPUs busy.",
         evidence=[f"{shape_text(shape)}: {count} calls" for shape, count in passes[0].batch_shapes[:3]],
-        saves_s=None,
         change="sliding_window_inference(images, roi_size, sw_batch_size=8, predictor=network)",
         where=passes[0].where,
         is_cause=False,
@@ -119,7 +124,7 @@ def waiting_validation(facts: Facts) -> Found | None:
     loader = loaders[0] if loaders else None
     workers = loader.num_workers if loader else 0
     count = workers or num_cores(facts)
-    saves_s = wait_s / 2.0 if workers else max(0.0, seconds - _beside_workers_s(facts, seconds - wait_s, wait_s))
+    saves_s = wait_s / 2.0 if workers else max(0.0, seconds - beside_workers_s(facts, seconds - wait_s, wait_s, wait_s))
     return Found(
         cause=f"Of {duration_text(seconds)} of validation the network waited {duration_text(wait_s)} "
         f"({percent(wait_s / seconds)}) for scans.",
@@ -132,13 +137,6 @@ def waiting_validation(facts: Facts) -> Found | None:
         f"num_workers={count}, persistent_workers=True)",
         where=(loader.place if loader else "") or passes[0].where,
     )
-
-
-def _beside_workers_s(facts: Facts, compute_s: float, made_s: float) -> float:
-    """Seconds of a validation if one worker per core makes its scans while the network computes."""
-    cores = num_cores(facts)
-    threads = 1 if on_gpu(facts) else min(cores, max(1, facts.settings.num_threads if facts.settings else 1))
-    return max(compute_s, made_s / cores, (compute_s * threads + made_s) / cores)
 
 
 @rule("VX405", "Metrics take more of the validation than the network", pool="validation", names_work=True)
@@ -180,7 +178,8 @@ def overlapping_windows(facts: Facts) -> Found | None:
     seconds = passes_s(facts, "validation")
     what = "Validation" if facts.counted else "Predicting"
     windows = sum(count * shape[0] for one in facts.passes for shape, count in one.batch_shapes if shape)
-    scans = sum(one.num_items for one in facts.fetches if one.key in _validation_keys(facts))
+    keys = {one.key for one in facts.loaders if not one.is_for_training}
+    scans = sum(one.num_items for one in facts.fetches if one.key in keys)
     each = windows / scans if scans else 0.0
     left = _windows_left(each, overlap)
     if told is not None and told.volume and told.batch_shapes:
@@ -195,9 +194,9 @@ def overlapping_windows(facts: Facts) -> Found | None:
         f"({percent(seconds / watched_s(facts))}), with windows that overlap by {percent(overlap)} along each axis; "
         f"an overlap of {percent(_ENOUGH_OVERLAP)} needs {percent(left)} of the windows.",
         evidence=[
-            *([f"{where}: {line}"] if where else []),
+            f"{where}: {line}" if where else "",
             f"{sum(one.num_forwards for one in passes)} calls of the network without learning",
-            *([f"{each:.0f} windows a scan"] if each else []),
+            f"{each:.0f} windows a scan" if each else "",
         ],
         saves_s=saves_s,
         risk="changes results",
@@ -231,10 +230,6 @@ def _overlap(line: str) -> float:
     return float(found.group(1)) if found else 0.0
 
 
-def _validation_keys(facts: Facts) -> set[int]:
-    return {one.key for one in facts.loaders if not one.is_for_training}
-
-
 def _windows_left(each: float, overlap: float) -> float:
     """Share of a scan's windows that are left at the sufficient overlap, if the scan and its windows are cubes."""
     step, wanted = 1.0 - overlap, 1.0 - _ENOUGH_OVERLAP
@@ -263,14 +258,3 @@ def frequent_saving(facts: Facts) -> Found | None:
         else f"if num_saves_due % {every} == 0:\n    torch.save(...)  # or in a thread, from copied tensors",
         where=passes[0].where,
     )
-
-
-RULES = (
-    large_validation,
-    gradients_in_validation,
-    single_windows,
-    waiting_validation,
-    slow_metrics,
-    overlapping_windows,
-    frequent_saving,
-)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from voxelocity.core.errors import InputError
 from voxelocity.diagnosis.facts import KernelGroup
-from voxelocity.diagnosis.tracing.kernel_groups import kernel_groups
+from voxelocity.diagnosis.tracing.kernels import kernel_groups
 from voxelocity.diagnosis.tracing.reading import Call, DeviceWork
 
 MISSING = (

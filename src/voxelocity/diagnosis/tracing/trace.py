@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from voxelocity.diagnosis.facts import OperatorTime, ProfileFacts, SyncFacts
-from voxelocity.diagnosis.tracing.kernel_groups import kernel_groups
+from voxelocity.diagnosis.tracing.kernels import kernel_groups, uses_tensor_cores
 from voxelocity.diagnosis.tracing.reading import Call, DeviceWork, Operator, Trace, read_trace
 from voxelocity.diagnosis.tracing.spans import Span, innermost, length, parents, union, within
-from voxelocity.diagnosis.tracing.tensor_cores import uses_tensor_cores
 
 _NUM_OPERATORS = 40
 _WAITING = re.compile(r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize")
@@ -132,7 +131,8 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
         if (_WAITING.match(call.name) or _WAITING_COPY.match(call.name)) and within([call.span], steps):
             by_thread[call.thread].append(call)
     for thread, calls in by_thread.items():
-        if thread != trace.step_thread and not _is_autograd(trace, thread):
+        names = (operator.name for operator in trace.operators.get(thread, ()))
+        if thread != trace.step_thread and not any(name.startswith("autograd::engine") for name in names):
             continue
         for call, key in zip(calls, _causes(trace, thread, calls), strict=True):
             count[key] += 1
@@ -149,10 +149,6 @@ def _syncs(trace: Trace, steps: Sequence[Span], num_steps: int) -> list[SyncFact
         )
         for (call, where), ns in waited.most_common()
     ]
-
-
-def _is_autograd(trace: Trace, thread: str) -> bool:
-    return any(operator.name.startswith("autograd::engine") for operator in trace.operators.get(thread, ()))
 
 
 def _causes(trace: Trace, thread: str, calls: Sequence[Call]) -> list[tuple[str, str]]:

@@ -1,1 +1,0 @@
-"""Where the watched time went: what of a recording counts, and how it divides. Judges nothing."""

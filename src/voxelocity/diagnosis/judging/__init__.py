@@ -1,1 +1,0 @@
-"""From facts to a diagnosis: the findings in order, and the verdict in one sentence."""

@@ -1,14 +1,12 @@
 """Scripts as people write them for MONAI, under either package's names: what `voxelocity.monai` promises to speed up.
 
-The chains are those of `examples/monai`, unchanged. Imported only where MONAI is to be run.
+The chains are those of `examples/monai`, unchanged.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import tempfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,8 +32,7 @@ from monai.transforms import (
     Spacingd,
 )
 
-from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.stream import OpenStream, passes_of
+from voxelocity.bench.streams import OpenStream, endless
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 
@@ -44,11 +41,11 @@ Names = Literal["monai.data", "voxelocity.monai"]
 ChainName = Literal["spleen", "spleen without RandAffined", "brats"]
 KEYS = ("image", "label")
 PATCHES_PER_IMAGE = 4
+_CURE = "speeds of different work cannot be compared. See which transform it is: voxelocity.monai.check(chain, item)"
 LARGEST_DIFFERENCE = 1e-3
 """Of two voxels of an image, as a share of the largest value."""
 LARGEST_SHARE = 1e-4
 """Of the voxels of a label: where the nearest voxel is a matter of rounding."""
-_MANY = 1_000_000
 
 
 class TumourRegionsd(MapTransform):  # type: ignore[misc]
@@ -134,28 +131,28 @@ def augmenting(chain: ChainName, patch: Index3) -> list[Any]:
     ]
 
 
-def whole(chain: ChainName, patch: Index3) -> Compose:
-    """The whole chain, as a script hands it to a data set."""
-    return Compose([*preparing(chain), *augmenting(chain, patch)])
+def whole(chain: ChainName, patch: Index3) -> list[Any]:
+    """The transforms of a whole chain."""
+    return [*preparing(chain), *augmenting(chain, patch)]
 
 
-def cached(module: Names, refs: Sequence[VolumeRef], chain: Compose) -> Any:
+def cached(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A CacheDataset of every case, filled, with its default settings."""
-    return names(module).CacheDataset(items(refs), chain, progress=False)
+    return names(module).CacheDataset(items(refs), Compose(chain), progress=False)
 
 
-def persistent(module: Names, refs: Sequence[VolumeRef], chain: Compose, folder: Path) -> Any:
+def persistent(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
     """A PersistentDataset in this folder, each of its cases made."""
-    dataset = names(module).PersistentDataset(items(refs), chain, cache_dir=folder)
-    for index in range(len(dataset)):
-        dataset[index]
-    return dataset
+    return _used(names(module).PersistentDataset(items(refs), Compose(chain), cache_dir=folder))
 
 
-def compiled(refs: Sequence[VolumeRef], chain: Compose, module: Names) -> Any:
+def compiled(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A Dataset of the compiled chain, each of its cases in the chain's memory cache."""
-    fast = names("voxelocity.monai").compile(chain, cache="memory")
-    dataset = names(module).Dataset(items(refs), fast)
+    fast = names("voxelocity.monai").compile(Compose(chain), cache="memory")
+    return _used(names(module).Dataset(items(refs), fast))
+
+
+def _used(dataset: Any) -> Any:
     for index in range(len(dataset)):
         dataset[index]
     return dataset
@@ -165,16 +162,7 @@ def stream(
     module: Names, loader: Literal["DataLoader", "ThreadDataLoader"], dataset: Any, *, batch_size: int, num_workers: int
 ) -> OpenStream:
     """Batches in one pass that does not end while it is measured, the same ones each time it is opened."""
-    make = getattr(names(module), loader)
-    return functools.partial(_open, make, dataset, {"batch_size": batch_size, "num_workers": num_workers})
-
-
-def _open(make: Any, dataset: Any, options: dict[str, Any]) -> Any:
-    sampler = torch.utils.data.RandomSampler(
-        dataset, replacement=True, num_samples=_MANY, generator=torch.Generator().manual_seed(0)
-    )
-    # The loader seeds the data set's transforms from its generator.
-    return passes_of(make(dataset, sampler=sampler, generator=torch.Generator().manual_seed(0), **options))
+    return endless(getattr(names(module), loader), dataset, seed=0, batch_size=batch_size, num_workers=num_workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,21 +215,3 @@ def parity(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> Par
     if not (found.image <= LARGEST_DIFFERENCE and found.label <= LARGEST_SHARE):
         raise RuntimeError(f"bench monai: {what}: the batches of one seed differ ({found.words}); {_CURE}")
     return found
-
-
-_CURE = "speeds of different work cannot be compared. See which transform it is: voxelocity.monai.check(chain, item)"
-
-
-def open_cached(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[None]:
-    """For `sharing.hold`: yields when all is imported, and when a CacheDataset holds every case of the spleen chain."""
-    with tempfile.TemporaryDirectory() as place:
-        small = PhantomSet(kind="ct", shape=(24, 24, 24), num_cases=1, spacing_mm=(1.4, 1.4, 2.4))
-        # What a package loads or compiles when it first runs is not part of a cache.
-        cached(task["module"], make_phantoms(small, Path(place)), Compose(preparing("spleen")))
-    yield
-    dataset = cached(task["module"], refs, Compose(preparing("spleen")))
-    for item in dataset:
-        for value in item.values():
-            value.max()
-    yield
-    del dataset

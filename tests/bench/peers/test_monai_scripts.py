@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from voxelocity.bench import drop_in_side as side
+from voxelocity.bench.peers import monai_scripts as side
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.sharing import grown_bytes
+from voxelocity.bench.processes import grown_bytes
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "monai"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "monai"
 PATCH = (16, 16, 16)
 
 

@@ -6,7 +6,6 @@ Dice figures reached on them say nothing about patients. `anatomy` defines what 
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import math
 import os
@@ -18,17 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
 from nibabel.orientations import apply_orientation, axcodes2ornt, inv_ornt_aff, ornt_transform
 from numpy.typing import NDArray
 
-from voxelocity.bench.body.anatomy import LABELS, PhantomGrid, draw_case
+from voxelocity.bench.anatomy import LABELS, PhantomGrid, draw_case
 from voxelocity.core.errors import ConfigError, OutputError
+from voxelocity.core.volume import Grid
+from voxelocity.data.decode.write import write_scan
 
 FORMAT_VERSION = 1
-NUM_FOLDS = 4
 """Part of what decides reuse: raised whenever the voxels made from the same parameters change."""
+NUM_FOLDS = 4
 
 
 def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float = 1.0) -> Path:
@@ -41,12 +41,8 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
 
     Costs about 0.65 s of one core and 5 MB of disk for a case of scale 1; cases are made in threads.
 
-    Args:
-        folder: Where the data set goes; missing parents are made.
-        num_cases: Number of scans, at least 1.
-        seed: Any number from 0 to 2**64 - 1.
-        scale: Voxels per axis relative to a clinical grid, above 0 and at most 1.5. At 0.25 the same anatomy is drawn
-            on a grid four times as coarse, in a sixty-fourth of the time: meant for tests.
+    `scale` is in voxels per axis relative to a clinical grid, above 0 and at most 1.5. At 0.25 the same anatomy is
+    drawn on a grid four times as coarse, in a sixty-fourth of the time: meant for tests.
 
     Raises:
         ConfigError: A parameter is out of its range.
@@ -61,7 +57,7 @@ def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float
     with _folder_beside(folder) as draft:
         (draft / "imagesTr").mkdir()
         (draft / "labelsTr").mkdir()
-        # NumPy and zlib release the GIL: threads fill the cores, and need no __main__ guard in the caller's script.
+        # NumPy and ISA-L release the GIL: threads fill the cores, and need no __main__ guard in the caller's script.
         # At most 4, because a case takes about 200 MB while it is drawn.
         with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
             entries = list(pool.map(partial(_write_case, draft, seed, scale), range(num_cases)))
@@ -95,12 +91,8 @@ def _write_case(folder: Path, seed: int, scale: float, index: int) -> dict[str, 
     turn = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(grid.orientation))
     affine = _affine(grid) @ inv_ornt_aff(turn, grid.shape)
     for voxels, name in ((image, entry["image"]), (labels, entry["label"])):
-        scan = nib.Nifti1Image(apply_orientation(voxels, turn), affine)
-        scan.header.set_xyzt_units("mm")
-        scan.set_qform(affine, code=1)
-        scan.set_sform(affine, code=1)
-        # mtime=0 keeps the bytes the same from run to run.
-        (folder / name).write_bytes(gzip.compress(scan.to_bytes(), compresslevel=1, mtime=0))
+        turned = apply_orientation(voxels, turn)
+        write_scan(folder / name, turned, Grid.of(turned.shape, affine))
     return entry
 
 

@@ -1,12 +1,10 @@
 """MONAI's side: its own transforms, data sets and loaders, with the settings its documentation gives for speed.
 
-Metadata tracking is off, cached items are not copied (`copy_cache=False`), progress bars are off. Imported only where
-MONAI is to be run.
+Metadata tracking is off, cached items are not copied (`copy_cache=False`), progress bars are off.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,22 +43,16 @@ from monai.transforms import (
 )
 
 from voxelocity.bench.ours import CT_WINDOW_HU
+from voxelocity.bench.peers.monai_scripts import KEYS, items
 from voxelocity.bench.phantom import Kind
-from voxelocity.bench.stream import OpenStream, passes_of
+from voxelocity.bench.streams import OpenStream, Work, endless
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 
-KEYS = ("image", "label")
 # Plain tensors and nothing else: no affine, no list of transforms.
 _BARE = (ToTensord(keys=KEYS, track_meta=False), SelectItemsd(keys=KEYS))
 _SMALL_LABEL = CastToTyped(keys="label", dtype=torch.uint8)
-_MANY = 1_000_000
 _MAP_BYTES = 2**36
-
-
-def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
-    """File names by key, as MONAI's dictionary transforms want them."""
-    return [{"image": [str(path) for path in ref.images], "label": str(ref.label)} for ref in refs]
 
 
 def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bool = False) -> list[Any]:
@@ -119,17 +111,28 @@ def smart_cached(refs: Sequence[VolumeRef], chain: Sequence[Any], *, cache_num: 
     return SmartCacheDataset(items(refs), list(chain), replace_rate=replace_rate, cache_num=cache_num, **options)
 
 
+def cached(
+    refs: Sequence[VolumeRef],
+    kind: Kind,
+    random: Sequence[Any],
+    *,
+    num_workers: int = 1,
+    runtime_cache: bool | str = False,
+    **options: Any,
+) -> Any:
+    """A CacheDataset of every case, prepared now or when it is first used, that applies `random` to it."""
+    chain = [*preparing(kind, **options), *random]
+    settings: dict[str, Any] = {"cache_rate": 1.0, "progress": False, "copy_cache": False}
+    return CacheDataset(items(refs), chain, num_workers=num_workers, runtime_cache=runtime_cache, **settings)
+
+
 def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int:
     """Bytes of all tensors and arrays that a CacheDataset keeps of these cases.
 
-    Args:
-        refs: the cases.
-        kind: of the phantoms.
-        indices: whether it keeps the voxels on which `RandCropByPosNegLabeld` centers patches, as MONAI's fast
-            training guide advises.
+    With `indices` it keeps the voxels on which `RandCropByPosNegLabeld` centers patches, as MONAI's fast training
+    guide advises.
     """
-    extra = [FgBgToIndicesd(keys="label", image_key="image")] if indices else []
-    dataset = cached(refs, kind, extra)
+    dataset = cached(refs, kind, [FgBgToIndicesd(keys="label", image_key="image")] if indices else [])
     return sum(int(value.nbytes) for item in dataset for value in item.values() if hasattr(value, "nbytes"))
 
 
@@ -161,49 +164,29 @@ def augmenting(patch: Index3) -> list[Any]:
     ]
 
 
-def cached(
-    refs: Sequence[VolumeRef],
-    kind: Kind,
-    random: Sequence[Any],
-    *,
-    num_workers: int = 1,
-    runtime_cache: bool | str = False,
-    **options: Any,
-) -> Any:
-    """A CacheDataset of every case, prepared now or when it is first used, that applies `random` to it."""
-    chain = [*preparing(kind, **options), *random]
-    settings: dict[str, Any] = {"cache_rate": 1.0, "progress": False, "copy_cache": False}
-    return CacheDataset(items(refs), chain, num_workers=num_workers, runtime_cache=runtime_cache, **settings)
+def streams(work: Work, chain: str) -> dict[str, OpenStream]:
+    """Batches of a CacheDataset, cut and for "affine" augmented, by the settings of its loader."""
+    random = augmenting(work.patch) if chain == "affine" else cropping(work.patch)
+    return loaders(cached(work.refs, work.phantoms.kind, random), work)
 
 
-def loaders(dataset: Any, batch_size: int, workers: Sequence[int]) -> dict[str, OpenStream]:
-    """Streams of the data set's batches by the settings of their loader, for `stream.fastest` to choose from.
+def loaders(dataset: Any, work: Work) -> dict[str, OpenStream]:
+    """Streams of the data set's batches by the settings of their loader.
 
     `use_thread_workers` is not among them: MONAI's random transforms keep a sample's numbers in themselves, so that
     two threads cut image and label in different places.
     """
-    streams = {f"DataLoader(num_workers={number})": process_loader(dataset, batch_size, number) for number in workers}
-    streams["ThreadDataLoader(num_workers=0)"] = thread_loader(dataset, batch_size)
-    return streams
+    found = {
+        f"DataLoader(num_workers={number})": endless(
+            DataLoader, dataset, batch_size=work.batch_size, num_workers=number
+        )
+        for number in work.workers
+    }
+    # One thread besides the consumer's.
+    options = {"batch_size": work.batch_size, "num_workers": 0, "buffer_size": 2}
+    return {**found, "ThreadDataLoader(num_workers=0)": endless(ThreadDataLoader, dataset, **options)}
 
 
 def batch_of_one(item: Any) -> Any:
     """What a loader makes of one item of a data set."""
     return list_data_collate([item])
-
-
-def process_loader(dataset: Any, batch_size: int, num_workers: int) -> OpenStream:
-    """Batches made in worker processes, or where they are asked for if there are none."""
-    return functools.partial(_open, DataLoader, dataset, {"batch_size": batch_size, "num_workers": num_workers})
-
-
-def thread_loader(dataset: Any, batch_size: int) -> OpenStream:
-    """Batches made in one thread besides the consumer's."""
-    options = {"batch_size": batch_size, "num_workers": 0, "buffer_size": 2}
-    return functools.partial(_open, ThreadDataLoader, dataset, options)
-
-
-def _open(loader: Any, dataset: Any, options: dict[str, Any]) -> Any:
-    # One pass that does not end while it is measured: a real epoch's end would be counted against MONAI.
-    sampler = torch.utils.data.RandomSampler(dataset, replacement=True, num_samples=_MANY)
-    return passes_of(loader(dataset, sampler=sampler, **options))

@@ -58,12 +58,9 @@ class _Pair:
     """A script under both packages' names.
 
     Attributes:
-        title: what it does.
         patches: in a batch.
-        ours: its batches under ours.
-        theirs: its batches under MONAI's, by the words for its settings; empty where MONAI is not installed.
+        theirs: batches by the words for settings; empty where MONAI is not installed.
         variants: further forms of ours, by words.
-        note: for the reader.
     """
 
     title: str

@@ -1,10 +1,10 @@
-"""The scenarios by name: which dataclass, at full size and quickly, and how to run one into a record."""
+"""The scenarios by name: at full size and quickly, and how to run one into a record."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,78 +33,51 @@ _TINY_RUN = tuple(
                 "data.patch.shape_voxel=[16, 16, 16]", "window.shape_voxel=[16, 16, 16]")
     for word in ("--set", key)
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Scenario:
-    """One scenario.
-
-    Attributes:
-        full: makes its settings.
-        quick: the same in seconds: to see that everything runs here, not to compare anything.
-        run: measures.
-    """
-
-    full: Callable[[], DataclassInstance]
-    quick: DataclassInstance
-    run: Callable[[Any, Places], Iterator[Comparison]]
-
-
-_SCENARIOS = {
-    "cache": _Scenario(
-        full=cache.Cache,
-        quick=cache.Cache(
+_Run = Callable[[Any, Places], Iterator[Comparison]]
+_SCENARIOS: dict[str, tuple[DataclassInstance, _Run]] = {
+    "cache": (
+        cache.Cache(
             large=_SMALL_CT, patch=_SIDE, small=_TINY, small_patch=(16, 16, 16), shared=_SMALL_CT, num_processes=1,
             kinds=Kinds(cases=_KINDS, patch=_SIDE, num_patches=3, cache_num=3, repeats=1),
             repeats=1, repeats_from_disk=1, repeats_of_epochs=1, repeats_of_processes=1,
         ),
-        run=cache.run,
+        cache.run,
     ),
-    "patches": _Scenario(
-        full=patches.Patches,
-        quick=patches.Patches(
+    "patches": (
+        patches.Patches(
             sets=(_SMALL_CT, _SMALL_MR), patch=_SIDE, num_batches=4, num_peer_batches=4, workers=(0,), repeats=1
         ),
-        run=patches.run_patches,
+        patches.run_patches,
     ),
-    "transforms": _Scenario(
-        full=patches.Transforms,
-        quick=patches.Transforms(
+    "transforms": (
+        patches.Transforms(
             sets=(_SMALL_CT, _SMALL_MR), patch=_SIDE, num_batches=2, num_peer_batches=2, nnunet_patch=_SIDE,
             num_nnunet_samples=2, workers=(0,), repeats=1,
         ),
-        run=patches.run_transforms,
+        patches.run_transforms,
     ),
-    "feed": _Scenario(
-        full=feed.Feeds,
-        quick=feed.Feeds(
+    "feed": (
+        feed.Feeds(
             cases=_SMALL_CT, patch=_SIDE, batch_size=2, num_batches=4, num_peer_batches=2, repeats=1,
             training=feed.Training(cases=_TINY, patch=(16, 16, 16), widths=(4, 8, 8), num_steps=1, repeats=1),
         ),
-        run=feed.run,
+        feed.run,
     ),
-    "windows": _Scenario(
-        full=windows.Windows,
-        quick=windows.Windows(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1),
-        run=windows.run,
+    "windows": (windows.Windows(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1), windows.run),
+    "build": (build.Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1), build.run),
+    "training": (
+        training.RealTrainings(cases=_TINY, options=("--fold", "0", *_TINY_RUN), resident_s=0.0, repeats=1),
+        training.run,
     ),
-    "build": _Scenario(
-        full=build.Build, quick=build.Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1), run=build.run
-    ),
-    "training": _Scenario(
-        full=training.RealTrainings,
-        quick=training.RealTrainings(cases=_TINY, options=("--fold", "0", *_TINY_RUN), resident_s=0.0, repeats=1),
-        run=training.run,
-    ),
-    "monai": _Scenario(
-        full=monai_chains.MonaiChains,
-        quick=monai_chains.MonaiChains(
+    "monai": (
+        monai_chains.MonaiChains(
             cases=_SPLEENS, brains=_SMALL_MR, patch=_SIDE, num_batches=1, num_peer_batches=1, num_workers=0, repeats=1,
             repeats_of_memory=1,
         ),
-        run=monai_chains.run,
+        monai_chains.run,
     ),
 }  # fmt: skip
+"""Settings that take seconds, to see that everything runs here, and what measures; the defaults are the full size."""
 NAMES = tuple(_SCENARIOS)
 
 
@@ -131,11 +104,12 @@ def run_scenario(
     """
     if name not in NAMES:
         raise InputError(f"bench: unknown scenario '{name}'{nearest(name, (*NAMES, *SWITCHES))}")
-    scenario = _SCENARIOS[name]
-    settings = scenario.quick if quick else scenario.full()
+    settings, run = _SCENARIOS[name]
+    if not quick:
+        settings = type(settings)()
     places = Places(work=work_folder(work), data=None if quick else real_data(data))
     comparisons = []
-    for comparison in scenario.run(settings, places):
+    for comparison in run(settings, places):
         on_comparison(comparison)
         comparisons.append(comparison)
     return Record(

@@ -34,11 +34,7 @@ class Work:
     """What all sides make batches of.
 
     Attributes:
-        phantoms: the cases.
-        refs: their files.
-        cases: the same, prepared and in our memory tier.
-        patch: shape of a patch.
-        batch_size: patches in a batch.
+        phantoms: in words; `refs` are their files, `cases` the same, prepared and in our memory tier.
         workers: numbers of worker processes to try a peer's loader with.
         place: folder for what a peer keeps in files, new for this work.
     """

@@ -105,8 +105,7 @@ class Switched:
     """Both sides of all rounds.
 
     Attributes:
-        switch: the setting.
-        off: runs without it, one a round; `on` likewise. Runs of one round have one seed.
+        off: runs without the setting, one a round; `on` with it. Runs of one round have one seed.
         speed: images a second once a run is under way, the side with the setting first.
     """
 

@@ -84,12 +84,9 @@ class Task:
     """A data set to train on, with its fold 0 held out, and a target that was set before any race was run.
 
     Attributes:
-        words: what it is.
         dataset: makes or finds it below the work folder.
         target_dice: mean foreground Dice that ends a training against time.
-        keys: of the plan, equal on all sides.
-        peer_keys: of the peers' plan alone.
-        epochs_per_validation: of all sides.
+        keys: of the plan, equal on all sides; `peer_keys` are of the peers' plan alone.
     """
 
     words: str
@@ -161,13 +158,10 @@ TASKS: dict[str, Task] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RaceSettings:
-    """What was raced.
+    """What was raced on one of `TASKS`.
 
     Attributes:
-        task: one of `TASKS`.
-        num_seeds: trainings a side.
         budget_s: of each training; 0 trains to the target of the task.
-        sides: which trained.
         is_equal: whether ours trains the peers' network with their optimizer.
     """
 

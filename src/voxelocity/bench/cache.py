@@ -146,9 +146,9 @@ def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str,
         return {}
     from voxelocity.bench.peers import monai
 
-    def opener(make: Callable[..., Any], chain: list[Any], folder: Path) -> Callable[[], Callable[[], object]]:
+    def opener(name: str, chain: list[Any], folder: Path) -> Callable[[], Callable[[], object]]:
         def open_() -> Callable[[], object]:
-            dataset = make(cases.refs, chain, folder)
+            dataset = monai.dataset(name, cases.refs, chain, cache_dir=folder)
             return lambda: dataset[0]
 
         # The entry is made now.
@@ -160,11 +160,11 @@ def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str,
         for dtype in ("int16", "float32")
     }
     openers = {
-        f"MONAI PersistentDataset, {dtype}": opener(monai.persistent, chain, place / f"persistent-{dtype}")
+        f"MONAI PersistentDataset, {dtype}": opener("PersistentDataset", chain, place / f"persistent-{dtype}")
         for dtype, chain in chains.items()
     }
     if not missing("LMDBDataset"):
-        openers["MONAI LMDBDataset, float32"] = opener(monai.lmdb, chains["float32"], place / "lmdb-monai")
+        openers["MONAI LMDBDataset, float32"] = opener("LMDBDataset", chains["float32"], place / "lmdb-monai")
     return openers
 
 
@@ -182,7 +182,7 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
         def once() -> float:
             chain = [*monai.preparing_small(cases.kind, "float32"), *monai.cropping(scenario.small_patch)]
             watch = Stopwatch()
-            dataset = monai.persistent(cases.refs, chain, place / "persistent")
+            dataset = monai.dataset("PersistentDataset", cases.refs, chain, cache_dir=place / "persistent")
             for index in range(len(dataset)):
                 dataset[index]
             return watch.elapsed_s

@@ -146,28 +146,20 @@ def _waiting_shares(training: Training, folder: Path) -> Iterator[Comparison]:
 
 
 def _step_of(training: Training) -> Callable[[Batch], object]:
-    from voxelocity.step import (
-        LossConfig,
-        NetworkConfig,
-        OptimizerConfig,
-        PrecisionConfig,
-        TrainingStep,
-        build_loss,
-        build_network,
-    )
+    from voxelocity import step as steps
 
     strides = ((2, 2, 2),) * (len(training.widths) - 1)
-    network = build_network(
-        NetworkConfig(name="dynunet", widths=training.widths, strides=strides),
+    network = steps.build_network(
+        steps.NetworkConfig(name="dynunet", widths=training.widths, strides=strides),
         num_channels=training.cases.num_channels,
         num_classes=training.cases.num_classes,
         seed=0,
     )
-    step = TrainingStep(
+    step = steps.TrainingStep(
         network,
-        build_loss(LossConfig()),
-        optimizer=OptimizerConfig(name="adamw", learning_rate=1e-3),
-        precision=PrecisionConfig(compute="float32"),
+        steps.build_loss(steps.LossConfig()),
+        optimizer=steps.OptimizerConfig(name="adamw", learning_rate=1e-3),
+        precision=steps.PrecisionConfig(compute="float32"),
         device=torch.device("cpu"),
     )
     return lambda batch: step(batch, 1e-3)

@@ -93,23 +93,22 @@ def _ours(kinds: Kinds, disk_tiers: Mapping[str, Mapping[str, Any]], work: Path)
 
 
 def _peers(kinds: Kinds, work: Path, place: Path) -> Iterator[Side]:
-    refs, kind = make_phantoms(kinds.cases, work), kinds.cases.kind
+    refs = make_phantoms(kinds.cases, work)
 
     def epoch_of(name: str) -> Once:
         from voxelocity.bench.peers import monai
 
-        random = monai.cropping(kinds.patch)
-        chain = [*monai.preparing(kind), *random]
-        if name == "SmartCacheDataset":
-            smart = monai.smart_cached(refs, chain, cache_num=kinds.cache_num, replace_rate=kinds.replace_rate)
-            return functools.partial(_smart_epoch, smart)
-        makers: dict[str, Callable[[], Any]] = {
-            "Dataset": lambda: monai.uncached(refs, chain),
-            "CacheDataset": lambda: monai.cached(refs, kind, random),
-            "PersistentDataset": lambda: monai.persistent(refs, chain, place / "persistent"),
-            "LMDBDataset": lambda: monai.lmdb(refs, chain, place / "lmdb"),
+        chain = [*monai.preparing(kinds.cases.kind), *monai.cropping(kinds.patch)]
+        rotation = {"cache_num": kinds.cache_num, "replace_rate": kinds.replace_rate}
+        options: dict[str, dict[str, Any]] = {
+            "PersistentDataset": {"cache_dir": place / "persistent"},
+            "LMDBDataset": {"cache_dir": place / "lmdb"},
+            "SmartCacheDataset": rotation,
         }
-        return functools.partial(_patches_per_s, makers[name](), lambda: None)
+        dataset = monai.dataset(name, refs, chain, **options.get(name, {}))
+        if name == "SmartCacheDataset":
+            return functools.partial(_smart_epoch, dataset)
+        return functools.partial(_patches_per_s, dataset, lambda: None)
 
     for name in ("Dataset", "CacheDataset", "PersistentDataset", "LMDBDataset", "SmartCacheDataset"):
         peer = name if name == "LMDBDataset" else "MONAI"

@@ -7,40 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import monai.data
+import monai.transforms as mt
 import numpy as np
 import torch
-from monai.data import (
-    CacheDataset,
-    DataLoader,
-    Dataset,
-    LMDBDataset,
-    PersistentDataset,
-    SmartCacheDataset,
-    ThreadDataLoader,
-    list_data_collate,
-)
-from monai.transforms import (
-    CastToTyped,
-    CropForegroundd,
-    EnsureChannelFirstd,
-    FgBgToIndicesd,
-    LoadImaged,
-    NormalizeIntensityd,
-    Orientationd,
-    RandAffined,
-    RandFlipd,
-    RandGaussianNoised,
-    RandScaleIntensityd,
-    RandShiftIntensityd,
-    RandSpatialCropd,
-    ScaleIntensityRanged,
-    SelectItemsd,
-    Spacingd,
-    ToTensord,
-)
 
 from voxelocity.bench.ours import CT_WINDOW_HU
 from voxelocity.bench.peers.monai_scripts import KEYS, items
@@ -50,9 +22,18 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 
 # Plain tensors and nothing else: no affine, no list of transforms.
-_BARE = (ToTensord(keys=KEYS, track_meta=False), SelectItemsd(keys=KEYS))
-_SMALL_LABEL = CastToTyped(keys="label", dtype=torch.uint8)
-_MAP_BYTES = 2**36
+_BARE = (mt.ToTensord(keys=KEYS, track_meta=False), mt.SelectItemsd(keys=KEYS))
+_SMALL_LABEL = mt.CastToTyped(keys="label", dtype=torch.uint8)
+_UNCOPIED = {"progress": False, "copy_cache": False}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "Dataset": {},
+    "CacheDataset": {"cache_rate": 1.0, "num_workers": 1, **_UNCOPIED},
+    # Filled and not started.
+    "SmartCacheDataset": {"num_init_workers": None, "shuffle": False, **_UNCOPIED},
+    "PersistentDataset": {"track_meta": False, "weights_only": True},
+    "LMDBDataset": {"progress": False, "lmdb_kwargs": {"map_size": 2**36}},
+}
+"""Of each of MONAI's data sets."""
 
 
 def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bool = False) -> list[Any]:
@@ -62,18 +43,20 @@ def preparing(kind: Kind, *, spacing_mm: Sequence[float] | None = None, crop: bo
     """
     low, high = CT_WINDOW_HU
     chain: list[Any] = [
-        LoadImaged(keys=KEYS),
-        EnsureChannelFirstd(keys=KEYS),
-        Orientationd(keys=KEYS, axcodes="RAS", labels=None),
+        mt.LoadImaged(keys=KEYS),
+        mt.EnsureChannelFirstd(keys=KEYS),
+        mt.Orientationd(keys=KEYS, axcodes="RAS", labels=None),
     ]
     if spacing_mm is not None:
-        chain.append(Spacingd(keys=KEYS, pixdim=tuple(spacing_mm), mode=("bilinear", "nearest"), dtype=torch.float32))
+        chain.append(
+            mt.Spacingd(keys=KEYS, pixdim=tuple(spacing_mm), mode=("bilinear", "nearest"), dtype=torch.float32)
+        )
     if kind == "ct":
-        chain.append(ScaleIntensityRanged(keys="image", a_min=low, a_max=high, b_min=0.0, b_max=1.0, clip=True))
+        chain.append(mt.ScaleIntensityRanged(keys="image", a_min=low, a_max=high, b_min=0.0, b_max=1.0, clip=True))
     else:
-        chain.append(NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True))
+        chain.append(mt.NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True))
     if crop:
-        chain.append(CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True))
+        chain.append(mt.CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True))
     return [*chain, *_BARE, _SMALL_LABEL]
 
 
@@ -81,49 +64,23 @@ def preparing_small(kind: Kind, dtype: str) -> list[Any]:
     """The same, or for "int16" with images as stored."""
     if dtype == "int16":
         return [
-            LoadImaged(keys=KEYS, dtype=np.int16),
-            EnsureChannelFirstd(keys=KEYS),
-            Orientationd(keys=KEYS, axcodes="RAS", labels=None),
+            mt.LoadImaged(keys=KEYS, dtype=np.int16),
+            mt.EnsureChannelFirstd(keys=KEYS),
+            mt.Orientationd(keys=KEYS, axcodes="RAS", labels=None),
             *_BARE,
             _SMALL_LABEL,
         ]
     return preparing(kind)
 
 
-def persistent(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
-    """A PersistentDataset of tensors without metadata in this folder."""
-    return PersistentDataset(items(refs), list(chain), cache_dir=folder, track_meta=False, weights_only=True)
+def dataset(name: str, refs: Sequence[VolumeRef], chain: Sequence[Any], **options: Any) -> Any:
+    """MONAI's data set of this name, of every case."""
+    return getattr(monai.data, name)(items(refs), list(chain), **{**_SETTINGS[name], **options})
 
 
-def lmdb(refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
-    """An LMDBDataset in this folder."""
-    return LMDBDataset(items(refs), list(chain), folder, progress=False, lmdb_kwargs={"map_size": _MAP_BYTES})
-
-
-def uncached(refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
-    """A Dataset that does everything again each time."""
-    return Dataset(items(refs), list(chain))
-
-
-def smart_cached(refs: Sequence[VolumeRef], chain: Sequence[Any], *, cache_num: int, replace_rate: float) -> Any:
-    """A SmartCacheDataset, filled and not started."""
-    options: dict[str, Any] = {"num_init_workers": None, "progress": False, "shuffle": False, "copy_cache": False}
-    return SmartCacheDataset(items(refs), list(chain), replace_rate=replace_rate, cache_num=cache_num, **options)
-
-
-def cached(
-    refs: Sequence[VolumeRef],
-    kind: Kind,
-    random: Sequence[Any],
-    *,
-    num_workers: int = 1,
-    runtime_cache: bool | str = False,
-    **options: Any,
-) -> Any:
-    """A CacheDataset of every case, prepared now or when it is first used, that applies `random` to it."""
-    chain = [*preparing(kind, **options), *random]
-    settings: dict[str, Any] = {"cache_rate": 1.0, "progress": False, "copy_cache": False}
-    return CacheDataset(items(refs), chain, num_workers=num_workers, runtime_cache=runtime_cache, **settings)
+def cached(refs: Sequence[VolumeRef], kind: Kind, random: Sequence[Any], **options: Any) -> Any:
+    """A CacheDataset of prepared cases, filled now or when it is first used, that applies `random` to them."""
+    return dataset("CacheDataset", refs, [*preparing(kind), *random], **options)
 
 
 def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int:
@@ -132,13 +89,13 @@ def cached_bytes(refs: Sequence[VolumeRef], kind: Kind, *, indices: bool) -> int
     With `indices` it keeps the voxels on which `RandCropByPosNegLabeld` centers patches, as MONAI's fast training
     guide advises.
     """
-    dataset = cached(refs, kind, [FgBgToIndicesd(keys="label", image_key="image")] if indices else [])
-    return sum(int(value.nbytes) for item in dataset for value in item.values() if hasattr(value, "nbytes"))
+    kept = cached(refs, kind, [mt.FgBgToIndicesd(keys="label", image_key="image")] if indices else [])
+    return sum(int(value.nbytes) for item in kept for value in item.values() if hasattr(value, "nbytes"))
 
 
 def cropping(patch: Index3) -> list[Any]:
     """A box of every item, anywhere in it."""
-    return [RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False)]
+    return [mt.RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False)]
 
 
 def augmenting(patch: Index3) -> list[Any]:
@@ -146,7 +103,7 @@ def augmenting(patch: Index3) -> list[Any]:
     angle = math.radians(15.0)
     return [
         *cropping(patch),
-        RandAffined(
+        mt.RandAffined(
             keys=KEYS,
             prob=1.0,
             spatial_size=patch,
@@ -157,10 +114,10 @@ def augmenting(patch: Index3) -> list[Any]:
             # The sampling grid is the same for every patch; kept, it is not made again.
             cache_grid=True,
         ),
-        *(RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)),
-        RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
-        RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
-        RandGaussianNoised(keys="image", prob=1.0, mean=0.0, std=0.1),
+        *(mt.RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)),
+        mt.RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
+        mt.RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
+        mt.RandGaussianNoised(keys="image", prob=1.0, mean=0.0, std=0.1),
     ]
 
 
@@ -178,15 +135,15 @@ def loaders(dataset: Any, work: Work) -> dict[str, OpenStream]:
     """
     found = {
         f"DataLoader(num_workers={number})": endless(
-            DataLoader, dataset, batch_size=work.batch_size, num_workers=number
+            monai.data.DataLoader, dataset, batch_size=work.batch_size, num_workers=number
         )
         for number in work.workers
     }
     # One thread besides the consumer's.
     options = {"batch_size": work.batch_size, "num_workers": 0, "buffer_size": 2}
-    return {**found, "ThreadDataLoader(num_workers=0)": endless(ThreadDataLoader, dataset, **options)}
+    return {**found, "ThreadDataLoader(num_workers=0)": endless(monai.data.ThreadDataLoader, dataset, **options)}
 
 
 def batch_of_one(item: Any) -> Any:
     """What a loader makes of one item of a data set."""
-    return list_data_collate([item])
+    return monai.data.list_data_collate([item])

@@ -11,26 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import monai.transforms as mt
 import torch
-from monai.transforms import (
-    Compose,
-    CropForegroundd,
-    EnsureChannelFirstd,
-    EnsureTyped,
-    FgBgToIndicesd,
-    LoadImaged,
-    MapTransform,
-    NormalizeIntensityd,
-    Orientationd,
-    RandAffined,
-    RandCropByPosNegLabeld,
-    RandFlipd,
-    RandScaleIntensityd,
-    RandShiftIntensityd,
-    RandSpatialCropd,
-    ScaleIntensityRanged,
-    Spacingd,
-)
 
 from voxelocity.bench.streams import OpenStream, endless
 from voxelocity.core.region import Index3
@@ -48,7 +30,7 @@ LARGEST_SHARE = 1e-4
 """Of the voxels of a label: where the nearest voxel is a matter of rounding."""
 
 
-class TumourRegionsd(MapTransform):  # type: ignore[misc]
+class TumourRegionsd(mt.MapTransform):  # type: ignore[misc]
     """A label (1, x, y, z) of BraTS's classes becomes (3, x, y, z): core, whole and enhancing tumour."""
 
     def __call__(self, data: Mapping[Hashable, Any]) -> dict[Hashable, Any]:
@@ -75,34 +57,34 @@ def items(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
 
 def preparing(chain: ChainName) -> list[Any]:
     """The deterministic part of a chain; transforms of its own at each call."""
-    head = [LoadImaged(keys=KEYS), EnsureChannelFirstd(keys=KEYS)]
-    orient = Orientationd(keys=KEYS, axcodes="RAS", labels=None)
+    head = [mt.LoadImaged(keys=KEYS), mt.EnsureChannelFirstd(keys=KEYS)]
+    orient = mt.Orientationd(keys=KEYS, axcodes="RAS", labels=None)
     if chain == "brats":
-        spacing = Spacingd(keys=KEYS, pixdim=(1.0, 1.0, 1.0), mode=("bilinear", "nearest"))
-        return [*head, TumourRegionsd(keys="label"), orient, spacing, EnsureTyped(keys=KEYS, track_meta=False)]
+        spacing = mt.Spacingd(keys=KEYS, pixdim=(1.0, 1.0, 1.0), mode=("bilinear", "nearest"))
+        return [*head, TumourRegionsd(keys="label"), orient, spacing, mt.EnsureTyped(keys=KEYS, track_meta=False)]
     return [
         *head,
         orient,
-        Spacingd(keys=KEYS, pixdim=(1.5, 1.5, 2.0), mode=("bilinear", "nearest")),
-        ScaleIntensityRanged(keys="image", a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True),
-        CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True),
-        FgBgToIndicesd(keys="label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
-        EnsureTyped(keys=KEYS, track_meta=False),
+        mt.Spacingd(keys=KEYS, pixdim=(1.5, 1.5, 2.0), mode=("bilinear", "nearest")),
+        mt.ScaleIntensityRanged(keys="image", a_min=-57, a_max=164, b_min=0.0, b_max=1.0, clip=True),
+        mt.CropForegroundd(keys=KEYS, source_key="image", allow_smaller=True),
+        mt.FgBgToIndicesd(keys="label", fg_postfix="_fg", bg_postfix="_bg", image_key="image"),
+        mt.EnsureTyped(keys=KEYS, track_meta=False),
     ]
 
 
 def augmenting(chain: ChainName, patch: Index3) -> list[Any]:
     """The random part of a chain; transforms of its own at each call."""
-    flips = [RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)]
+    flips = [mt.RandFlipd(keys=KEYS, prob=0.5, spatial_axis=axis) for axis in range(3)]
     if chain == "brats":
         return [
-            RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False),
+            mt.RandSpatialCropd(keys=KEYS, roi_size=patch, random_size=False),
             *flips,
-            NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True),
-            RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
-            RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
+            mt.NormalizeIntensityd(keys="image", nonzero=True, channel_wise=True),
+            mt.RandScaleIntensityd(keys="image", factors=0.1, prob=1.0),
+            mt.RandShiftIntensityd(keys="image", offsets=0.1, prob=1.0),
         ]
-    crop = RandCropByPosNegLabeld(
+    crop = mt.RandCropByPosNegLabeld(
         keys=KEYS,
         label_key="label",
         spatial_size=patch,
@@ -113,7 +95,7 @@ def augmenting(chain: ChainName, patch: Index3) -> list[Any]:
         bg_indices_key="label_bg",
         allow_smaller=False,
     )
-    affine = RandAffined(
+    affine = mt.RandAffined(
         keys=KEYS,
         prob=1.0,
         spatial_size=patch,
@@ -126,8 +108,8 @@ def augmenting(chain: ChainName, patch: Index3) -> list[Any]:
         crop,
         *([affine] if chain == "spleen" else []),
         *flips,
-        RandScaleIntensityd(keys="image", factors=0.1, prob=0.5),
-        RandShiftIntensityd(keys="image", offsets=0.1, prob=0.5),
+        mt.RandScaleIntensityd(keys="image", factors=0.1, prob=0.5),
+        mt.RandShiftIntensityd(keys="image", offsets=0.1, prob=0.5),
     ]
 
 
@@ -138,17 +120,17 @@ def whole(chain: ChainName, patch: Index3) -> list[Any]:
 
 def cached(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A CacheDataset of every case, filled, with its default settings."""
-    return names(module).CacheDataset(items(refs), Compose(chain), progress=False)
+    return names(module).CacheDataset(items(refs), mt.Compose(chain), progress=False)
 
 
 def persistent(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any], folder: Path) -> Any:
     """A PersistentDataset in this folder, each of its cases made."""
-    return _used(names(module).PersistentDataset(items(refs), Compose(chain), cache_dir=folder))
+    return _used(names(module).PersistentDataset(items(refs), mt.Compose(chain), cache_dir=folder))
 
 
 def compiled(module: Names, refs: Sequence[VolumeRef], chain: Sequence[Any]) -> Any:
     """A Dataset of the compiled chain, each of its cases in the chain's memory cache."""
-    fast = names("voxelocity.monai").compile(Compose(chain), cache="memory")
+    fast = names("voxelocity.monai").compile(mt.Compose(chain), cache="memory")
     return _used(names(module).Dataset(items(refs), fast))
 
 

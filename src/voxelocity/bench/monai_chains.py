@@ -185,8 +185,7 @@ def _patches_per_s(scenario: MonaiChains, pair: _Pair) -> Comparison:
     notes = [f"{pair.patches} patches of {'x'.join(map(str, scenario.patch))} a batch"]
     notes += [pair.note] if pair.note else []
     if pair.theirs:
-        found = scripts.checked(pair.ours, pair.theirs[""], pair.title)
-        notes.append(f"first batch of one seed: {found.words}")
+        notes.append(f"first batch of one seed: {scripts.checked(pair.ours, pair.theirs[''], pair.title)}")
     else:
         sides.append(Side(name="MONAI", once=None, note=missing("MONAI")))
     return compare(pair.title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))

@@ -137,11 +137,7 @@ def _open_monai(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[
     from voxelocity.bench.peers import monai
 
     yield
-    dataset = monai.cached(refs, task["kind"], [], runtime_cache=task["runtime_cache"])
-    for item in dataset:
-        item["image"].max(), item["label"].max()
-    yield
-    del dataset
+    yield from _held(monai.cached(refs, task["kind"], [], runtime_cache=task["runtime_cache"]))
 
 
 def _open_drop_in(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[None]:
@@ -152,9 +148,11 @@ def _open_drop_in(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterato
         # What a package loads or compiles when it first runs is not part of a cache.
         scripts.cached(task["module"], make_phantoms(small, Path(place)), scripts.preparing("spleen"))
     yield
-    dataset = scripts.cached(task["module"], refs, scripts.preparing("spleen"))
+    yield from _held(scripts.cached(task["module"], refs, scripts.preparing("spleen")))
+
+
+def _held(dataset: Any) -> Iterator[None]:
     for item in dataset:
         for value in item.values():
             value.max()
     yield
-    del dataset

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import torch
 from voxelocity.bench.streams import OpenStream, endless
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
+from voxelocity.interop.monai.difference import differences_of
 
 Names = Literal["monai.data", "voxelocity.monai"]
 """The module that a script imports its data sets and loaders from."""
@@ -147,27 +147,8 @@ def stream(
     return endless(getattr(names(module), loader), dataset, seed=0, batch_size=batch_size, num_workers=num_workers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parity:
-    """How two batches differ.
-
-    Attributes:
-        image: largest difference of two voxels, as a share of the largest value.
-        label: share of the voxels that differ.
-    """
-
-    image: float
-    label: float
-
-    @property
-    def words(self) -> str:
-        return (
-            f"largest difference of an image {self.image:.1e} of its largest value, labels {self.label:.1e} of voxels"
-        )
-
-
-def checked(ours: OpenStream, theirs: OpenStream, what: str) -> Parity:
-    """How the first batches drawn from one seed differ.
+def checked(ours: OpenStream, theirs: OpenStream, what: str) -> str:
+    """How the first batches drawn from one seed differ, in words.
 
     Raises:
         RuntimeError: they differ by more than `LARGEST_DIFFERENCE` or `LARGEST_SHARE`, so that a comparison of their
@@ -177,23 +158,21 @@ def checked(ours: OpenStream, theirs: OpenStream, what: str) -> Parity:
     for open_stream in (ours, theirs):
         with open_stream() as opened:
             batches.append(next(opened))
-    return parity(batches[0], batches[1], what)
+    return check_batches(batches[0], batches[1], what)
 
 
-def parity(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> Parity:
-    """How two batches differ. Like `checked`, for batches already at hand."""
+def check_batches(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> str:
+    """Like `checked`, for batches already at hand."""
     for key in KEYS:
         if ours[key].shape != theirs[key].shape:
             raise RuntimeError(
                 f"bench monai: {what}: the batches' {key} has shape {tuple(ours[key].shape)} by voxelocity.monai and "
                 f"{tuple(theirs[key].shape)} by MONAI; {_CURE}"
             )
-    one, other = (torch.as_tensor(batch["image"]) for batch in (ours, theirs))
-    found = Parity(
-        image=float((one - other).abs().max() / other.abs().max().clamp(min=1e-12)),
-        label=float((torch.as_tensor(ours["label"]) != torch.as_tensor(theirs["label"])).double().mean()),
+    image, label = differences_of([theirs[key] for key in KEYS], [ours[key] for key in KEYS])
+    words = (
+        f"largest difference of an image {image.relative:.1e} of its largest value, labels {label.share:.1e} of voxels"
     )
-    # Written so that a NaN is refused as well.
-    if not (found.image <= LARGEST_DIFFERENCE and found.label <= LARGEST_SHARE):
-        raise RuntimeError(f"bench monai: {what}: the batches of one seed differ ({found.words}); {_CURE}")
-    return found
+    if image.relative > LARGEST_DIFFERENCE or label.share > LARGEST_SHARE:
+        raise RuntimeError(f"bench monai: {what}: the batches of one seed differ ({words}); {_CURE}")
+    return words

@@ -1,4 +1,4 @@
-"""`voxelocity bench cache`: first patch of an entry, reopening many entries, bytes on disk and in memory."""
+"""`voxelocity bench cache`: first patch of an entry, reopening many entries, every kind of cache, bytes and memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 import os
 import tempfile
 import typing
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any, Literal
 import numpy as np
 
 from voxelocity.bench.comparison import Comparison, Once, Side, compare
-from voxelocity.bench.kinds import Kinds, patches_by_kind
-from voxelocity.bench.ours import MEMORY, Cases
+from voxelocity.bench.ours import MEMORY, NONE, Cases, feed_of
 from voxelocity.bench.peers import missing, peer_side
 from voxelocity.bench.phantom import PhantomSet, Places
 from voxelocity.bench.processes import grown_bytes
+from voxelocity.bench.streams import batches_per_s
 from voxelocity.core.config import AUTO, Config
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.cache import CacheConfig
@@ -33,12 +34,38 @@ _LARGE_CT = PhantomSet(kind="ct", shape=(512, 512, 256), num_cases=1)
 _MANY_SMALL = PhantomSet(kind="ct", shape=(36, 50, 36), num_cases=208)
 # Two trainings on one machine, over the same CTs.
 _SHARED_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=2)
+# Four abdominal CTs as an archive keeps them.
+_FOUR_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4, packed=True)
+_BUDGET_BYTES = 2**32
+_LARGER_THAN_ANY_SHM = 2**50
+_NUM_EPOCHS = 3
+"""Of the rotating tier in a round."""
 MONAI_FORMS: dict[str, bool | str] = {
     "filled at the start": False,
     "runtime_cache=True": True,
     'runtime_cache="processes"': "processes",
 }
 """Ways a CacheDataset keeps items, by name: its `runtime_cache`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """One thread that takes a patch of each case in turn, as a batch of one: no loader, the data set alone."""
+
+    cases: PhantomSet = _FOUR_CTS
+    patch: Index3 = (96, 96, 96)
+    # Ours has more patches in a round, or it would last only milliseconds.
+    num_patches: int = 200
+    # Of SmartCacheDataset and of our rotating tier: what is in memory at a time, and how much of it an epoch replaces.
+    cache_num: int = 3
+    replace_rate: float = 0.25
+    repeats: int = 5
+
+    @property
+    def rotation_words(self) -> str:
+        return (
+            f"{self.cache_num} of {self.cases.num_cases} in memory, {self.replace_rate:.0%} replaced after each epoch"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +94,7 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
         if real := places.hippocampus():
             words = f"{len(real)} cases of MSD's hippocampus"
             yield _reopening(scenario, Cases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
-        yield patches_by_kind(scenario.kinds, disk_tiers(CacheConfig, place / "kinds"), places.work, place / "kinds")
+        yield _patches_by_kind(scenario.kinds, Cases.of(scenario.kinds.cases, places.work), place / "kinds")
         shared = Cases.of(scenario.shared, places.work)
         yield _bytes_per_voxel(scenario, shared, place / "shared")
         yield _shared_memory(scenario, shared, place / "shared")
@@ -201,6 +228,88 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
         repeats=scenario.repeats_of_epochs,
         note="files in the page cache, one thread, opening included; every cache was built before",
     )
+
+
+def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
+    return compare(
+        f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {cases.words}",
+        "patches/s",
+        [*_our_kinds(kinds, cases, place), *_monai_kinds(kinds, cases, place)],
+        repeats=kinds.repeats,
+        note="crop only, one thread, batches of one, caches filled before, files in the page cache",
+    )
+
+
+def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+    def rate(prepared: PreparedCases, num_patches: int, **options: Any) -> Once:
+        feed = functools.partial(
+            feed_of, prepared, patch=kinds.patch, batch_size=1, augment=NONE, num_threads=0, **options
+        )
+        return functools.partial(batches_per_s, feed, num_patches)
+
+    tiers = {
+        "memory tier, shared between processes": {"tier": "memory", "max_bytes": _BUDGET_BYTES},
+        # What a machine without room in /dev/shm falls back to.
+        "memory tier, each process its own copy": {"tier": "memory", "max_bytes": _LARGER_THAN_ANY_SHM},
+        **disk_tiers(CacheConfig, place),
+    }
+    for name, cache in tiers.items():
+        with warnings.catch_warnings():
+            # The second of our sides is there to show memory that cannot be shared.
+            warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
+            prepared = cases.filled(cache)
+        yield Side(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
+    rotating = {
+        "tier": "rotating",
+        "max_bytes": _BUDGET_BYTES,
+        "num_cases": kinds.cache_num,
+        "replace_rate": kinds.replace_rate,
+    }
+    # The batch before them, which does not count, fills the first window.
+    once = rate(cases.opened(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
+    yield Side(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
+
+
+def _monai_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+    def epoch_of(name: str) -> Once:
+        from voxelocity.bench.peers import monai
+
+        chain = [*monai.preparing(cases.kind), *monai.cropping(kinds.patch)]
+        rotation = {"cache_num": kinds.cache_num, "replace_rate": kinds.replace_rate}
+        options: dict[str, dict[str, Any]] = {
+            "PersistentDataset": {"cache_dir": place / "persistent"},
+            "LMDBDataset": {"cache_dir": place / "lmdb"},
+            "SmartCacheDataset": rotation,
+        }
+        dataset = monai.dataset(name, cases.refs, chain, **options.get(name, {}))
+        if name == "SmartCacheDataset":
+            return functools.partial(_smart_epoch, dataset)
+        return functools.partial(_patches_per_s, dataset, lambda: None)
+
+    for name in ("Dataset", "CacheDataset", "PersistentDataset", "LMDBDataset", "SmartCacheDataset"):
+        peer = name if name == "LMDBDataset" else "MONAI"
+        note = kinds.rotation_words if name == "SmartCacheDataset" else ""
+        yield peer_side(f"MONAI {name}", peer, functools.partial(epoch_of, name), note)
+
+
+def _smart_epoch(dataset: Any) -> float:
+    # Replacements are prepared during the epoch, which ends when they are in place.
+    dataset.start()
+    rate = _patches_per_s(dataset, dataset.update_cache)
+    # Not in the background of the next side.
+    dataset.shutdown()
+    return rate
+
+
+def _patches_per_s(dataset: Any, end_of_epoch: Callable[[], None]) -> float:
+    from voxelocity.bench.peers import monai
+
+    watch = Stopwatch()
+    for index in range(len(dataset)):
+        # A batch of one, as ours: without it a patch is a view, and its voxels are never read.
+        monai.batch_of_one(dataset[index])
+    end_of_epoch()
+    return len(dataset) / watch.elapsed_s
 
 
 def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from voxelocity.bench import build, cache, feed, monai_chains, patches, training, windows
 from voxelocity.bench.comparison import Comparison, Record
-from voxelocity.bench.kinds import Kinds
 from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import PhantomSet, Places, real_data, work_folder
 from voxelocity.bench.switches import SWITCHES
@@ -38,7 +37,7 @@ _SCENARIOS: dict[str, tuple[DataclassInstance, _Run]] = {
     "cache": (
         cache.Cache(
             large=_SMALL_CT, patch=_SIDE, small=_TINY, small_patch=(16, 16, 16), shared=_SMALL_CT, num_processes=1,
-            kinds=Kinds(cases=_KINDS, patch=_SIDE, num_patches=3, cache_num=3, repeats=1),
+            kinds=cache.Kinds(cases=_KINDS, patch=_SIDE, num_patches=3, cache_num=3, repeats=1),
             repeats=1, repeats_from_disk=1, repeats_of_epochs=1, repeats_of_processes=1,
         ),
         cache.run,

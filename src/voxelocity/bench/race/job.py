@@ -41,14 +41,10 @@ PEER_KEYS: Mapping[str, Any] = {
 def script_job(
     planned: Planned, *, recipe: Recipe, target_dice: float, budget_s: float, epochs_per_validation: int
 ) -> dict[str, Any]:
-    """The settings of `monai_script`, as plain data.
+    """The settings of `monai_script`, as plain data, which train what the plan says on data got by this recipe.
 
-    Args:
-        planned: network, patches, augmentation, loss, optimizer, precision, split and seed.
-        recipe: how the script gets its data.
-        target_dice: at which it stops; 0 for none.
-        budget_s: seconds after which it stops, and by which the learning rate has fallen as in the plan.
-        epochs_per_validation: 0 never validates.
+    The script stops at the target, 0 for none, or after the budget, by which the learning rate has fallen as in the
+    plan. With 0 epochs per validation it never validates.
 
     Raises:
         ConfigError: the plan has keys without a counterpart in the script.

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from voxelocity.bench import body
-from voxelocity.bench.anatomy import draw_case
-from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.body import draw_case, make_phantoms
 from voxelocity.core.errors import ConfigError, OutputError
 
 SCALE = 0.2

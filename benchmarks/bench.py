@@ -8,11 +8,9 @@ The same as `voxelocity bench transforms -o benchmarks/results`; `--quick` and t
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
+from harness import RESULTS
 from voxelocity.cli.main import main
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]

@@ -9,9 +9,7 @@ system before each read. Every read ends with the patch copied, as a batch needs
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
 import os
 import sys
 import tempfile
@@ -26,13 +24,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from harness import head, parser_of, write_record
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Array, Grid, Volume
 from voxelocity.data.cache import DiskTier, LmdbTier
-from voxelocity.observe import environment
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PATCH = 96
 KEY = "entry"
 
@@ -178,10 +175,10 @@ def measure(scenario: Scenario, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measures, prints, writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, help="where to write the entries; a temporary folder if not given")
     arguments = parser.parse_args()
-    scenario, load_average = Scenario(), os.getloadavg()[0]
+    scenario, record = Scenario(), head("cache_read", " ".join(sys.argv[1:]))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         facts = measure(scenario, Path(folder))
     for name, found in facts.items():
@@ -191,15 +188,7 @@ def main() -> None:
             f"{found['bytes_per_voxel']:.2f} bytes/voxel  put {found['put_s']:.2f} s  "
             + "  ".join(f"{k}: {v:.0f}" for k, v in found.items() if k.startswith("patches"))
         )
-    RESULTS.mkdir(exist_ok=True)
-    record = {
-        "command": ["python", "benchmarks/cache_read.py", *sys.argv[1:]],
-        "shape": scenario.shape,
-        "environment": environment(),
-        "load_average": load_average,
-        "variants": facts,
-    }
-    (RESULTS / "cache_read.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record | {"shape": scenario.shape, "variants": facts}, "cache_read")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@
     python benchmarks/diagnose_scripts.py --checkpoints [--seconds 10]  # do saved files match an undiagnosed run?
 
 The regression set is `slow_scripts/`, on which the rules were developed, so it does not show how right they are on
-other programs: a cured twin of each is the script with the change that the diagnosis proposed, made by hand. The
-held-out set is `held_out/`, written down with its expected verdicts in `expected.json` before any of it was
-diagnosed; no rule may be changed for it. `CURED=1` switches a program to its cured form. Both forms print the seconds
-of their epochs; the ratio of a round is that of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes
-`diagnose_scripts.json` or `diagnose_held_out.json`, one script after the other, so that results stay where a
-later one fails; `benchmarks/tables.py` makes the tables of docs/diagnose.md from them.
+other programs. The held-out set is `held_out/`, written down with its expected verdicts in `expected.json` before any
+of it was diagnosed; no rule may be changed for it. `CURED=1` switches a program to its cured form, in which the change
+that the diagnosis proposed was made by hand. Both forms print the seconds of their epochs; the ratio of a round is that
+of two runs, alternating which is first. Needs VOXELOCITY_DATA. Writes `diagnose_scripts.json` or
+`diagnose_held_out.json`, one script after the other, so that results stay where a later one fails;
+`benchmarks/tables.py` makes the tables of docs/diagnose.md from them.
 
 With --checkpoints the scripts `saving_*.py` run with and without a diagnosis, and the SHA-256 of what they saved is
 compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out where pytorch_lightning is not installed.
@@ -19,7 +19,6 @@ compared. Writes `diagnose_checkpoints.json`. The Lightning script is left out w
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import json
@@ -32,18 +31,14 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
-from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import environment
+from harness import ROOT, VOXELOCITY, head, parser_of, real_data, write_record
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 SCRIPTS = ROOT / "benchmarks" / "slow_scripts"
 HELD_OUT = ROOT / "benchmarks" / "held_out"
 FACTOR = 1.5
@@ -60,10 +55,9 @@ class Case:
     Attributes:
         name: of the file, without its ending.
         stands_for: what people do.
-        codes: findings any of which names the right cause; empty where nothing is wrong, and there is no twin.
+        codes: findings any of which names the right cause; empty where nothing is wrong, and there is no cured form.
         epochs: of a timed run, the first of which does not count; what is left is a multiple of the script's rhythm.
         cured_environ: variables that the cured form is run with.
-        has_twin: the cured form is the file NAME_cured; otherwise it is the same file.
         needs: packages, as pip names them; the script is left out where one of them is missing.
     """
 
@@ -71,8 +65,7 @@ class Case:
     stands_for: str
     codes: tuple[str, ...]
     epochs: int = 4
-    cured_environ: Mapping[str, str] = field(default_factory=dict)
-    has_twin: bool = True
+    cured_environ: Mapping[str, str] = field(default_factory=lambda: {"CURED": "1"})
     needs: tuple[str, ...] = ()
 
     def missing(self) -> list[str]:
@@ -96,19 +89,19 @@ CASES = (
     Case(name="huge_validation", stands_for="windows that overlap by three quarters, after each epoch",
          codes=("VX406",), epochs=3),
     Case(name="many_workers", stands_for="16 workers on 2 cores", codes=("VX104",), epochs=6,
-         cured_environ={"OMP_WAIT_POLICY": "PASSIVE"}),
+         cured_environ={"CURED": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
     Case(name="slow_collate", stands_for="a `collate_fn` that computes distance maps", codes=("VX111",)),
     Case(name="at_ceiling", stands_for="all in memory, the network computes all the time", codes=()),
 )  # fmt: skip
 HELD_OUT_CASES = tuple(
-    Case(**{**one, "codes": tuple(one["codes"]), "needs": tuple(one["needs"])}, has_twin=False)
+    Case(**{**one, "codes": tuple(one["codes"]), "needs": tuple(one["needs"])})
     for one in json.loads((HELD_OUT / "expected.json").read_text())
 )
 SETS = {
-    "regression": (SCRIPTS, CASES, "diagnose_scripts.json"),
-    "held-out": (HELD_OUT, HELD_OUT_CASES, "diagnose_held_out.json"),
+    "regression": (SCRIPTS, CASES, "diagnose_scripts"),
+    "held-out": (HELD_OUT, HELD_OUT_CASES, "diagnose_held_out"),
 }
-"""Of each set: the folder of its scripts, what is expected of them, and the record that is written."""
+"""Of each set: the folder of its scripts, what is expected of them, and the name of the record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +136,7 @@ def diagnose(
     Raises:
         CalledProcessError: the command failed.
     """
-    command = [sys.executable, "-m", "voxelocity", "diagnose", "--json", "--seconds", str(seconds), "-o", str(folder)]
+    command = [*VOXELOCITY, "diagnose", "--json", "--seconds", str(seconds), "-o", str(folder)]
     done = subprocess.run(
         [*command, "--", sys.executable, str(script)],
         check=True,
@@ -193,12 +186,11 @@ def epoch_s(text: str) -> float:
 
 def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) -> dict[str, Any]:
     """Seconds of an epoch of the script and of its cured form, alternating, and their ratios round by round."""
-    cured = script.with_stem(f"{script.stem}_cured") if case.has_twin else script
-    pair: tuple[tuple[Path, Mapping[str, str], list[float]], ...] = ((script, {}, []), (cured, case.cured_environ, []))
+    pair: tuple[tuple[Mapping[str, str], list[float]], ...] = (({}, []), (case.cured_environ, []))
     for number in range(rounds):
-        for path, added, seconds in pair[:: 1 if number % 2 == 0 else -1]:
+        for added, seconds in pair[:: 1 if number % 2 == 0 else -1]:
             done = subprocess.run(
-                [sys.executable, str(path)],
+                [sys.executable, str(script)],
                 check=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -206,7 +198,7 @@ def timed(script: Path, case: Case, *, rounds: int, environ: Mapping[str, str]) 
                 env={**environ, **added, "EPOCHS": str(case.epochs)},
             )
             seconds.append(epoch_s(done.stdout))
-    slow_s, cured_s = pair[0][2], pair[1][2]
+    slow_s, cured_s = pair[0][1], pair[1][1]
     ratios = [slow / quick for slow, quick in zip(slow_s, cured_s, strict=True)]
     return {
         "epoch_s": statistics.median(slow_s),
@@ -298,26 +290,19 @@ def _line(record: Mapping[str, Any]) -> str:
     )
 
 
-def write(
-    record: Mapping[str, Any], path: Path, *, machine: Mapping[str, Any], command: str, order: Sequence[str]
-) -> None:
-    """Puts one script's record into the file, in place of an older one of the same name. Each has its own commit."""
+def write(record: Mapping[str, Any], name: str, *, out: Path, begin: Mapping[str, Any], order: Sequence[str]) -> None:
+    """Puts one script's record into NAME.json, in place of an older one of its own. Each has its own commit."""
+    path = out / f"{name}.json"
     known = json.loads(path.read_text()) if path.exists() else {"scripts": []}
-    named = {**record, "commit": machine["commit"]}
+    named = {**record, "commit": begin["environment"]["commit"]}
     others = {one["name"]: one for one in known["scripts"]} | {record["name"]: named}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    whole = {
-        "command": command,
-        "date": date.today().isoformat(),
-        "environment": machine,
-        "scripts": sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99),
-    }
-    write_whole(path, (json.dumps(whole, indent=2, ensure_ascii=False) + "\n").encode())
+    scripts = sorted(others.values(), key=lambda one: order.index(one["name"]) if one["name"] in order else 99)
+    write_record({**begin, "scripts": scripts}, name, out=out)
 
 
 def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) -> int:
     """Status 1 where a file that was saved under a diagnosis differs."""
-    is_good, machine = True, environment()
+    is_good, begin = True, head("diagnose_scripts", f"--checkpoints --seconds {seconds}")
     with tempfile.TemporaryDirectory() as folder:
         for saving in SAVING:
             if importlib.util.find_spec(saving.needs) is None:
@@ -330,25 +315,21 @@ def compare_checkpoints(out: Path, *, seconds: int, environ: Mapping[str, str]) 
                 flush=True,
             )
             is_good = is_good and is_unharmed(record)
-            command = f"python benchmarks/diagnose_scripts.py --checkpoints --seconds {seconds}"
-            order = [one.name for one in SAVING]
-            write(record, out / "diagnose_checkpoints.json", machine=machine, command=command, order=order)
+            write(record, "diagnose_checkpoints", out=out, begin=begin, order=[one.name for one in SAVING])
     return 0 if is_good else 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Status 1 where a verdict was wrong or a promise was not kept."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--set", choices=list(SETS), default="regression", help="which scripts")
     parser.add_argument("--only", action="append", help="a script of the set; may be given several times")
-    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a script and its twin")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of a script and its cured form")
     parser.add_argument("--seconds", type=int, default=60, help="of counted steps, at the most")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--checkpoints", action="store_true", help="compare what the scripts saving_* write")
     parser.add_argument("--quick", action="store_true", help="the first script of --only, few steps and one round")
     given = parser.parse_args(arguments)
-    environ = {**os.environ}
-    environ.setdefault("VOXELOCITY_DATA", str(ROOT.parent / "shared" / "data"))
+    environ = {**os.environ, "VOXELOCITY_DATA": str(real_data())}
     scripts, cases, name = SETS[given.set]
     if unknown := sorted({*(given.only or ())} - {case.name for case in cases}):
         parser.error(f"--only {unknown[0]}: the set {given.set} has {', '.join(case.name for case in cases)}")
@@ -358,8 +339,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen, rounds, seconds = chosen[:1], 1, 2
     if given.checkpoints:
         return compare_checkpoints(given.out, seconds=seconds, environ=environ)
-    # Before anything is written: results are files of the repository, which would then differ from the one measured.
-    is_good, machine = True, environment()
+    begin = head("diagnose_scripts", f"--set {given.set} --rounds {rounds} --seconds {seconds}")
+    is_good = True
     with tempfile.TemporaryDirectory() as folder:
         for case in chosen:
             if missing := case.missing():
@@ -369,9 +350,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(_line(record), flush=True)
             is_good = is_good and record["is_right"] and record.get("is_kept", True)
             if not given.quick:
-                options = f"--set {given.set} --rounds {rounds} --seconds {seconds}"
-                command = f"python benchmarks/diagnose_scripts.py {options}"
-                write(record, given.out / name, machine=machine, command=command, order=[case.name for case in cases])
+                write(record, name, out=given.out, begin=begin, order=[case.name for case in cases])
     return 0 if is_good else 1
 
 

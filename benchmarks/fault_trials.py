@@ -8,24 +8,14 @@ error in words. Writes `benchmarks/results/fault_trials.json`; status 1 where a 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import date
-from pathlib import Path
+from xml.etree import ElementTree
 
-from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import environment
+from harness import ROOT, failures_of, head, parser_of, run_pytest, write_record
 
-ROOT = Path(__file__).resolve().parents[1]
 FAULTS = ROOT / "tests" / "faults"
-RESULT = ROOT / "benchmarks" / "results" / "fault_trials.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +39,15 @@ class Suite:
     figures: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def read_suite(name: str, report: Path) -> Suite:
-    """The counts of a suite from the XML that pytest wrote."""
+def read_suite(name: str, cases: Sequence[ElementTree.Element]) -> Suite:
+    """The counts of a suite from the test cases of pytest's report."""
     num_trials, failed, skipped, failures, figures = 0, 0, [], [], {}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in cases:
         properties = {one.attrib["name"]: one.attrib["value"] for one in case.iter("property")}
         counts = {name: int(properties.pop(name, 0)) for name in ("trials", "failed")}
         if properties:
             figures[case.attrib["name"]] = properties
-        wrong = [one for kind in ("failure", "error") for one in case.findall(kind)]
+        wrong = failures_of(case)
         why = case.find("skipped")
         if why is not None:
             skipped.append(f"{case.get('name')}: {why.get('message')}")
@@ -78,42 +68,28 @@ def read_suite(name: str, report: Path) -> Suite:
 
 def run_suite(name: str, *, factor: float) -> Suite:
     """The outcome of `tests/faults/test_<name>.py`."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", str(FAULTS / f"test_{name}.py"), "-q", "-m", "nightly"]
-        subprocess.run(
-            [*command, f"--junitxml={report}", f"--basetemp={folder}/pytest", "-o", "junit_family=xunit1"],
-            cwd=ROOT, env={**os.environ, "VOXELOCITY_TRIALS": str(factor)}, stdout=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        if not report.exists():
-            return Suite(name=name, num_trials=1, num_clean=0, skipped=(), failures=("pytest ended without a report",))
-        return read_suite(name, report)
+    cases, _ = run_pytest(str(FAULTS / f"test_{name}.py"), "-m", "nightly", environ={"VOXELOCITY_TRIALS": str(factor)})
+    if cases is None:
+        return Suite(name=name, num_trials=1, num_clean=0, skipped=(), failures=("pytest ended without a report",))
+    return read_suite(name, cases)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a line for each suite and writes the record."""
     names = sorted(path.stem.removeprefix("test_") for path in FAULTS.glob("test_*.py"))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--only", nargs="*", choices=names, default=names, help="suites; all if not given")
     parser.add_argument("--factor", type=float, default=1.0, help="how many times the usual number of trials")
-    parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args(arguments)
-    suites = []
+    only = "" if given.only == names else f" --only {' '.join(given.only)}"
+    record, suites = head("fault_trials", f"--factor {given.factor:g}{only}"), []
     for name in given.only:
         suite = run_suite(name, factor=given.factor)
         suites.append(suite)
         print(f"{name}: {suite.num_clean} of {suite.num_trials} clean, {len(suite.skipped)} skipped", flush=True)
         for failure in suite.failures:
             print(f"    {failure}")
-    only = "" if given.only == names else f" --only {' '.join(given.only)}"
-    record = {
-        "benchmark": "fault_trials",
-        "command": f"python benchmarks/fault_trials.py --factor {given.factor:g}{only}",
-        "date": date.today().isoformat(),
-        "environment": environment(),
-        "suites": [asdict(suite) for suite in suites],
-    }
-    write_whole(given.out, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    write_record(record | {"suites": [asdict(suite) for suite in suites]}, "fault_trials", out=given.out)
     return int(any(suite.num_clean < suite.num_trials for suite in suites))
 
 

@@ -16,24 +16,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from voxelocity.observe import environment
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+from harness import ROOT, head, real_data, write_record
 
 
 def measure(work: Path) -> dict[str, Any]:
     """Clones the committed state into `work` and runs both commands there."""
     clone = work / "clone"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    data = os.environ.get("VOXELOCITY_DATA", str(ROOT.parent / "shared" / "data"))
-    record: dict[str, Any] = {"command": "make demo SEEDS=3; make test", "date": time.strftime("%Y-%m-%d")}
+    record = head("fresh_clone") | {"command": "make demo SEEDS=3; make test"}
     for target, *options in (("demo", "SEEDS=3"), ("test",)):
         start = time.perf_counter()
         done = subprocess.run(
             ["make", target, *options],
             cwd=clone,
-            env={**os.environ, "VOXELOCITY_DATA": data},
+            env={**os.environ, "VOXELOCITY_DATA": str(real_data())},
             capture_output=True,
             text=True,
         )
@@ -46,7 +42,6 @@ def measure(work: Path) -> dict[str, Any]:
     record["second_install_s"] = _seconds(["make", "-q", ".venv/.installed"], clone)
     record["help_s"] = statistics.median(_seconds([".venv/bin/voxelocity", "--help"], clone) for _ in range(9))
     record["demo"] = json.loads((clone / "demo" / "demo.json").read_text())
-    record["environment"] = environment()
     return record
 
 
@@ -58,11 +53,7 @@ def _seconds(command: list[str], folder: Path) -> float:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as work:
-        record = measure(Path(work))
-    RESULTS.mkdir(exist_ok=True)
-    # Reasons of the plan name folders of the user who measured.
-    text = json.dumps(record, indent=1).replace(str(Path.home()), "~")
-    (RESULTS / "fresh_clone.json").write_text(text + "\n")
+        write_record(measure(Path(work)), "fresh_clone")
 
 
 if __name__ == "__main__":

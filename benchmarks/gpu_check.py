@@ -10,7 +10,6 @@ Runs straight from `PYTHONPATH=src` with a CUDA build of torch. Writes `gpu_chec
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.util
 import json
@@ -20,8 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -30,7 +28,8 @@ import numpy as np
 import torch
 
 import planted_wait
-from voxelocity.bench.body.phantom import make_phantoms
+from harness import ROOT, VOXELOCITY, failures_of, head, parser_of, run_pytest, write_record
+from voxelocity.bench.body import make_phantoms
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
@@ -38,10 +37,7 @@ from voxelocity.data.augment import AugmentConfig, ResidentSource, augment, need
 from voxelocity.data.cache.device import DeviceTier, DeviceVolume
 from voxelocity.metrics.dice import DiceCounts
 from voxelocity.monitoring.files import read_monitor
-from voxelocity.observe import Clock, environment, system_clock
-
-ROOT = Path(__file__).resolve().parents[1]
-
+from voxelocity.observe import Clock, system_clock
 
 Row = dict[str, Any]
 LIMIT_S = 470.0
@@ -49,31 +45,28 @@ LIMIT_S = 470.0
 _TESTS_S, _TRAINING_S, _WATCHING_S = 270.0, 60.0, 90.0
 
 
-def run_gpu_tests(work: Path, limit_s: float) -> list[Row]:
+def run_gpu_tests(limit_s: float) -> list[Row]:
     """The tests marked `gpu`, counted by module; one that would be skipped fails."""
-    report = work / "tests.xml"
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
-    if importlib.util.find_spec("xdist") is not None:
-        # Most of the time goes into compiling kernels.
-        command += ["-n", "4", "--dist", "loadfile"]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "REQUIRE_GPU": "1"}, capture_output=True, text=True, timeout=limit_s
-    )
-    if not report.is_file():
-        raise RuntimeError((done.stdout + done.stderr)[-500:])
-    if done.returncode != 0:
-        print(done.stdout[-6000:])
-    return tests_by_module(report)
+    # Most of the time goes into compiling kernels.
+    parallel = ["-n", "4", "--dist", "loadfile"] if importlib.util.find_spec("xdist") is not None else []
+    arguments = ["-m", "gpu", "-p", "no:cacheprovider", *parallel]
+    cases, printed = run_pytest(*arguments, environ={"REQUIRE_GPU": "1"}, timeout=limit_s)
+    if cases is None:
+        raise RuntimeError(printed[-500:])
+    rows = tests_by_module(cases)
+    if any(row["failed"] for row in rows):
+        print(printed[-6000:])
+    return rows
 
 
-def tests_by_module(report: Path) -> list[Row]:
-    """How many tests of each module passed and failed, from pytest's report in JUnit's format."""
+def tests_by_module(cases: Sequence[ElementTree.Element]) -> list[Row]:
+    """How many tests of each module passed and failed."""
     rows: dict[str, Row] = {}
-    for case in ElementTree.parse(report).getroot().iter("testcase"):
+    for case in cases:
         name = case.get("classname", "")
         row = rows.setdefault(name, {"what": name, "passed": 0, "failed": 0, "seconds": 0.0})
         # A skipped test is one without a GPU, which REQUIRE_GPU makes fail.
-        has_failed = any(case.find(kind) is not None for kind in ("failure", "error", "skipped"))
+        has_failed = bool(failures_of(case)) or case.find("skipped") is not None
         row["failed" if has_failed else "passed"] += 1
         row["seconds"] += float(case.get("time", 0.0))
     return [rows[name] for name in sorted(rows)]
@@ -175,9 +168,7 @@ def train_on_phantoms(work: Path, compute: str, steps: int, limit_s: float) -> R
         make_phantoms(dataset, 8)
     arguments = ["train", dataset, "-o", out, "--device", "cuda", "--set", f"train.steps={steps}"]
     arguments += ["--set", f"precision.compute={compute}", "--set", f"data.cache.folder={work / 'cache'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "voxelocity", *map(str, arguments)], capture_output=True, text=True, timeout=limit_s
-    )
+    done = subprocess.run([*VOXELOCITY, *map(str, arguments)], capture_output=True, text=True, timeout=limit_s)
     if done.returncode != 0:
         raise RuntimeError(f"{compute}: status {done.returncode}: {done.stderr[-500:]}")
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
@@ -191,7 +182,7 @@ def watch_programs(work: Path, limit_s: float) -> list[Row]:
     planted = ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"
     waited, reported = planted_wait.watch(0.3, seconds=10, limit_s=limit_s / 2)
     out = work / "monitor"
-    command = [sys.executable, "-m", "voxelocity", "monitor", "-o", out, "--", sys.executable, planted]
+    command = [*VOXELOCITY, "monitor", "-o", out, "--", sys.executable, planted]
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=limit_s / 2, env={**os.environ, "EPOCHS": "20"}
     )
@@ -235,13 +226,12 @@ def print_rows(part: str, rows: list[Row], seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="GPU tests, benchmarks of kernels and short trainings on a GPU.")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results")
+    parser = parser_of("GPU tests, benchmarks of kernels and short trainings on a GPU.", out=True)
     parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit(f"gpu_check: torch {torch.__version__} sees no CUDA device; run this where there is one")
-    device = torch.cuda.get_device_name()
+    device, record = torch.cuda.get_device_name(), head("gpu_check")
     print(f"{device}, torch {torch.__version__}")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -251,7 +241,7 @@ def main() -> None:
 
         rows = run_parts(
             {
-                "tests": (_TESTS_S, functools.partial(run_gpu_tests, work)),
+                "tests": (_TESTS_S, run_gpu_tests),
                 "augmentation": (20.0, lambda limit_s: time_gather()),
                 "dice": (10.0, lambda limit_s: time_dice()),
                 **{f"training {name}": (_TRAINING_S, train(name)) for name in ("float32", "bfloat16", "float16")},
@@ -259,10 +249,7 @@ def main() -> None:
             },
             system_clock,
         )
-    record = {"date": time.strftime("%Y-%m-%d"), "environment": environment(), "device": device, **rows}
-    options.out.mkdir(parents=True, exist_ok=True)
-    name = device.lower().replace(" ", "_")
-    (options.out / f"gpu_check_{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record | {"device": device, **rows}, f"gpu_check_{device.lower().replace(' ', '_')}", out=options.out)
     has_failed = any(row.get("error") or row.get("failed") for part in rows.values() for row in part)
     sys.exit("gpu_check: something failed, see above" if has_failed else 0)
 

@@ -20,7 +20,8 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-RESULTS = Path(__file__).resolve().parent / "results"
+from harness import RESULTS, head, parser_of, write_record
+
 _SIDE = 24
 _BATCH = 4
 _STEPS = 300
@@ -137,7 +138,7 @@ def plot(records: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--cases", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
     parser.add_argument("--plot", action="store_true", help="measure nothing, draw growth.json again")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
@@ -149,18 +150,14 @@ def main() -> None:
     if options.plot:
         plot(json.loads((RESULTS / "growth.json").read_text())["sizes"], RESULTS / "growth.png")
         return
-    records = []
+    record, records = head("growth"), []
     for num_cases in options.cases:
         done = subprocess.run(
             [sys.executable, __file__, "--one", str(num_cases)], check=True, capture_output=True, text=True
         )
         records.append(json.loads(done.stdout.splitlines()[-1]))
         print(records[-1])
-    from voxelocity.observe import environment
-
-    RESULTS.mkdir(exist_ok=True)
-    result = {"date": time.strftime("%Y-%m-%d"), "environment": environment(), "sizes": records}
-    (RESULTS / "growth.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_record(record | {"sizes": records}, "growth")
     plot(records, RESULTS / "growth.png")
 
 

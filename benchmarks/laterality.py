@@ -8,12 +8,9 @@ mirrored windows follow them. Writes `benchmarks/results/laterality.json` after 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
 import tempfile
-import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,11 @@ import nibabel as nib
 import numpy as np
 import torch
 
+from harness import head, parser_of, real_data, write_record
 from voxelocity.bench.switched import train_afresh
-from voxelocity.core.whole_file import write_whole
 from voxelocity.data.source import open_cases
 from voxelocity.infer import Predictor, load_model
-from voxelocity.observe import environment
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 CLASSES = ("background", "RightParotid", "LeftParotid")
 _VALUES = {"RightParotid": 3, "LeftParotid": 4}
 
@@ -110,31 +104,22 @@ def _dice(found: Any, wanted: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=Sides.steps)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     sides = Sides(steps=options.steps)
-    data = Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
-    record: dict[str, Any] = {
-        "benchmark": "laterality",
-        "command": f"python benchmarks/laterality.py --seeds {' '.join(map(str, options.seeds))}",
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
-        "settings": asdict(sides),
-        "runs": [],
-    }
+    record: dict[str, Any] = head("laterality", f"--seeds {' '.join(map(str, options.seeds))}")
+    record |= {"settings": asdict(sides), "runs": []}
     with tempfile.TemporaryDirectory() as name:
-        dataset = write_parotids(data / sides.dataset, Path(name) / "parotids")
+        dataset = write_parotids(real_data() / sides.dataset, Path(name) / "parotids")
         for seed in options.seeds:
             for setting, keys in sides.settings.items():
                 run = Path(name) / f"{len(record['runs'])}"
                 train_afresh(dataset, run, {**sides.keys, "train.steps": sides.steps, "seed": seed, **keys}, {})
                 record["runs"].append({"setting": setting, "seed": seed, **judge(run, dataset)})
                 print(json.dumps(record["runs"][-1]), flush=True)
-                content = json.dumps(record, indent=1, allow_nan=False) + "\n"
-                write_whole(options.out / "laterality.json", content.encode())
+                write_record(record, "laterality", out=options.out)
 
 
 if __name__ == "__main__":

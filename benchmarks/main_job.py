@@ -7,27 +7,21 @@ Writes `benchmarks/results/main_job_<scenario>_<budget>[_fold<n>].json` with the
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
-import sys
 import tempfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from harness import VOXELOCITY, head, parser_of, real_data, write_record
 from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
 from voxelocity.infer import load_model
 from voxelocity.metrics import case_score
-from voxelocity.observe import environment
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
+from voxelocity.observe import Stopwatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +78,7 @@ SCENARIOS = {
 
 def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str, Any]:
     """Trains and predicts in fresh processes; returns the record."""
-    data = Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
+    data, record = real_data(), head("main_job")
     run, out = work / "run", work / "predictions"
     dataset = scenario.open_in(data, work)
     train = ["train", str(dataset), "--fold", scenario.fold, "--time-budget", budget, "-o", str(run)]
@@ -98,11 +92,9 @@ def measure(scenario: Scenario, budget: str, work: Path, seed: int) -> dict[str,
     )
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     finished = next(event for event in events if event["event"] == "run_finished")
-    return {
+    return record | {
         "scenario": scenario.name,
         "command": "voxelocity " + " ".join(train).replace(str(data), "$VOXELOCITY_DATA").replace(str(work), "$WORK"),
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
         "time_budget": budget,
         "seed": seed,
         "wall_s": seconds,
@@ -151,13 +143,13 @@ def _against_labels(run: Path, out: Path, refs: list[Any]) -> dict[str, Any]:
 
 
 def _call(arguments: list[str]) -> float:
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "voxelocity", *arguments], check=True)
-    return time.perf_counter() - start
+    watch = Stopwatch()
+    subprocess.run([*VOXELOCITY, *arguments], check=True)
+    return watch.elapsed_s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("scenario", choices=sorted(SCENARIOS))
     parser.add_argument("--time-budget", default="5m")
     parser.add_argument("--seed", type=int, default=0)
@@ -167,11 +159,9 @@ def main() -> None:
     scenario = replace(scenario, fold=options.fold or scenario.fold)
     with tempfile.TemporaryDirectory() as work:
         record = measure(scenario, options.time_budget, Path(work), options.seed)
-    RESULTS.mkdir(exist_ok=True)
     suffix = f"_fold{scenario.fold}" if scenario.fold not in ("0", "all") else ""
     suffix += "" if options.seed == 0 else f"_seed{options.seed}"
-    path = RESULTS / f"main_job_{options.scenario}_{options.time_budget}{suffix}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record, f"main_job_{options.scenario}_{options.time_budget}{suffix}")
     print(json.dumps({key: record[key] for key in ("wall_s", "mean_dice", "predicted_dice", "largest_gap_to_table")}))
 
 

@@ -8,8 +8,6 @@ Writes `benchmarks/results/many_entries.json`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
 import sys
@@ -23,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from harness import head, parser_of, write_record
 from voxelocity.core.contracts import StoredVolume, Tier
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Volume
 from voxelocity.data.cache import DiskTier, LmdbTier
-from voxelocity.observe import environment
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SIDE = 24
 PATCH = Region((4, 4, 4), (20, 20, 20))
 REPEATS = 3
@@ -83,11 +80,11 @@ def measure(make: Callable[[Path], Tier], folder: Path, num_entries: int) -> dic
 
 def main() -> None:
     """Measures, prints, writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--entries", type=int, default=10_000)
     parser.add_argument("--folder", type=Path, help="where to write the entries; a temporary folder if not given")
     arguments = parser.parse_args()
-    load_average = os.getloadavg()[0]
+    record = head("many_entries", " ".join(sys.argv[1:]))
     runs: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     makers: dict[str, Callable[[Path], Tier]] = {"disk": DiskTier, "lmdb": LmdbTier}
     for _ in range(REPEATS):
@@ -99,14 +96,7 @@ def main() -> None:
         name: {key: median(run[key] for run in all_runs) for key in all_runs[0]} | {"runs": all_runs}
         for name, all_runs in runs.items()
     }
-    record = {
-        "command": ["python", "benchmarks/many_entries.py", *sys.argv[1:]],
-        "num_entries": arguments.entries,
-        "environment": environment(),
-        "load_average": load_average,
-        "variants": variants,
-    }
-    (RESULTS / "many_entries.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record | {"num_entries": arguments.entries, "variants": variants}, "many_entries")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ are compared as two samples. Writes `monai_curves.json`.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib
-import json
 import math
 import tempfile
 import time
@@ -27,14 +25,12 @@ from monai.networks.nets import UNet
 from monai.transforms import Compose, RandGaussianNoised
 from scipy import stats
 
-from voxelocity.bench import drop_in_side
+from harness import head, parser_of, write_record
+from voxelocity.bench.peers import monai_scripts as scripts
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.stream import passes_of
+from voxelocity.bench.streams import passes_of
 from voxelocity.core.region import Index3
-from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import environment
 
-RESULTS = Path(__file__).resolve().parent / "results"
 TOLERANCE = 1e-3
 """Of two losses of one step, as a share of their value: float32's rounding, grown by the steps before."""
 KINDS = ("Dataset", "CacheDataset", "PersistentDataset", "CacheNTransDataset", "LMDBDataset", "SmartCacheDataset")
@@ -70,19 +66,17 @@ class Side:
         novograd: the optimizer.
     """
 
-    module: drop_in_side.Names
+    module: scripts.Names
     window: Callable[..., torch.Tensor]
     novograd: Callable[..., torch.optim.Optimizer]
 
 
-def monai_side() -> Side:
+def side_of(module: scripts.Names) -> Side:
+    ours = importlib.import_module("voxelocity.monai")
+    if module == "voxelocity.monai":
+        return Side(module=module, window=ours.sliding_window_inference, novograd=ours.Novograd)
     window = importlib.import_module("monai.inferers").sliding_window_inference
-    return Side(module="monai.data", window=window, novograd=importlib.import_module("monai.optimizers").Novograd)
-
-
-def own_side() -> Side:
-    module = importlib.import_module("voxelocity.monai")
-    return Side(module="voxelocity.monai", window=module.sliding_window_inference, novograd=module.Novograd)
+    return Side(module=module, window=window, novograd=importlib.import_module("monai.optimizers").Novograd)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,22 +93,22 @@ class Bench:
     def __init__(self, settings: Curves, work: Path) -> None:
         self.settings = settings
         self.work = work
-        cases = drop_in_side.items(make_phantoms(settings.cases, work / "phantoms"))
+        cases = scripts.items(make_phantoms(settings.cases, work / "phantoms"))
         self.items = cases[: -settings.num_held_out]
-        prepare = Compose(drop_in_side.preparing("spleen"))
+        prepare = Compose(scripts.preparing("spleen"))
         # Prepared by MONAI for both sides: here the windows alone are compared.
         self.held_out = [prepare(case) for case in cases[-settings.num_held_out :]]
 
     def chain(self, *, noise: bool = False) -> Compose:
         extra = [RandGaussianNoised(keys="image", prob=1.0, mean=0.0, std=self.settings.noise_std)] if noise else []
-        chain = Compose([*drop_in_side.whole("spleen", self.settings.patch).transforms, *extra])
+        chain = Compose([*scripts.whole("spleen", self.settings.patch), *extra])
         # A loader seeds the transforms of every data set but SmartCacheDataset, of which it seeds the shuffling.
         chain.set_random_state(seed=0)
         return chain
 
     def dataset(self, side: Side, kind: str, chain: Compose) -> Any:
         """A data set of this kind, its folder, if it has one, its own."""
-        make = functools.partial(getattr(drop_in_side.names(side.module), kind), self.items, chain)
+        make = functools.partial(getattr(scripts.names(side.module), kind), self.items, chain)
         folder = self.work / side.module / f"{kind}-{time.monotonic_ns()}"
         match kind:
             case "Dataset":
@@ -125,7 +119,7 @@ class Bench:
                 return make(cache_dir=folder)
             case "CacheNTransDataset":
                 # With the first random transform, so that every epoch crops where the first one did.
-                return make(len(drop_in_side.preparing("spleen")) + 1, cache_dir=folder)
+                return make(len(scripts.preparing("spleen")) + 1, cache_dir=folder)
             case "LMDBDataset":
                 return make(cache_dir=folder, progress=False, lmdb_kwargs={"map_size": 2**28})
             case _:
@@ -144,7 +138,7 @@ class Bench:
             else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         )
         loss_of = DiceCELoss(to_onehot_y=True, softmax=True, squared_pred=True, batch=True)
-        make = getattr(drop_in_side.names(side.module), loader)
+        make = getattr(scripts.names(side.module), loader)
         generator = torch.Generator().manual_seed(seed)
         batches = make(dataset, batch_size=2, num_workers=0, shuffle=True, generator=generator)
         losses = []
@@ -186,7 +180,7 @@ def _epochs(batches: Any, dataset: Any, num_epochs: int) -> Iterator[Any]:
 def curve(bench: Bench, kind: str, loader: str, *, novograd: bool = False) -> dict[str, Any]:
     """One drop-in with one loader under both packages, from one seed."""
     outcomes = []
-    for side in (monai_side(), own_side()):
+    for side in (side_of("monai.data"), side_of("voxelocity.monai")):
         dataset = bench.dataset(side, kind, bench.chain())
         num_epochs = bench.settings.num_epochs
         outcomes.append(bench.train(side, loader, dataset, seed=0, num_epochs=num_epochs, novograd=novograd))
@@ -249,8 +243,8 @@ def measure(settings: Curves, work: Path) -> dict[str, Any]:
         curves.append(curve(bench, kind, loader, novograd=novograd))
         print(f"{kind} + {loader}: largest difference of a loss {curves[-1]['largest_difference']:.1e}")
     count = settings.num_seeds
-    ours = noisy_losses(bench, own_side(), range(count, 2 * count))
-    theirs = noisy_losses(bench, monai_side(), range(count))
+    ours = noisy_losses(bench, side_of("voxelocity.monai"), range(count, 2 * count))
+    theirs = noisy_losses(bench, side_of("monai.data"), range(count))
     return {"tolerance": TOLERANCE, "curves": curves,
             "noise": two_samples(ours, theirs, margin=settings.equivalence_margin)}  # fmt: skip
 
@@ -261,25 +255,15 @@ def _relative(one: float, other: float) -> float:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--quick", action="store_true", help="one epoch, few seeds: checks that it runs")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(words)
     settings = Curves(num_epochs=2, num_seeds=3, num_epochs_of_a_seed=1) if options.quick else Curves()
     # Handing pieces of so small a network to other threads takes longer than computing them.
     torch.set_num_threads(1)
+    record = head("monai_curves", "--quick" if options.quick else "") | {"settings": asdict(settings)}
     with tempfile.TemporaryDirectory() as work:
-        found = measure(settings, Path(work))
-    record = {
-        "benchmark": "monai_curves",
-        "command": "python benchmarks/monai_curves.py" + (" --quick" if options.quick else ""),
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
-        "settings": asdict(settings),
-        **found,
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "monai_curves.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+        write_record(record | measure(settings, Path(work)), "monai_curves", out=options.out)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ which says little on a machine with other work. Writes `benchmarks/results/monai
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -24,9 +22,8 @@ from monai.data import MetaTensor
 from monai.transforms import Compose, RandSpatialCropd, Transform
 
 import voxelocity.monai
-from voxelocity.observe import environment
+from harness import head, parser_of, write_record
 
-RESULTS = Path(__file__).resolve().parent / "results"
 SHAPE = (1, 256, 256, 128)
 NUM_ITEMS = 4
 NUM_EPOCHS = 3
@@ -77,9 +74,10 @@ def measure(side: Any, kind: str, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Measures, prints, writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--folder", type=Path, help="where to write the items; a temporary folder if not given")
     arguments = parser.parse_args()
+    record = head("monai_datasets", "--folder DIR" if arguments.folder else "")
     variants: dict[str, Any] = {}
     for kind in ("PersistentDataset", "CacheDataset"):
         rounds: list[dict[str, dict[str, float]]] = []
@@ -101,12 +99,7 @@ def main() -> None:
             print(
                 f"{kind}, {name}: {medians['voxelocity'] * 1e3:.1f} ms, MONAI {medians['monai'] * 1e3:.1f} ms, {spread}"
             )
-    record = {
-        "command": ["python", "benchmarks/monai_datasets.py", *(["--folder", "DIR"] if arguments.folder else [])],
-        "environment": environment(),
-        "variants": variants,
-    }
-    (RESULTS / "monai_datasets.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record | {"variants": variants}, "monai_datasets")
 
 
 if __name__ == "__main__":

@@ -8,11 +8,7 @@ page cache. Writes `benchmarks/results/monai_deterministic.json`.
 
 from __future__ import annotations
 
-import argparse
 import copy
-import datetime
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +26,11 @@ from monai.transforms import (
     Spacingd,
 )
 
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.phantom import PhantomSet, default_folder, make_phantoms
+from harness import head, parser_of, write_record
+from voxelocity.bench.comparison import Comparison, Side, compare
+from voxelocity.bench.phantom import PhantomSet, make_phantoms, work_folder
 from voxelocity.interop.monai.deterministic import faster
-from voxelocity.observe import environment
 
-RESULTS = Path(__file__).resolve().parent / "results"
 # A whole abdominal CT as it comes from an archive.
 CT = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=1, spacing_mm=(0.8, 0.8, 2.5), packed=True)
 KEYS = ("image", "label")
@@ -70,7 +65,7 @@ def comparisons(name: str, item: Any, repeats: int) -> Iterator[Comparison]:
                 Side(name="MONAI", once=_cpu_ms(transform, item)),
             ]
             title = f"{_words(transform)}, {name}"
-            yield compare(title, "CPU ms", "smaller", sides, repeats=repeats)
+            yield compare(title, "CPU ms", sides, repeats=repeats)
         item = transform(copy.deepcopy(item))
 
 
@@ -97,12 +92,13 @@ def _words(transform: Any) -> str:
 
 def main() -> None:
     """Measures, prints, writes the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--hippocampus", type=Path, help="folder of the set, for a small case too")
     parser.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
-    load_average = os.getloadavg()[0]
-    ref = make_phantoms(CT, default_folder())[0]
+    repeats = f" --repeats {arguments.repeats}" if "--repeats" in sys.argv else ""
+    record = head("monai_deterministic", f"--hippocampus hippocampus{repeats}")
+    ref = make_phantoms(CT, work_folder(None))[0]
     items = {CT.words.removeprefix("1 "): {"image": str(ref.images[0]), "label": str(ref.label)}}
     if arguments.hippocampus:
         files = {"image": "imagesTr", "label": "labelsTr"}
@@ -114,15 +110,8 @@ def main() -> None:
             ours, theirs = comparison.figures
             print(comparison.title, ours.median, theirs.median, sorted(comparison.ratios(theirs)), flush=True)
             found.append(comparison)
-    record = {
-        "command": "python benchmarks/monai_deterministic.py --hippocampus hippocampus"
-        + (f" --repeats {arguments.repeats}" if "--repeats" in sys.argv else ""),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "environment": environment(),
-        "load_average": load_average,
-        "comparisons": [comparison.to_plain() for comparison in found],
-    }
-    (RESULTS / "monai_deterministic.json").write_text(json.dumps(record, indent=1) + "\n")
+    record["comparisons"] = [comparison.to_plain() for comparison in found]
+    write_record(record, "monai_deterministic")
 
 
 if __name__ == "__main__":

@@ -8,25 +8,21 @@ On phantoms of the size of abdominal CTs and of BraTS, in the form of the Medica
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import ROOT, head, parser_of, write_record
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import environment
+from voxelocity.observe import Stopwatch
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 SIDES = {"MONAI": "with_monai.py", "Voxelocity": "with_voxelocity.py"}
 FIGURES = ("seconds_to_fill_cache", "seconds_per_epoch", "samples_per_s")
 """Of a script's summary: those that are timed."""
@@ -89,9 +85,9 @@ def run_script(example: Example, side: str, data: Path, out: Path, *, epochs: in
     """
     script = ROOT / "examples" / "monai" / example.name / SIDES[side]
     words = ["--data", str(data), "--out", str(out), "--epochs", str(epochs), *example.options]
-    start = time.perf_counter()
+    watch = Stopwatch()
     subprocess.run([sys.executable, str(script), *words], check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - start
+    seconds = watch.elapsed_s
     summary = json.loads((out / "summary.json").read_text())
     losses = [float(row["loss"]) for row in csv.DictReader((out / "losses.csv").read_text().splitlines())]
     return {**summary, "seconds_in_all": seconds, "losses": losses}
@@ -137,25 +133,17 @@ def measure(examples: Sequence[Example], work: Path, *, rounds: int, epochs: int
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="one tiny example: checks that it runs")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(words)
     examples = TINY if options.quick else EXAMPLES
+    record = head("monai_examples", f"--rounds {options.rounds} --epochs {options.epochs}")
     with tempfile.TemporaryDirectory() as work:
         found = measure(examples, Path(work), rounds=options.rounds, epochs=options.epochs)
-    record = {
-        "benchmark": "monai_examples",
-        "command": f"python benchmarks/monai_examples.py --rounds {options.rounds} --epochs {options.epochs}",
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
-        "settings": [asdict(example) for example in examples],
-        "examples": found,
-    }
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_whole(options.out / "monai_examples.json", (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
+    record |= {"settings": [asdict(example) for example in examples], "examples": found}
+    write_record(record, "monai_examples", out=options.out)
 
 
 if __name__ == "__main__":

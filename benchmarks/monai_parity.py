@@ -6,30 +6,24 @@ python benchmarks/monai_parity.py [--draws N] [--only NAME]
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 
+from harness import head, parser_of, write_record
 from parity.table import ParityRow, cases, row_of
-from voxelocity.observe import environment
-
-OUT = Path(__file__).parent / "results" / "monai_parity.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = parser_of(__doc__)
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--only", default="", help="transforms whose name contains this; nothing is written")
     arguments = parser.parse_args()
     # With one thread MONAI's smoothing of an elastic field sums in another order than with two or more, and its own
     # labels differ by about one voxel in 100,000. Times are those of one thread all the same.
     torch.set_num_threads(max(2, torch.get_num_threads()))
-    rows: list[ParityRow] = []
+    record, rows = head("monai_parity", f"--draws {arguments.draws}"), list[ParityRow]()
     for case, lowering in cases():
         if arguments.only not in case.transform.__name__:
             continue
@@ -40,13 +34,7 @@ def main() -> None:
         print(f"{row.transform:32} {row.largest:.1e} {row.num_label_voxels or 0:6} {times}{noise}  {row.arguments} "
               f"{row.words}", flush=True)  # fmt: skip
     if not arguments.only:
-        record = {
-            "command": f"python benchmarks/monai_parity.py --draws {arguments.draws}",
-            "date": time.strftime("%Y-%m-%d"),
-            "environment": environment(),
-            "rows": [asdict(row) for row in rows],
-        }
-        OUT.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(record | {"rows": [asdict(row) for row in rows]}, "monai_parity")
     failed = [f"{row.transform}({row.arguments})" for row in rows if not row.is_equal]
     sys.exit(f"not equal to MONAI: {', '.join(failed)}" if failed else 0)
 

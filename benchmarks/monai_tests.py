@@ -10,19 +10,13 @@ which every public name of `voxelocity.monai` has taken the place of MONAI's bef
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from voxelocity.observe import environment
-
-RESULTS = Path(__file__).resolve().parent / "results"
+from harness import failures_of, head, parser_of, run_pytest, write_record
 
 _PLUGIN = '''
 """Puts the public names of voxelocity.monai in place of MONAI's, wherever MONAI has bound them."""
@@ -76,22 +70,13 @@ def run_file(path: Path, root: Path, *, as_they_are: bool) -> Outcome:
     """The outcome of the tests in one file, run in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "voxelocity_in_place.py").write_text("" if as_they_are else _PLUGIN)
-        report = Path(folder) / "report.xml"
         parts = [folder, str(root), *(part for part in sys.path if part)]
-        command = [sys.executable, "-m", "pytest", str(path), "-p", "voxelocity_in_place", f"--junitxml={report}"]
-        subprocess.run(
-            [*command, "-q", "--rootdir", str(root), "-c", os.devnull, "-p", "no:cacheprovider"],
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(parts)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
-        name = str(path.relative_to(root))
-        if not report.exists():
-            return Outcome(name, 0, 1, 0, ("the process ended without a report",))
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    failures = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+        options = ("-p", "voxelocity_in_place", "--rootdir", str(root), "-c", os.devnull, "-p", "no:cacheprovider")
+        cases, _ = run_pytest(str(path), *options, cwd=root, environ={"PYTHONPATH": os.pathsep.join(parts)})
+    name = str(path.relative_to(root))
+    if cases is None:
+        return Outcome(name, 0, 1, 0, ("the process ended without a report",))
+    failures = [case for case in cases if failures_of(case)]
     skipped = [case for case in cases if case.find("skipped") is not None]
     return Outcome(
         file=name,
@@ -104,7 +89,7 @@ def run_file(path: Path, root: Path, *, as_they_are: bool) -> Outcome:
 
 def main() -> int:
     """Runs the files, prints a line for each, writes the JSON; 1 where a test failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--tests", type=Path, required=True, help="folder of MONAI's test files")
     parser.add_argument("--only", nargs="*", default=[], help="run files with one of these words in their paths")
     parser.add_argument("--as-they-are", action="store_true", help="leave MONAI's names in place; writes no file")
@@ -118,7 +103,7 @@ def main() -> int:
     ]
     if not files:
         parser.error(f"no file test_*.py below {root}; name the folder of MONAI's tests")
-    outcomes = []
+    record, outcomes = head("monai_tests", "--tests DIR"), []
     for path in files:
         outcome = run_file(path, root, as_they_are=arguments.as_they_are)
         outcomes.append(outcome)
@@ -127,13 +112,7 @@ def main() -> int:
         for failure in outcome.failures:
             print(f"    {failure}")
     if not arguments.as_they_are:
-        record = {
-            "benchmark": "monai_tests",
-            "command": "python benchmarks/monai_tests.py --tests DIR",
-            "environment": environment(),
-            "files": [asdict(outcome) for outcome in outcomes],
-        }
-        (RESULTS / "monai_tests.json").write_text(json.dumps(record, indent=1) + "\n")
+        write_record(record | {"files": [asdict(outcome) for outcome in outcomes]}, "monai_tests")
     return int(any(outcome.failed for outcome in outcomes))
 
 

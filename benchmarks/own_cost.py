@@ -9,9 +9,7 @@ busy on the machine. Repeats that compare two things alternate between them, and
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -25,9 +23,10 @@ from typing import Any
 
 import torch
 
-from voxelocity.bench.race.tasks import PHANTOM_KEYS as KEYS
-from voxelocity.core.batch import Batch
-from voxelocity.observe import SpanRecorder, environment, span
+from harness import VOXELOCITY, head, parser_of, write_record
+from voxelocity.bench.race.scenario import PHANTOM_KEYS as KEYS
+from voxelocity.observe import SpanRecorder, span
+from voxelocity.planning.step_timing import random_batch
 from voxelocity.step import (
     LossConfig,
     NetworkConfig,
@@ -39,7 +38,6 @@ from voxelocity.step import (
 )
 
 HERE = Path(__file__).resolve().parent
-RESULT = HERE / "results" / "own_cost.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +109,8 @@ def step_share(amount: Amount) -> dict[str, Any]:
         precision=PrecisionConfig(compute="float32"),
         device=torch.device("cpu"),
     )
-    batch = _batch(KEYS["data.batch_size"], tuple(KEYS["data.patch.shape_voxel"]))
+    x, y, z = KEYS["data.patch.shape_voxel"]
+    batch = random_batch(KEYS["data.batch_size"], (x, y, z), training.device, num_channels=1, num_classes=4)
 
     def cpu_s() -> float:
         begin_s = time.thread_time()
@@ -137,17 +136,6 @@ def step_share(amount: Amount) -> dict[str, Any]:
         shares.append(found[recorded_cpu_s] / found[cpu_s] - 1.0)
         plain_s.append(found[cpu_s])
     return {"share": summary(shares), "step_cpu_s": summary(plain_s), "spans_per_step": statistics.median(num_spans)}
-
-
-def _batch(size: int, patch: tuple[int, int, int]) -> Batch:
-    numbers = torch.Generator().manual_seed(0)
-    return Batch(
-        image=torch.randn((size, 1, *patch), generator=numbers),
-        label=torch.randint(4, (size, *patch), generator=numbers, dtype=torch.uint8),
-        draws=(),
-        regions=(),
-        step=0,
-    )
 
 
 def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pairs: int) -> dict[str, Any]:
@@ -215,13 +203,13 @@ def _run(words: Sequence[str]) -> dict[str, float] | None:
 
 def monitor(period_s: float) -> Callable[[Path], list[str]]:
     """`voxelocity monitor` without the page, which it makes when the program has ended."""
-    command = [sys.executable, "-m", "voxelocity", "monitor", "--period", str(period_s), "--no-page"]
+    command = [*VOXELOCITY, "monitor", "--period", str(period_s), "--no-page"]
     return lambda folder: [*command, "-o", str(folder)]
 
 
 def diagnose(folder: Path) -> list[str]:
     """`voxelocity diagnose` as a user calls it."""
-    return [sys.executable, "-m", "voxelocity", "diagnose", "-o", str(folder)]
+    return [*VOXELOCITY, "diagnose", "-o", str(folder)]
 
 
 def measure(amount: Amount) -> dict[str, Any]:
@@ -245,22 +233,16 @@ def measure(amount: Amount) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="Few repeats; writes nothing, prints the record.")
     parser.add_argument("--pairs", type=int, default=Amount.pairs, help="Runs with and without each watcher.")
     arguments = parser.parse_args()
-    quick = arguments.quick
-    record = {
-        "command": "python benchmarks/own_cost.py" + f" --pairs {arguments.pairs}" * (arguments.pairs != Amount.pairs),
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
-        "load_average": os.getloadavg()[0],
-        **measure(QUICK if quick else Amount(pairs=arguments.pairs)),
-    }
-    text = json.dumps(record, indent=1)
-    if not quick:
-        RESULT.write_text(text + "\n")
-    print(text)
+    pairs = f"--pairs {arguments.pairs}" if arguments.pairs != Amount.pairs else ""
+    amount = QUICK if arguments.quick else Amount(pairs=arguments.pairs)
+    record = head("own_cost", pairs) | measure(amount)
+    if not arguments.quick:
+        write_record(record, "own_cost")
+    print(json.dumps(record, indent=1))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -18,15 +17,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import environment
+from harness import ROOT, VOXELOCITY, head, parser_of, write_record
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 SCRIPT = ROOT / "benchmarks" / "slow_scripts" / "planted_wait.py"
 POINTS = 0.03
 """What is reported may differ by this much from what was waited."""
@@ -60,7 +55,7 @@ def watch(share: float, *, seconds: int, limit_s: float | None = None) -> tuple[
         TimeoutExpired: it took longer than `limit_s`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "voxelocity", "diagnose", "--json", "--seconds", str(seconds)]
+        command = [*VOXELOCITY, "diagnose", "--json", "--seconds", str(seconds)]
         done = subprocess.run(
             [*command, "-o", str(Path(folder) / "diagnosis"), "--", sys.executable, str(SCRIPT)],
             check=True,
@@ -85,13 +80,12 @@ def record_of(share: float, rounds: Sequence[tuple[float, float]]) -> dict[str, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Status 1 where a report was further off than `POINTS`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, out=True)
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 0.3, 0.6])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=20, help="of counted steps")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args(arguments)
-    records = []
+    begin, records = head("planted_wait", f"--rounds {given.rounds} --seconds {given.seconds}"), []
     for share in given.shares:
         record = record_of(share, [watch(share, seconds=given.seconds) for _ in range(given.rounds)])
         print(
@@ -101,14 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             flush=True,
         )
         records.append(record)
-    whole = {
-        "command": f"python benchmarks/planted_wait.py --rounds {given.rounds} --seconds {given.seconds}",
-        "date": date.today().isoformat(),
-        "environment": environment(),
-        "shares": records,
-    }
-    given.out.mkdir(parents=True, exist_ok=True)
-    write_whole(given.out / "planted_wait.json", (json.dumps(whole, indent=2) + "\n").encode())
+    write_record(begin | {"shares": records}, "planted_wait", out=given.out)
     return 0 if all(record["largest_difference"] <= POINTS for record in records) else 1
 
 

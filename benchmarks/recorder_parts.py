@@ -9,15 +9,12 @@ as well. Writes `benchmarks/results/recorder_parts.json`.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,17 +33,15 @@ from monai.transforms import (
     ScaleIntensityd,
 )
 
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.core.whole_file import write_whole
+from harness import head, parser_of, write_record
+from voxelocity.bench.comparison import Comparison, Side, compare
 from voxelocity.diagnosis.recorder.files import Files
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.stacks import Stacks
 from voxelocity.diagnosis.recorder.syncs import Syncs
 from voxelocity.diagnosis.recorder.transforms import Transforms
-from voxelocity.observe.environment import environment
 from voxelocity.testing.watched_moment import WatchedMoment
 
-RESULTS = Path(__file__).resolve().parent / "results"
 _SIDE = 64
 _CASES = 12
 _KEYS = ("image",)
@@ -156,14 +151,15 @@ def paired(folder: Path, rounds: int) -> Comparison:
     }
     sides = [Side(name=name, once=partial(cpu_s, makers)) for name, makers in watched.items()]
     note = "one process; each side once a round, each round begun by another side"
-    return compare("12 steps that decode and augment", "CPU s", "smaller", sides, repeats=rounds, note=note)
+    return compare("12 steps that decode and augment", "CPU s", sides, repeats=rounds, note=note)
 
 
 def main() -> None:
     """Measures, prints and writes the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
+    record = head("recorder_parts", f"--rounds {rounds}")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         comparison = paired(Path(name), rounds)
@@ -176,15 +172,12 @@ def main() -> None:
         print(f"{figure.name}: {median:+.2%} of CPU time, quartiles {low:+.2%} and {high:+.2%}, n = {len(shares)}")
     for name, one in microseconds.items():
         print(f"{name}: {one:.2f} us")
-    record = {
-        "command": f"python benchmarks/recorder_parts.py --rounds {rounds}",
-        "date": date.today().isoformat(),
-        "environment": environment(),
+    record |= {
         "comparison": comparison.to_plain(),
         "added_share_of_cpu_time": added,
         "microseconds_of_a_call": microseconds,
     }
-    write_whole(RESULTS / "recorder_parts.json", (json.dumps(record, indent=2) + "\n").encode())
+    write_record(record, "recorder_parts")
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from tables_of import monai, sides, watching
+from harness import ROOT
+from tables_of import concepts, monai, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
-ROOT = Path(__file__).resolve().parents[1]
 README, DOCS = ROOT / "README.md", ROOT / "docs"
 _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmarks/tables.py`."
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 _NAMED_TABLES = {
-    "data-sets.md": {"left and right": sides.side_lines},
+    "data-sets.md": {"left and right": concepts.side_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the scripts": watching.diagnosed_lines,

@@ -8,25 +8,21 @@ Ctrl-C after some steps and resumed. Writes `benchmarks/results/time_split.json`
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness import VOXELOCITY, head, parser_of, real_data, write_record
 from voxelocity.core.time_parts import OTHER, TimeShare
-from voxelocity.observe import environment
 from voxelocity.report import read_run
 from voxelocity.report.summary import part_shares, stage_shares
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT = ROOT / "benchmarks" / "results" / "time_split.json"
 _STOP_AFTER_WINDOWS = 10
 
 
@@ -72,7 +68,7 @@ def _other(shares: Sequence[TimeShare]) -> float:
 def _timed(arguments: list[str], *, stop_at: Path | None = None, after: int = 0) -> float:
     """Seconds until the process has ended; it is sent Ctrl-C once the run at `stop_at` has `after` stretches."""
     start_s = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "voxelocity", *arguments])
+    process = subprocess.Popen([*VOXELOCITY, *arguments])
     while stop_at is not None and process.poll() is None:
         events = stop_at / "events.jsonl"
         if events.exists() and events.read_text().count('"event":"steps"') >= after:
@@ -86,23 +82,15 @@ def _timed(arguments: list[str], *, stop_at: Path | None = None, after: int = 0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser = parser_of(__doc__)
     parser.add_argument("--time-budget", default="2m")
     budget = parser.parse_args().time_budget
-    data = Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
-    runs = []
+    record, runs = head("time_split", f"--time-budget {budget}"), []
     for stop_after in (0, _STOP_AFTER_WINDOWS):
         with tempfile.TemporaryDirectory() as work:
             options = ["--fold", "0", "--time-budget", budget]
-            runs.append(measure(data / "hippocampus", Path(work), options, stop_after=stop_after))
-    record = {
-        "command": f"python benchmarks/time_split.py --time-budget {budget}",
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": environment(),
-        "load_average": os.getloadavg()[0],
-        "runs": runs,
-    }
-    RESULT.write_text(json.dumps(record, indent=1) + "\n")
+            runs.append(measure(real_data() / "hippocampus", Path(work), options, stop_after=stop_after))
+    write_record(record | {"load_average": os.getloadavg()[0], "runs": runs}, "time_split")
     print(json.dumps([{key: value for key, value in run.items() if "share" in key} for run in runs]))
 
 

@@ -8,12 +8,10 @@ Registers and spills are what ptxas reports for the code that Triton would load.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from harness import RESULTS, head, write_record
 from voxelocity.data.augment import triton_intensity, triton_tone, triton_warp
 from voxelocity.data.augment.triton_engine import GATHER_WARPS, SUMMING_WARPS
-from voxelocity.observe import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 ARCHITECTURES = (80, 90)
 _TYPES = {
     **dict.fromkeys(
@@ -167,25 +164,18 @@ def _of_ptxas(ptx: str) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the Triton kernels ahead and record what they take.")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "triton_kernels.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "triton_kernels.json")
     parser.add_argument("--architecture", type=int, choices=ARCHITECTURES, help="only this one")
     options = parser.parse_args()
     architectures = ARCHITECTURES if options.architecture is None else (options.architecture,)
+    record = head("triton_kernels", " ".join(sys.argv[1:]))
     rows = [compiled(variant, architecture) for architecture in architectures for variant in variants()]
     for row in rows:
         print(
             f"{row['architecture']} {row['kernel']:14} {row['image']:5} registers {row['registers']:4} "
             f"spilled {row['spill_store_bytes']:3} bytes  {row['constants']} {' '.join(row['ones'])}"
         )
-    record = {
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "python " + " ".join(["benchmarks/triton_kernels.py", *sys.argv[1:]]),
-        "triton": triton.__version__,
-        "environment": environment(),
-        "kernels": rows,
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(record | {"triton": triton.__version__, "kernels": rows}, options.out.stem, out=options.out.parent)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Everything is in memory; the loss and a Dice of each class are read with .item() in every step."""
+"""Everything is in memory; the loss and a Dice of each class are read with .item() in every step.
+
+With CURED=1 they are computed every 50 steps.
+"""
 
 import os
 import time
@@ -31,6 +34,8 @@ model = UNet(spatial_dims=3, in_channels=1, out_channels=3, channels=(16, 32, 64
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 loss_function = torch.nn.CrossEntropyLoss()
 
+step, every = 0, 50 if os.environ.get("CURED") == "1" else 1
+
 for epoch in range(int(os.environ.get("EPOCHS", "1000"))):
     started, running_loss, running_dice = time.time(), 0.0, [0.0, 0.0]
     for image, label in loader:
@@ -40,6 +45,9 @@ for epoch in range(int(os.environ.get("EPOCHS", "1000"))):
         loss = loss_function(output, label)
         loss.backward()
         optimizer.step()
+        step += 1
+        if step % every:
+            continue
         running_loss += loss.item()
         guess = output.argmax(1)
         for c in (1, 2):

@@ -1,4 +1,7 @@
-"""A training in the style of MONAI's tutorials: Dataset, DataLoader, validation by sliding window every other epoch."""
+"""A training in the style of MONAI's tutorials: Dataset, DataLoader, validation by sliding window every other epoch.
+
+With CURED=1 items are kept after the last fixed transform.
+"""
 
 import os
 import time
@@ -23,6 +26,9 @@ from monai.transforms import (
     Spacingd,
 )
 from monai.utils import set_determinism
+
+if os.environ.get("CURED") == "1":
+    from voxelocity.monai import CacheDataset as Dataset
 
 
 def main() -> None:

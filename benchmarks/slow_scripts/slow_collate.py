@@ -1,4 +1,7 @@
-"""Batches are put together by a function of the user's own, which computes a distance map of every label."""
+"""Batches are put together by a function of the user's own, which computes a distance map of every label.
+
+With CURED=1 the distance map of a label is computed once, and kept.
+"""
 
 import os
 import time
@@ -27,18 +30,21 @@ def load() -> list[tuple[np.ndarray, np.ndarray]]:
     return cases
 
 
-def collate(items: list[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    images, labels, weights = [], [], []
-    for image, label in items:
-        distance = ndimage.distance_transform_edt(label == 0) + ndimage.distance_transform_edt(label > 0)
-        images.append(torch.from_numpy(image)[None])
-        labels.append(torch.from_numpy(label))
-        weights.append(torch.from_numpy(np.exp(-distance / 4).astype(np.float32)))
-    return torch.stack(images), torch.stack(labels).long(), torch.stack(weights)
+def weighted(image: np.ndarray, label: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    distance = ndimage.distance_transform_edt(label == 0) + ndimage.distance_transform_edt(label > 0)
+    weight = torch.from_numpy(np.exp(-distance / 4).astype(np.float32))
+    return torch.from_numpy(image)[None], torch.from_numpy(label).long(), weight
+
+
+def collate(items: list[tuple[np.ndarray, np.ndarray]]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.stack(tensors) for tensors in zip(*(weighted(*item) for item in items), strict=True))
 
 
 torch.manual_seed(0)
-loader = DataLoader(load(), batch_size=8, shuffle=True, collate_fn=collate)
+if os.environ.get("CURED") == "1":
+    loader = DataLoader([weighted(*case) for case in load()], batch_size=8, shuffle=True)
+else:
+    loader = DataLoader(load(), batch_size=8, shuffle=True, collate_fn=collate)
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model = UNet(spatial_dims=3, in_channels=1, out_channels=3, channels=(8, 16, 32), strides=(2, 2)).to(device)
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)

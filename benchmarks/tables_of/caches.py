@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables_of.results import figure_text, markdown_table, spread_text
+from tables_of.results import command_of, figure_text, markdown_table, spread_text
 from voxelocity.report import bytes_text, duration_text
 
 
@@ -15,7 +15,7 @@ def cache_lines(record: dict[str, Any]) -> list[str]:
     lines += [f"96³ voxels of a {shape_of(record)} int16 CT with uint8 label, from an entry not opened before. Median "
               f"and quartiles of {num_reads}; warm: in the page cache. Load average of the machine before: "
               f"{record['load_average']:.1f}.", ""]  # fmt: skip
-    return [*lines, *cache_table(record), "", f"`{' '.join(record['command'])}`", ""]
+    return [*lines, *cache_table(record), "", f"`{command_of(record)}`", ""]
 
 
 def cache_table(record: dict[str, Any]) -> list[str]:
@@ -49,7 +49,7 @@ def entries_lines(record: dict[str, Any]) -> list[str]:
             for name, found in record["variants"].items()
         ),
     )  # fmt: skip
-    return [*lines, "", f"`{' '.join(record['command'])}`", ""]
+    return [*lines, "", f"`{command_of(record)}`", ""]
 
 
 def growth_table(record: dict[str, Any]) -> list[str]:

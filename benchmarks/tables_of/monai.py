@@ -6,28 +6,26 @@ from collections import defaultdict
 from typing import Any
 
 from tables_of.comparisons import in_short
-from tables_of.results import figure_text, load, markdown_table, range_text, source_line
+from tables_of.results import figure_text, load, markdown_table, of_records, range_text, source_line
 from voxelocity.core.quantities import factor_text
 
 
-def example_lines() -> list[str]:
+@of_records("monai_examples.json")
+def example_lines(record: dict[str, Any]) -> list[str]:
     """Both scripts of each worked example."""
-    lines: list[str] = []
-    for record in load("monai_examples.json"):
-        rows = [
-            (found["name"], side, *(range_text(figures[key]) for key in ("seconds_to_fill_cache", "seconds_per_epoch",
-             "samples_per_s", "seconds_in_all")), f"{figures['mean_dice']['median']:.4f}", found["n"])
-            for found in record["examples"]
-            for side, figures in found["sides"].items()
-        ]  # fmt: skip
-        lines += markdown_table(("example", "imports from", "filling the cache, s", "an epoch, s", "patches/s",
-                         "the whole script, s", "Dice", "n"), rows)  # fmt: skip
-        lines += ["", *(
-            f"{found['name']}: {found['cases']}, `{' '.join(found['options'])}`, {found['num_steps']} steps; largest "
-            f"difference of a loss {found['largest_difference']:.1e} of its value.  "
-            for found in record["examples"]
-        ), "", source_line(record, record["command"])]  # fmt: skip
-    return lines
+    rows = [
+        (found["name"], side, *(range_text(figures[key]) for key in ("seconds_to_fill_cache", "seconds_per_epoch",
+         "samples_per_s", "seconds_in_all")), f"{figures['mean_dice']['median']:.4f}", found["n"])
+        for found in record["examples"]
+        for side, figures in found["sides"].items()
+    ]  # fmt: skip
+    lines = markdown_table(("example", "imports from", "filling the cache, s", "an epoch, s", "patches/s",
+                     "the whole script, s", "Dice", "n"), rows)  # fmt: skip
+    return [*lines, "", *(
+        f"{found['name']}: {found['cases']}, `{' '.join(found['options'])}`, {found['num_steps']} steps; largest "
+        f"difference of a loss {found['largest_difference']:.1e} of its value.  "
+        for found in record["examples"]
+    ), "", source_line(record)]  # fmt: skip
 
 
 def chain_lines() -> list[str]:
@@ -62,36 +60,32 @@ def _split(title: str) -> tuple[str, str]:
     return (f"{head}){way}" if head else way), chain
 
 
-def curve_lines() -> list[str]:
+@of_records("monai_curves.json")
+def curve_lines(record: dict[str, Any]) -> list[str]:
     """Largest differences of losses, and the two samples of final losses."""
-    lines: list[str] = []
-    for record in load("monai_curves.json"):
-        lines += markdown_table(
-            ("data set", "loader", "optimizer", "steps", "largest difference of a loss", "of the held-out loss"),
-            (
-                (row["data_set"], row["loader"], row["optimizer"], row["num_steps"],
-                 f"{row['largest_difference']:.1e}", f"{row['held_out_difference']:.1e}")
-                for row in record["curves"]
-            ),
-        )  # fmt: skip
-        found = record["noise"]
-        low, high = found["difference_of_means"]
-        is_within = "within" if found["is_equivalent"] else "**not within**"
-        lines += ["", f"Shares of MONAI's loss; expected below {record['tolerance']:g}.", "",
-                  f"With `RandGaussianNoised`, drawn by the engine: final losses of {found['n'][0]} seeds against "
-                  f"{found['n'][1]} others under MONAI. Two-sided Mann-Whitney p = {found['mann_whitney_p']:.2f}, "
-                  f"two-sample Kolmogorov-Smirnov p = {found['kolmogorov_smirnov_p']:.2f}. The difference of the means "
-                  f"is {low:+.2%} to {high:+.2%} of MONAI's ({found['confidence']:.0%} interval), {is_within} the "
-                  f"{found['margin']:.0%} set before.", "", source_line(record, record["command"])]  # fmt: skip
-    return lines
+    lines = markdown_table(
+        ("data set", "loader", "optimizer", "steps", "largest difference of a loss", "of the held-out loss"),
+        (
+            (row["data_set"], row["loader"], row["optimizer"], row["num_steps"],
+             f"{row['largest_difference']:.1e}", f"{row['held_out_difference']:.1e}")
+            for row in record["curves"]
+        ),
+    )  # fmt: skip
+    found = record["noise"]
+    low, high = found["difference_of_means"]
+    is_within = "within" if found["is_equivalent"] else "**not within**"
+    return [*lines, "", f"Shares of MONAI's loss; expected below {record['tolerance']:g}.", "",
+              f"With `RandGaussianNoised`, drawn by the engine: final losses of {found['n'][0]} seeds against "
+              f"{found['n'][1]} others under MONAI. Two-sided Mann-Whitney p = {found['mann_whitney_p']:.2f}, "
+              f"two-sample Kolmogorov-Smirnov p = {found['kolmogorov_smirnov_p']:.2f}. The difference of the means "
+              f"is {low:+.2%} to {high:+.2%} of MONAI's ({found['confidence']:.0%} interval), {is_within} the "
+              f"{found['margin']:.0%} set before.", "", source_line(record)]  # fmt: skip
 
 
-def parity_lines() -> list[str]:
+@of_records("monai_parity.json")
+def parity_lines(record: dict[str, Any]) -> list[str]:
     """How each random transform compares with MONAI's."""
-    lines: list[str] = []
-    for record in load("monai_parity.json"):
-        lines += [*_parity_table(record), "", source_line(record, record["command"])]
-    return lines
+    return [*_parity_table(record), "", source_line(record)]
 
 
 def _parity_table(record: dict[str, Any]) -> list[str]:
@@ -124,13 +118,11 @@ def _promise(row: dict[str, Any]) -> str:
     return f"{row['tolerance']:.0e}" if row["tolerance"] else "equal"
 
 
-def deterministic_lines() -> list[str]:
+@of_records("monai_deterministic.json")
+def deterministic_lines(record: dict[str, Any]) -> list[str]:
     """CPU time of MONAI's fixed transforms, ours and theirs."""
-    lines: list[str] = []
-    for record in load("monai_deterministic.json"):
-        lines += ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
-        lines += [source_line(record, record["command"])]
-    return lines
+    lines = ["**CPU time of MONAI's deterministic transforms**", "", *_deterministic_table(record), ""]
+    return [*lines, source_line(record)]
 
 
 def _deterministic_table(record: dict[str, Any]) -> list[str]:

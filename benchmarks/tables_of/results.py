@@ -8,13 +8,11 @@ import math
 import re
 import statistics
 import subprocess
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from harness import RESULTS
 from voxelocity.report import bytes_text, duration_text
-
-RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 def load(pattern: str) -> list[dict[str, Any]]:
@@ -48,8 +46,24 @@ def is_in_history(commit: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def source_line(record: dict[str, Any], command: str) -> str:
+def of_records(name: str) -> Callable[[Callable[[dict[str, Any]], list[str]]], Callable[[], list[str]]]:
+    """Makes lines of a record into lines of the result file of this name; none where no table may show it."""
+
+    def decorate(lines: Callable[[dict[str, Any]], list[str]]) -> Callable[[], list[str]]:
+        return lambda: [line for record in load(name) for line in lines(record)]
+
+    return decorate
+
+
+def command_of(record: dict[str, Any]) -> str:
+    """The command that repeats a record."""
+    command = record["command"]
+    return command if isinstance(command, str) else " ".join(command)
+
+
+def source_line(record: dict[str, Any], command: str = "") -> str:
     """Where a record comes from: command, date, commit and machine."""
+    command = command or command_of(record)
     environment = record["environment"]
     commit = str(environment.get("commit") or "unknown")[:12]
     date = f"{record['date']}, " if "date" in record else ""

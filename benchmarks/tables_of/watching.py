@@ -4,62 +4,59 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
-from tables_of.results import load, markdown_table, percents, range_text, source_line
+from tables_of.results import load, markdown_table, of_records, percents, range_text, source_line
 from voxelocity.core.quantities import factor_text
 from voxelocity.report import duration_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 
 
-def own_cost_lines() -> list[str]:
+@of_records("own_cost.json")
+def own_cost_lines(record: dict[str, Any]) -> list[str]:
     """What spans and watchers take."""
-    lines: list[str] = []
-    for record in load("own_cost.json"):
-        step, span_us = record["training_step"], record["span_on_us"]["median"]
-        by_spans = step["spans_per_step"] * span_us * 1e-6 / step["step_cpu_s"]["median"]
-        rows = [
-            ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
-            ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
-             record["span_on_us"]["n"]),
-            (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
-             f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
-             f"of its CPU time, pair by pair; this many times the line above is {by_spans:.2%}", step["share"]["n"]),
+    step, span_us = record["training_step"], record["span_on_us"]["median"]
+    by_spans = step["spans_per_step"] * span_us * 1e-6 / step["step_cpu_s"]["median"]
+    rows = [
+        ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
+        ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
+         record["span_on_us"]["n"]),
+        (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
+         f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
+         f"of its CPU time, pair by pair; this many times the line above is {by_spans:.2%}", step["share"]["n"]),
+    ]  # fmt: skip
+    for row in record["watchers"]:
+        what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
+        if row["note"]:
+            rows.append((what, "n/a", row["note"], 0))
+            continue
+        if "told_share" in row:
+            rows.append((f"{what}: its own CPU time while it watches, as it tells it", percents(row["told_share"]),
+                         "of one core", row["told_share"]["n"]))  # fmt: skip
+        rows += [
+            (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
+             row["own_share"]["n"]),
+            (f"{what}: what it adds to the program", percents(row["wall_share"]), "of the program's time",
+             row["wall_share"]["n"]),
         ]  # fmt: skip
-        for row in record["watchers"]:
-            what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
-            if row["note"]:
-                rows.append((what, "n/a", row["note"], 0))
-                continue
-            if "told_share" in row:
-                rows.append((f"{what}: its own CPU time while it watches, as it tells it", percents(row["told_share"]),
-                             "of one core", row["told_share"]["n"]))  # fmt: skip
-            rows += [
-                (f"{what}: its own CPU time, start-up included", percents(row["own_share"]), "of the program's time",
-                 row["own_share"]["n"]),
-                (f"{what}: what it adds to the program", percents(row["wall_share"]), "of the program's time",
-                 row["wall_share"]["n"]),
-            ]  # fmt: skip
-        lines += markdown_table(("what", "median (least to most)", "", "n"), rows)
-        lines += ["", f"Load average before: {record['load_average']:.1f}. {source_line(record, record['command'])}"]
-    return lines
+    lines = markdown_table(("what", "median (least to most)", "", "n"), rows)
+    return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
 
 
-def split_lines() -> list[str]:
+@of_records("time_split.json")
+def split_lines(record: dict[str, Any]) -> list[str]:
     """How the split of the report compares with the time of the process."""
-    lines: list[str] = []
-    for record in load("time_split.json"):
-        rows = [
-            ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
-             duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
-             f"{run['other_share_of_steps']:.1%}")
-            for run in record["runs"]
-        ]  # fmt: skip
-        heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
-        lines += markdown_table(heads, rows)
-        lines += ["", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
-                  f"{source_line(record, record['command'])}"]  # fmt: skip
-    return lines
+    rows = [
+        ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
+         duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
+         f"{run['other_share_of_steps']:.1%}")
+        for run in record["runs"]
+    ]  # fmt: skip
+    heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
+    lines = markdown_table(heads, rows)
+    return [*lines, "", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
+              f"{source_line(record)}"]  # fmt: skip
 
 
 def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:
@@ -80,7 +77,7 @@ def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:
                 str(one["commit"] or "unknown")[:12],
             ))  # fmt: skip
         heads = ("script", "first cause", "promised", "achieved", "least to most", "n", "commit")
-        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
+        lines += [*markdown_table(heads, rows), "", source_line(record)]
     return lines
 
 
@@ -89,40 +86,36 @@ def held_out_lines() -> list[str]:
     return diagnosed_lines("diagnose_held_out.json")
 
 
-def planted_lines() -> list[str]:
+@of_records("planted_wait.json")
+def planted_lines(record: dict[str, Any]) -> list[str]:
     """What a program waited by its own clock, and what its diagnosis calls waiting."""
-    lines: list[str] = []
-    for record in load("planted_wait.json"):
-        rows = [
-            (f"{one['planted']:.0%}", _percent_range(one["waited"]), _percent_range(one["reported"]),
-             f"{100.0 * one['largest_difference']:.1f} points", one["n"])
-            for one in record["shares"]
-        ]  # fmt: skip
-        heads = ("planted", "waited, by the program's clock", "reported", "largest difference in one run", "n")
-        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
-    return lines
+    rows = [
+        (f"{one['planted']:.0%}", _percent_range(one["waited"]), _percent_range(one["reported"]),
+         f"{100.0 * one['largest_difference']:.1f} points", one["n"])
+        for one in record["shares"]
+    ]  # fmt: skip
+    heads = ("planted", "waited, by the program's clock", "reported", "largest difference in one run", "n")
+    return [*markdown_table(heads, rows), "", source_line(record)]
 
 
-def checkpoint_lines() -> list[str]:
+@of_records("diagnose_checkpoints.json")
+def checkpoint_lines(record: dict[str, Any]) -> list[str]:
     """What scripts saved under a diagnosis, next to what they save without one."""
-    lines: list[str] = []
-    for record in load("diagnose_checkpoints.json"):
-        rows = [
-            (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
-             f"{one['num_equal']} of {one['num_checkpoints']}",
-             "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
-            for one in record["scripts"]
-        ]  # fmt: skip
-        heads = (
-            "script",
-            "own steps",
-            "steps of experiments",
-            "equal checkpoints",
-            "an older `last.pt`",
-            "commit",
-        )
-        lines += [*markdown_table(heads, rows), "", source_line(record, record["command"])]
-    return lines
+    rows = [
+        (f"{one['stands_for']} (`{one['name']}`)", one["steps"], one["undone_steps"],
+         f"{one['num_equal']} of {one['num_checkpoints']}",
+         "as before" if one["is_last_untouched"] else "REPLACED", str(one["commit"] or "unknown")[:12])
+        for one in record["scripts"]
+    ]  # fmt: skip
+    heads = (
+        "script",
+        "own steps",
+        "steps of experiments",
+        "equal checkpoints",
+        "an older `last.pt`",
+        "commit",
+    )
+    return [*markdown_table(heads, rows), "", source_line(record)]
 
 
 def _percent_range(shares: Sequence[float]) -> str:

@@ -1,26 +1,16 @@
 """The loss curves of `benchmarks/monai_curves.py`: what is compared, how it is judged, and that every pair is equal."""
 
-import importlib.util
+import importlib
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "monai_curves.py"
-
 
 @pytest.fixture(scope="module")
 def curves():
-    spec = importlib.util.spec_from_file_location("monai_curves", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules["monai_curves"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["monai_curves"]
+    return importlib.import_module("monai_curves")
 
 
 def test_samples_of_one_distribution_are_equivalent_within_a_margin_wider_than_their_spread(curves):

@@ -1,27 +1,18 @@
 """`benchmarks/monai_examples.py`: what it makes of the scripts' figures, and that it runs them."""
 
-import importlib.util
+import importlib
 import json
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from voxelocity.bench.phantom import PhantomSet
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "monai_examples.py"
 
-
-@pytest.fixture
-def examples(monkeypatch):
-    spec = importlib.util.spec_from_file_location("monai_examples", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    monkeypatch.setitem(sys.modules, "monai_examples", module)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def examples():
+    return importlib.import_module("monai_examples")
 
 
 def outcome(examples, seconds, losses):

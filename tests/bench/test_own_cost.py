@@ -1,24 +1,16 @@
 """The structure of `benchmarks/own_cost.py`; its figures mean nothing here."""
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
 
 @pytest.fixture(scope="module")
 def own_cost():
-    spec = importlib.util.spec_from_file_location("own_cost", BENCHMARKS / "own_cost.py")
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules["own_cost"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["own_cost"]
+    return importlib.import_module("own_cost")
 
 
 def test_spans_are_timed_with_and_without_a_recorder(own_cost):
@@ -85,9 +77,7 @@ def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
 
 
 def test_the_watched_programs_do_their_rounds(monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("watched_programs", BENCHMARKS / "watched_programs.py")
-    programs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(programs)
+    programs = importlib.import_module("watched_programs")
     for name in programs.PROGRAMS:
         monkeypatch.setattr(sys, "argv", ["watched_programs.py", name, "--rounds", "9"])
         programs.main()

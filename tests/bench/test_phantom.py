@@ -3,7 +3,9 @@ import zlib
 import numpy as np
 import pytest
 
-from voxelocity.bench.phantom import PhantomSet, default_folder, draw, make_phantoms, phantom_table
+from voxelocity.bench import phantom
+from voxelocity.bench.phantom import PhantomSet, Places, draw, make_phantoms, phantom_table, real_data, work_folder
+from voxelocity.core.errors import InputError
 from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
 
@@ -52,9 +54,11 @@ def test_files_that_are_there_are_not_made_again(tmp_path):
     assert refs[0].label.stat().st_mtime_ns == before
 
 
-def test_each_user_has_a_folder_of_their_own(monkeypatch):
+def test_each_user_has_a_folder_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("os.getuid", lambda: 4321)
-    assert default_folder().name == "voxelocity-bench-4321"
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert work_folder(None) == tmp_path / "voxelocity-bench-4321"
+    assert work_folder(tmp_path / "given").is_dir()
 
 
 def test_a_set_is_told_in_words():
@@ -78,3 +82,32 @@ def test_a_table_holds_out_the_last_cases(tmp_path):
     assert len(split.training) == 3
     plain = phantom_table(phantoms, tmp_path / "work", tmp_path / "plain.csv")
     assert plain.read_text().splitlines()[0] == "case,image,label"
+
+
+def test_a_folder_of_scans_that_does_not_exist_is_named(tmp_path, monkeypatch):
+    text = r"bench: the folder of real scans .*gone does not exist; correct --data or VOXELOCITY_DATA, or leave it out"
+    with pytest.raises(InputError, match=text):
+        real_data(tmp_path / "gone")
+    monkeypatch.setenv("VOXELOCITY_DATA", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=text):
+        real_data(None)
+
+
+def test_without_a_folder_of_scans_there_are_phantoms_only(tmp_path, monkeypatch):
+    monkeypatch.delenv("VOXELOCITY_DATA", raising=False)
+    monkeypatch.setattr(phantom, "_NEXT_TO_CHECKOUT", tmp_path / "gone")
+    found = Places(work=tmp_path, data=real_data(None))
+    assert (found.data, found.hippocampus(), found.packed_scans()) == (None, (), ())
+
+
+def test_a_folder_without_the_known_scans_gives_none(tmp_path):
+    found = Places(work=tmp_path, data=tmp_path)
+    assert (found.hippocampus(), found.packed_scans()) == ((), ())
+
+
+@pytest.mark.data
+def test_real_scans_are_found(request, tmp_path):
+    found = Places(work=tmp_path, data=request.getfixturevalue("real_data"))
+    assert len(found.hippocampus()) > 100
+    assert all(path.name.endswith(".nii.gz") for path in found.packed_scans())
+    assert found.packed_scans()

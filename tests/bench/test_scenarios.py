@@ -64,7 +64,7 @@ def test_a_scenario_records_all_its_sides(name, work):
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_without_any_peer_ours_is_measured_and_the_peers_are_named(name, work, monkeypatch):
-    modules = {module for needed in PEERS.values() for module in needed}
+    modules = {module for peer in PEERS.values() for module in peer.needs}
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name in modules else find_spec(name, *rest)

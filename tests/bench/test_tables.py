@@ -1,7 +1,6 @@
-import importlib.util
+import importlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,10 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "tables.py"
 @pytest.fixture
 def tables(tmp_path, monkeypatch):
     """The script, with its result files in a folder of the test's own."""
-    monkeypatch.syspath_prepend(SCRIPT.parent)
-    spec = importlib.util.spec_from_file_location("tables", SCRIPT)
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
+    tables = importlib.import_module("tables")
     monkeypatch.setattr("tables_of.results.RESULTS", tmp_path)
     monkeypatch.setattr("tables_of.results.is_in_history", lambda commit: commit != "unheard of")
-    yield tables
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tables_of"]:
-        del sys.modules[name]
+    return tables
 
 
 @pytest.fixture

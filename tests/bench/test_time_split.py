@@ -1,21 +1,16 @@
 """What `benchmarks/time_split.py` makes of a run's folder and the seconds of its processes."""
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "time_split.py"
-
 
 @pytest.fixture(scope="module")
 def time_split():
-    spec = importlib.util.spec_from_file_location("time_split", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("time_split")
 
 
 @pytest.fixture

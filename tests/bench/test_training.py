@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from voxelocity.bench import training
-from voxelocity.bench.places import Places
+from voxelocity.bench.phantom import Places
 from voxelocity.bench.training import RealTrainings, step_ms, waiting_percent
 from voxelocity.report import RunFacts
 from voxelocity.report.records import DatasetFacts, StepRecord
@@ -39,9 +39,12 @@ def test_each_round_trains_once_and_times_the_same_step_on_one_batch(tmp_path, m
         calls.append([str(word) for word in words])
         return "20.0\n"
 
-    job = training._Job(words="a set", train=lambda: python("-m", "voxelocity", "train") and tmp_path / "run")
-    monkeypatch.setattr(training, "_jobs", lambda *_: iter([job]))
-    monkeypatch.setattr(training, "python_says", python)
+    def train():
+        python("-m", "voxelocity", "train")
+        return tmp_path / "run"
+
+    monkeypatch.setattr(training, "_jobs", lambda *_: iter([("a set", train)]))
+    monkeypatch.setattr(training, "run_python", python)
     monkeypatch.setattr(training, "read_run", lambda folder: facts(stretch(1, 1.0), stretch(40, 1.0, wait_s=0.02)))
     step, waiting = training.run(RealTrainings(repeats=3, resident_s=2.5), Places(work=tmp_path))
     assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3]

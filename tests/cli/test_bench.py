@@ -34,7 +34,7 @@ def test_a_setting_is_trained_off_and_on_and_shown_with_its_page(voxelocity, tmp
         dataset, out, config = words[3], words[5], words[9]
         train(open_cases(dataset), out, overrides=json.loads(config.read_text()), console=Console(file=io.StringIO()))
 
-    monkeypatch.setattr("voxelocity.bench.switched.python_says", train_here)
+    monkeypatch.setattr("voxelocity.bench.switched.run_python", train_here)
     told = voxelocity("bench", "amp", "--quick", "--work", tmp_path / "work", "-o", tmp_path / "results")
     assert told.status == 0, told.err
     for phrase in ("float32: trained in", "Mixed precision", "95 % interval", "Mean loss", "1.11 times as fast"):

@@ -3,7 +3,7 @@ import json
 import pytest
 from rich.console import Console
 
-from voxelocity.bench.race.tasks import PHANTOM_KEYS
+from voxelocity.bench.race.scenario import PHANTOM_KEYS
 from voxelocity.recipes import demo
 from voxelocity.recipes.demo import run_demo
 

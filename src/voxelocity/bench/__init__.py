@@ -1,13 +1,12 @@
 """Side-by-side measurements against the peers, on this machine: scenarios in, records out.
 
-`paired` compares, `phantom` makes volumes, `ours` and the `*_side` modules are the sides, and each scenario is a module
-with a frozen dataclass that says what it stands for. Single settings, off and on, are `switches`.
+`comparison` compares, `phantom` makes volumes, `ours` and `peers` are the sides, and each scenario is a module with a
+frozen dataclass that says what it stands for. Single settings, off and on, are `switches`; whole trainings `race`.
 """
 
-from voxelocity.bench.record import Record, comparison_section
+from voxelocity.bench.comparison import Record, comparison_section
 from voxelocity.bench.scenarios import NAMES, run_scenario
-from voxelocity.bench.switch_report import SwitchReport
-from voxelocity.bench.switch_run import run_switch
+from voxelocity.bench.switched import run_switch
 from voxelocity.bench.switches import SWITCHES
 
-__all__ = ["NAMES", "SWITCHES", "Record", "SwitchReport", "comparison_section", "run_scenario", "run_switch"]
+__all__ = ["NAMES", "SWITCHES", "Record", "comparison_section", "run_scenario", "run_switch"]

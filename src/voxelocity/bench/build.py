@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,12 @@ import numpy as np
 from isal import isal_zlib
 
 from voxelocity.bench import ours
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
-from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.places import Places
-from voxelocity.core.volume import Array, VolumeRef
+from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.peers import peer_side
+from voxelocity.bench.phantom import PhantomSet, Places, make_phantoms
+from voxelocity.core.volume import Array
 from voxelocity.data.decode import read_scan
-from voxelocity.observe import cpu_budget
+from voxelocity.observe import Stopwatch, cpu_budget
 
 # Abdominal CTs as they come from an archive.
 _TWENTY_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=20, spacing_mm=(0.8, 0.8, 2.5), packed=True)
@@ -47,25 +47,42 @@ def run(scenario: Build, places: Places) -> Iterator[Comparison]:
     yield _decoders(scenario, make_phantoms(scenario.file, places.work)[0].images[0], scenario.file.words)
     for path in places.packed_scans():
         yield _decoders(scenario, path, path.name)
-    yield _builds(scenario, make_phantoms(scenario.cases, places.work))
+    yield _builds(scenario, places)
 
 
-def _builds(scenario: Build, refs: Sequence[VolumeRef]) -> Comparison:
-    sides = [
-        Side(name="Voxelocity, memory tier", once=lambda: _fill_s(scenario, refs, lambda folder: ours.MEMORY)),
-        _monai(scenario, refs),
-        Side(
-            name="Voxelocity, disk tier",
-            once=lambda: _fill_s(scenario, refs, lambda folder: {"tier": "disk", "folder": folder}),
-            note="each entry flushed to the disk",
-        ),
-    ]
-    steps = " x ".join(f"{step:g}" for step in scenario.spacing_mm)
+def _builds(scenario: Build, places: Places) -> Comparison:
+    cases, spacing_mm = ours.Cases.of(scenario.cases, places.work), scenario.spacing_mm
+
+    def fill_s(cache: Callable[[str], Any]) -> float:
+        with tempfile.TemporaryDirectory(prefix="voxelocity-bench-") as folder:
+            watch = Stopwatch()
+            cases.filled(cache(folder), spacing_mm=spacing_mm)
+            return watch.elapsed_s
+
+    def monai_s() -> Once:
+        from voxelocity.bench.peers import monai
+
+        def once() -> float:
+            chain = monai.preparing(cases.kind, spacing_mm=spacing_mm, crop=True)
+            watch = Stopwatch()
+            monai.dataset("CacheDataset", cases.refs, chain, num_workers=cpu_budget())
+            return watch.elapsed_s
+
+        return once
+
+    steps = " x ".join(f"{step:g}" for step in spacing_mm)
     return compare(
         f"cache of {scenario.cases.words}, .nii.gz, resampled to {steps} mm",
         "s",
-        "smaller",
-        sides,
+        [
+            Side(name="Voxelocity, memory tier", once=lambda: fill_s(lambda folder: ours.MEMORY)),
+            peer_side("MONAI CacheDataset", "MONAI", monai_s, note="threads of its own, no metadata kept"),
+            Side(
+                name="Voxelocity, disk tier",
+                once=lambda: fill_s(lambda folder: {"tier": "disk", "folder": folder}),
+                note="each entry flushed to the disk",
+            ),
+        ],
         repeats=scenario.repeats,
         note=(
             f"{cpu_budget()} workers each; image linear; ours takes labels by the largest interpolated share and finds "
@@ -74,46 +91,13 @@ def _builds(scenario: Build, refs: Sequence[VolumeRef]) -> Comparison:
     )
 
 
-def _fill_s(scenario: Build, refs: Sequence[VolumeRef], cache: Callable[[str], Any]) -> float:
-    with tempfile.TemporaryDirectory(prefix="voxelocity-bench-") as folder:
-        start_s = time.perf_counter()
-        cases = ours.phantom_cases(refs, scenario.cases, cache(folder), spacing_mm=scenario.spacing_mm)
-        ours.filled(cases)
-        return time.perf_counter() - start_s
-
-
-def _monai(scenario: Build, refs: Sequence[VolumeRef]) -> Side:
-    name = "MONAI CacheDataset"
-    if why := missing("MONAI"):
-        return Side(name=name, once=None, note=why)
-    from voxelocity.bench import monai_side
-
-    def once() -> float:
-        start_s = time.perf_counter()
-        monai_side.cached(
-            refs, scenario.cases.kind, [], num_workers=cpu_budget(), spacing_mm=scenario.spacing_mm, crop=True
-        )
-        return time.perf_counter() - start_s
-
-    return Side(name=name, once=once, note="threads of its own, no metadata kept")
-
-
 def _decoders(scenario: Build, path: Path, words: str) -> Comparison:
-    sides = [Side(name="Voxelocity", once=_timed(_by_voxelocity, path), note="ISA-L into one array of numpy's")]
-    for name, peer, decode, note in (
-        ("nibabel", None, _by_nibabel, ""),
-        ("SimpleITK", "SimpleITK", _by_simpleitk, "copied into an array of numpy's"),
-        ("ISA-L alone", None, _by_isal, "no header read"),
-        ("libdeflate alone", "libdeflate", _by_libdeflate, "no header read, size taken from the end of the file"),
-        ("zlib-ng alone", "zlib-ng", _by_zlib_ng, "no header read"),
-        ("zlib of Python alone", None, _by_zlib, "no header read"),
-    ):
-        why = "" if peer is None else missing(peer)
-        sides.append(Side(name=name, once=None if why else _timed(decode, path), note=why or note))
+    sides = [
+        peer_side(name, peer, functools.partial(_timed, decode, path), note) for name, peer, decode, note in _DECODERS
+    ]
     return compare(
         f"one file to voxels: {words}",
         "CPU-ms",
-        "smaller",
         sides,
         # A file is quick to read: more rounds cost little and settle more.
         repeats=_DECODES_PER_REPEAT * scenario.repeats,
@@ -124,7 +108,7 @@ def _decoders(scenario: Build, path: Path, words: str) -> Comparison:
     )
 
 
-def _timed(decode: Callable[[Path], Array], path: Path) -> Callable[[], float]:
+def _timed(decode: Callable[[Path], Array], path: Path) -> Once:
     def once_ms() -> float:
         start_s = time.process_time()
         voxels = decode(path)
@@ -136,14 +120,6 @@ def _timed(decode: Callable[[Path], Array], path: Path) -> Callable[[], float]:
     return once_ms
 
 
-def _by_voxelocity(path: Path) -> Array:
-    return read_scan(path)[0]
-
-
-def _by_nibabel(path: Path) -> Array:
-    return np.asanyarray(nib.load(path).dataobj)
-
-
 def _by_simpleitk(path: Path) -> Array:
     import SimpleITK
 
@@ -151,21 +127,35 @@ def _by_simpleitk(path: Path) -> Array:
     return np.asarray(SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(str(path))))
 
 
-def _by_isal(path: Path) -> Array:
-    return np.frombuffer(isal_zlib.decompress(path.read_bytes(), wbits=_GZIP_WINDOW_BITS), dtype=np.uint8)
+def _unpacked(unpack: Callable[[bytes], Any]) -> Callable[[Path], Array]:
+    return lambda path: np.frombuffer(unpack(path.read_bytes()), dtype=np.uint8)
 
 
-def _by_libdeflate(path: Path) -> Array:
+def _by_libdeflate(packed: bytes) -> Any:
     import deflate
 
-    return np.frombuffer(deflate.gzip_decompress(path.read_bytes()), dtype=np.uint8)
+    return deflate.gzip_decompress(packed)
 
 
-def _by_zlib_ng(path: Path) -> Array:
+def _by_zlib_ng(packed: bytes) -> Any:
     from zlib_ng import zlib_ng
 
-    return np.frombuffer(zlib_ng.decompress(path.read_bytes(), wbits=_GZIP_WINDOW_BITS), dtype=np.uint8)
+    return zlib_ng.decompress(packed, wbits=_GZIP_WINDOW_BITS)
 
 
-def _by_zlib(path: Path) -> Array:
-    return np.frombuffer(zlib.decompress(path.read_bytes(), wbits=_GZIP_WINDOW_BITS), dtype=np.uint8)
+_NO_HEADER = "no header read"
+_DECODERS: tuple[tuple[str, str, Callable[[Path], Array], str], ...] = (
+    ("Voxelocity", "", lambda path: read_scan(path)[0], "ISA-L into one array of numpy's"),
+    ("nibabel", "", lambda path: np.asanyarray(nib.load(path).dataobj), ""),
+    ("SimpleITK", "SimpleITK", _by_simpleitk, "copied into an array of numpy's"),
+    ("ISA-L alone", "", _unpacked(lambda packed: isal_zlib.decompress(packed, wbits=_GZIP_WINDOW_BITS)), _NO_HEADER),
+    ("libdeflate alone", "libdeflate", _unpacked(_by_libdeflate), f"{_NO_HEADER}, size taken from the end of the file"),
+    ("zlib-ng alone", "zlib-ng", _unpacked(_by_zlib_ng), _NO_HEADER),
+    (
+        "zlib of Python alone",
+        "",
+        _unpacked(lambda packed: zlib.decompress(packed, wbits=_GZIP_WINDOW_BITS)),
+        _NO_HEADER,
+    ),
+)
+"""Name, peer if it needs one, how, and a note."""

@@ -1,31 +1,31 @@
-"""`voxelocity bench cache`: first patch of an entry, reopening many entries, bytes on disk and in memory."""
+"""`voxelocity bench cache`: first patch of an entry, reopening many entries, every kind of cache, bytes and memory."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import tempfile
-import time
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from voxelocity.bench import ours
-from voxelocity.bench.kinds import Kinds, patches_by_kind
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
-from voxelocity.bench.phantom import Kind, PhantomSet, make_phantoms
-from voxelocity.bench.places import Places
-from voxelocity.bench.sharing import grown_bytes
+from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.ours import MEMORY, NONE, Cases, feed_of
+from voxelocity.bench.peers import missing, peer_side
+from voxelocity.bench.phantom import PhantomSet, Places
+from voxelocity.bench.processes import grown_bytes
+from voxelocity.bench.streams import batches_per_s
 from voxelocity.core.config import AUTO, Config
 from voxelocity.core.region import Index3, Region
-from voxelocity.core.volume import VolumeRef
 from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
+from voxelocity.observe import Stopwatch
 
 _ON_DISK = ("disk", "lmdb")
 # A thorax and abdomen CT, one entry; a patch is a seventieth of it.
@@ -34,14 +34,38 @@ _LARGE_CT = PhantomSet(kind="ct", shape=(512, 512, 256), num_cases=1)
 _MANY_SMALL = PhantomSet(kind="ct", shape=(36, 50, 36), num_cases=208)
 # Two trainings on one machine, over the same CTs.
 _SHARED_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=2)
-
-
+# Four abdominal CTs as an archive keeps them.
+_FOUR_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4, packed=True)
+_BUDGET_BYTES = 2**32
+_LARGER_THAN_ANY_SHM = 2**50
+_NUM_EPOCHS = 3
+"""Of the rotating tier in a round."""
 MONAI_FORMS: dict[str, bool | str] = {
     "filled at the start": False,
     "runtime_cache=True": True,
     'runtime_cache="processes"': "processes",
 }
 """Ways a CacheDataset keeps items, by name: its `runtime_cache`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """One thread that takes a patch of each case in turn, as a batch of one: no loader, the data set alone."""
+
+    cases: PhantomSet = _FOUR_CTS
+    patch: Index3 = (96, 96, 96)
+    # Ours has more patches in a round, or it would last only milliseconds.
+    num_patches: int = 200
+    # Of SmartCacheDataset and of our rotating tier: what is in memory at a time, and how much of it an epoch replaces.
+    cache_num: int = 3
+    replace_rate: float = 0.25
+    repeats: int = 5
+
+    @property
+    def rotation_words(self) -> str:
+        return (
+            f"{self.cache_num} of {self.cases.num_cases} in memory, {self.replace_rate:.0%} replaced after each epoch"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +89,13 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; reopening also of real cases (MSD hippocampus)."""
     with tempfile.TemporaryDirectory(prefix="cache-", dir=places.work) as name:
         place = Path(name)
-        yield from _first_patch(scenario, make_phantoms(scenario.large, places.work), place / "large")
-        small = make_phantoms(scenario.small, places.work)
-        words, kind, num_classes = scenario.small.words, scenario.small.kind, scenario.small.num_classes
-        yield _reopening(scenario, small, words, kind=kind, num_classes=num_classes, place=place / "small")
+        yield from _first_patch(scenario, Cases.of(scenario.large, places.work), place / "large")
+        yield _reopening(scenario, Cases.of(scenario.small, places.work), place / "small")
         if real := places.hippocampus():
             words = f"{len(real)} cases of MSD's hippocampus"
-            yield _reopening(scenario, real, words, kind="mr", num_classes=3, place=place / "real")
-        yield patches_by_kind(scenario.kinds, disk_tiers(CacheConfig, place / "kinds"), places.work, place / "kinds")
-        shared = make_phantoms(scenario.shared, places.work)
+            yield _reopening(scenario, Cases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
+        yield _patches_by_kind(scenario.kinds, Cases.of(scenario.kinds.cases, places.work), place / "kinds")
+        shared = Cases.of(scenario.shared, places.work)
         yield _bytes_per_voxel(scenario, shared, place / "shared")
         yield _shared_memory(scenario, shared, place / "shared")
 
@@ -81,59 +103,57 @@ def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
 def disk_tiers(model: type[Config], folder: Path) -> dict[str, dict[str, Any]]:
     """Every way this cache configuration keeps voxels on a disk, by name: tiers, and choices within them."""
     offered = typing.get_args(model.model_fields["tier"].annotation)
-    choices = {
-        name: [choice for choice in typing.get_args(field.annotation) if choice != AUTO]
+    choices = [
+        (name, choice)
         for name, field in model.model_fields.items()
         if name != "tier" and typing.get_origin(field.annotation) is Literal
-    }
+        for choice in typing.get_args(field.annotation)
+        if choice != AUTO
+    ]
     tiers: dict[str, dict[str, Any]] = {}
     for tier in (tier for tier in _ON_DISK if tier in offered):
-        plain = {"tier": tier, "folder": str(folder / tier)}
-        variants = [(key, choice) for key, values in choices.items() for choice in values]
-        if tier != "disk" or not variants:
-            tiers[f"{tier} tier"] = plain
+        if tier != "disk" or not choices:
+            tiers[f"{tier} tier"] = {"tier": tier, "folder": str(folder / tier)}
             continue
-        for key, choice in variants:
-            tiers[f"{tier} tier, {key} {choice}"] = {**plain, "folder": str(folder / f"{tier}-{choice}"), key: choice}
+        for key, choice in choices:
+            place = str(folder / f"{tier}-{choice}")
+            tiers[f"{tier} tier, {key} {choice}"] = {"tier": tier, "folder": place, key: choice}
     return tiers
 
 
-def _first_patch(scenario: Cache, refs: Sequence[VolumeRef], place: Path) -> Iterator[Comparison]:
-    kind, num_classes = scenario.large.kind, scenario.large.num_classes
+def _first_patch(scenario: Cache, cases: Cases, place: Path) -> Iterator[Comparison]:
     openers: dict[str, Callable[[], Callable[[], object]]] = {}
     for name, cache in disk_tiers(CacheConfig, place).items():
-        ours.filled(ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes))
+        cases.filled(cache)
 
         def open_ours(cache: Mapping[str, Any] = cache) -> Callable[[], object]:
-            cases = ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes)
-            return lambda: _read_patch(cases, 0, scenario.patch)
+            return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
 
         openers[f"Voxelocity, {name}"] = open_ours
-    peers = _persistent_openers(scenario, refs, place)
-    side = "x".join(map(str, scenario.patch))
+    openers |= _persistent_openers(scenario, cases, place)
+    absent = {"MONAI PersistentDataset": "MONAI", "MONAI LMDBDataset, float32": "LMDBDataset"}
     for where, before, repeats in (
         ("in the page cache", lambda: None, scenario.repeats),
         ("dropped from the page cache", lambda: _drop(place), scenario.repeats_from_disk),
     ):
-        sides = [Side(name=name, once=_prepared_ms(open_, before)) for name, open_ in {**openers, **peers}.items()]
-        sides += [Side(name=name, once=None, note=why) for name, why in _absent().items()]
+        sides = [Side(name=name, once=_prepared_ms(open_, before)) for name, open_ in openers.items()]
+        sides += [Side(name=name, once=None, note=why) for name, peer in absent.items() if (why := missing(peer))]
         yield compare(
-            f"{side} patch of an entry not opened before, files {where}, {scenario.large.words}",
+            f"{'x'.join(map(str, scenario.patch))} patch of an entry not opened before, files {where}, {cases.words}",
             "ms",
-            "smaller",
             sides,
             repeats=repeats,
             note="image as float32 and label; labels of the peers are kept as uint8, half of MONAI's default item",
         )
 
 
-def _prepared_ms(open_: Callable[[], Callable[[], object]], before: Callable[[], None]) -> Callable[[], float]:
+def _prepared_ms(open_: Callable[[], Callable[[], object]], before: Callable[[], None]) -> Once:
     def once() -> float:
         call = open_()
         before()
-        start_s = time.perf_counter()
+        watch = Stopwatch()
         call()
-        return 1000.0 * (time.perf_counter() - start_s)
+        return 1000.0 * watch.elapsed_s
 
     return once
 
@@ -148,130 +168,190 @@ def _read_patch(cases: PreparedCases, index: int, patch: Index3) -> None:
     label.copy()
 
 
-def _persistent_openers(
-    scenario: Cache, refs: Sequence[VolumeRef], place: Path
-) -> dict[str, Callable[[], Callable[[], object]]]:
+def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str, Callable[[], Callable[[], object]]]:
     if missing("MONAI"):
         return {}
-    from voxelocity.bench import monai_side
+    from voxelocity.bench.peers import monai
 
-    random = monai_side.cropping(scenario.patch)
-    openers: dict[str, Callable[[], Callable[[], object]]] = {}
-    for dtype in ("int16", "float32"):
-        chain = [*monai_side.preparing_small(scenario.large.kind, dtype), *random]
-
-        def open_persistent(chain: list[Any] = chain, folder: Path = place / f"persistent-{dtype}") -> Any:
-            dataset = monai_side.persistent(refs, chain, folder)
+    def opener(name: str, chain: list[Any], folder: Path) -> Callable[[], Callable[[], object]]:
+        def open_() -> Callable[[], object]:
+            dataset = monai.dataset(name, cases.refs, chain, cache_dir=folder)
             return lambda: dataset[0]
 
-        openers[f"MONAI PersistentDataset, {dtype}"] = open_persistent
-    if not missing("LMDBDataset"):
-
-        def open_lmdb() -> Any:
-            dataset = monai_side.lmdb(refs, chain, place / "lmdb-monai")
-            return lambda: dataset[0]
-
-        openers["MONAI LMDBDataset, float32"] = open_lmdb
-    for open_ in openers.values():
+        # The entry is made now.
         open_()()
+        return open_
+
+    chains = {
+        dtype: [*monai.preparing_small(cases.kind, dtype), *monai.cropping(scenario.patch)]
+        for dtype in ("int16", "float32")
+    }
+    openers = {
+        f"MONAI PersistentDataset, {dtype}": opener("PersistentDataset", chain, place / f"persistent-{dtype}")
+        for dtype, chain in chains.items()
+    }
+    if not missing("LMDBDataset"):
+        openers["MONAI LMDBDataset, float32"] = opener("LMDBDataset", chains["float32"], place / "lmdb-monai")
     return openers
 
 
-def _absent() -> dict[str, str]:
-    names = {"MONAI PersistentDataset": "MONAI", "MONAI LMDBDataset, float32": "LMDBDataset"}
-    return {name: why for name, peer in names.items() if (why := missing(peer))}
+def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+    def read_all(cache: Mapping[str, Any]) -> float:
+        watch = Stopwatch()
+        opened = cases.opened(cache)
+        for index in range(len(opened)):
+            _read_patch(opened, index, scenario.small_patch)
+        return watch.elapsed_s
 
+    def persistent() -> Once:
+        from voxelocity.bench.peers import monai
 
-def _reopening(
-    scenario: Cache, refs: Sequence[VolumeRef], words: str, *, kind: Kind, num_classes: int, place: Path
-) -> Comparison:
+        def once() -> float:
+            chain = [*monai.preparing_small(cases.kind, "float32"), *monai.cropping(scenario.small_patch)]
+            watch = Stopwatch()
+            dataset = monai.dataset("PersistentDataset", cases.refs, chain, cache_dir=place / "persistent")
+            for index in range(len(dataset)):
+                dataset[index]
+            return watch.elapsed_s
+
+        once()
+        return once
+
     sides = []
     for name, cache in disk_tiers(CacheConfig, place).items():
-        ours.filled(ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes))
-
-        def once(cache: Mapping[str, Any] = cache) -> float:
-            start_s = time.perf_counter()
-            cases = ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes)
-            for index in range(len(cases)):
-                _read_patch(cases, index, scenario.small_patch)
-            return time.perf_counter() - start_s
-
-        sides.append(Side(name=f"Voxelocity, {name}", once=once))
-    why = missing("MONAI")
-    name = "MONAI PersistentDataset"
-    if why:
-        sides.append(Side(name=name, once=None, note=why))
-    else:
-        _epoch_of_persistent(scenario, refs, kind, place / "persistent")
-        sides.append(Side(name=name, once=lambda: _epoch_of_persistent(scenario, refs, kind, place / "persistent")))
+        cases.filled(cache)
+        sides.append(Side(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
     return compare(
-        f"a patch of each case from a cache on disk, just opened, {words}",
+        f"a patch of each case from a cache on disk, just opened, {cases.words}",
         "s",
-        "smaller",
-        sides,
+        [*sides, peer_side("MONAI PersistentDataset", "MONAI", persistent)],
         repeats=scenario.repeats_of_epochs,
         note="files in the page cache, one thread, opening included; every cache was built before",
     )
 
 
-def _epoch_of_persistent(scenario: Cache, refs: Sequence[VolumeRef], kind: Kind, folder: Path) -> float:
-    from voxelocity.bench import monai_side
-
-    chain = [*monai_side.preparing_small(kind, "float32"), *monai_side.cropping(scenario.small_patch)]
-    start_s = time.perf_counter()
-    dataset = monai_side.persistent(refs, chain, folder)
-    for index in range(len(dataset)):
-        dataset[index]
-    return time.perf_counter() - start_s
-
-
-def _bytes_per_voxel(scenario: Cache, refs: Sequence[VolumeRef], place: Path) -> Comparison:
-    kind, num_classes = scenario.shared.kind, scenario.shared.num_classes
-    num_voxels = sum(np.prod(scenario.shared.shape) for _ in refs)
-    held = ours.filled(ours.prepared_cases(refs, ours.MEMORY, kind=kind, num_classes=num_classes))
-    in_memory = sum(held[index].num_bytes for index in range(len(held))) / num_voxels
-    sides = [Side(name="Voxelocity, memory tier", once=lambda: in_memory, note="foreground voxels included")]
-    for name, cache in disk_tiers(CacheConfig, place).items():
-        ours.filled(ours.prepared_cases(refs, cache, kind=kind, num_classes=num_classes))
-        files = sum(path.stat().st_size for path in Path(cache["folder"]).rglob("*") if path.is_file())
-        sides.append(Side(name=f"Voxelocity, {name}", once=_constant(files / num_voxels)))
-    why = missing("MONAI")
-    for words, indices in (("image and label", False), ("and foreground indices (FgBgToIndicesd)", True)):
-        name = f"MONAI CacheDataset, {words}"
-        if why:
-            sides.append(Side(name=name, once=None, note=why))
-            continue
-        from voxelocity.bench import monai_side
-
-        per_voxel = monai_side.cached_bytes(refs, kind, indices=indices) / num_voxels
-        sides.append(Side(name=name, once=_constant(per_voxel)))
-    title, note = f"bytes a cached voxel takes, {scenario.shared.words}", "image, label and where to center patches"
-    return compare(title, "bytes", "smaller", sides, repeats=1, warmup=0, note=note)
-
-
-def _constant(value: float) -> Callable[[], float]:
-    return lambda: float(value)
-
-
-def _shared_memory(scenario: Cache, refs: Sequence[VolumeRef], place: Path) -> Comparison:
-    plain = {"kind": scenario.shared.kind, "num_classes": scenario.shared.num_classes}
-
-    def side(name: str, holder: str, options: Mapping[str, Any]) -> Side:
-        def once() -> float:
-            return grown_bytes(holder, refs, num_processes=scenario.num_processes, options={**plain, **options}) / 2**20
-
-        return Side(name=name, once=once)
-
-    tiers = {"memory tier": ours.MEMORY, **disk_tiers(CacheConfig, place)}
-    sides = [side(f"Voxelocity, {name}", "ours", {"cache": cache}) for name, cache in tiers.items()]
-    why = missing("MONAI")
-    for words, form in MONAI_FORMS.items():
-        name = f"MONAI CacheDataset, {words}"
-        sides.append(Side(name=name, once=None, note=why) if why else side(name, "monai", {"runtime_cache": form}))
+def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
     return compare(
-        f"memory of {scenario.num_processes} processes that hold all voxels of {scenario.shared.words}",
+        f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {cases.words}",
+        "patches/s",
+        [*_our_kinds(kinds, cases, place), *_monai_kinds(kinds, cases, place)],
+        repeats=kinds.repeats,
+        note="crop only, one thread, batches of one, caches filled before, files in the page cache",
+    )
+
+
+def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+    def rate(prepared: PreparedCases, num_patches: int, **options: Any) -> Once:
+        feed = functools.partial(
+            feed_of, prepared, patch=kinds.patch, batch_size=1, augment=NONE, num_threads=0, **options
+        )
+        return functools.partial(batches_per_s, feed, num_patches)
+
+    tiers = {
+        "memory tier, shared between processes": {"tier": "memory", "max_bytes": _BUDGET_BYTES},
+        # What a machine without room in /dev/shm falls back to.
+        "memory tier, each process its own copy": {"tier": "memory", "max_bytes": _LARGER_THAN_ANY_SHM},
+        **disk_tiers(CacheConfig, place),
+    }
+    for name, cache in tiers.items():
+        with warnings.catch_warnings():
+            # The second of our sides is there to show memory that cannot be shared.
+            warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
+            prepared = cases.filled(cache)
+        yield Side(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
+    rotating = {
+        "tier": "rotating",
+        "max_bytes": _BUDGET_BYTES,
+        "num_cases": kinds.cache_num,
+        "replace_rate": kinds.replace_rate,
+    }
+    # The batch before them, which does not count, fills the first window.
+    once = rate(cases.opened(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
+    yield Side(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
+
+
+def _monai_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+    def epoch_of(name: str) -> Once:
+        from voxelocity.bench.peers import monai
+
+        chain = [*monai.preparing(cases.kind), *monai.cropping(kinds.patch)]
+        rotation = {"cache_num": kinds.cache_num, "replace_rate": kinds.replace_rate}
+        options: dict[str, dict[str, Any]] = {
+            "PersistentDataset": {"cache_dir": place / "persistent"},
+            "LMDBDataset": {"cache_dir": place / "lmdb"},
+            "SmartCacheDataset": rotation,
+        }
+        dataset = monai.dataset(name, cases.refs, chain, **options.get(name, {}))
+        if name == "SmartCacheDataset":
+            return functools.partial(_smart_epoch, dataset)
+        return functools.partial(_patches_per_s, dataset, lambda: None)
+
+    for name in ("Dataset", "CacheDataset", "PersistentDataset", "LMDBDataset", "SmartCacheDataset"):
+        peer = name if name == "LMDBDataset" else "MONAI"
+        note = kinds.rotation_words if name == "SmartCacheDataset" else ""
+        yield peer_side(f"MONAI {name}", peer, functools.partial(epoch_of, name), note)
+
+
+def _smart_epoch(dataset: Any) -> float:
+    # Replacements are prepared during the epoch, which ends when they are in place.
+    dataset.start()
+    rate = _patches_per_s(dataset, dataset.update_cache)
+    # Not in the background of the next side.
+    dataset.shutdown()
+    return rate
+
+
+def _patches_per_s(dataset: Any, end_of_epoch: Callable[[], None]) -> float:
+    from voxelocity.bench.peers import monai
+
+    watch = Stopwatch()
+    for index in range(len(dataset)):
+        # A batch of one, as ours: without it a patch is a view, and its voxels are never read.
+        monai.batch_of_one(dataset[index])
+    end_of_epoch()
+    return len(dataset) / watch.elapsed_s
+
+
+def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+    num_voxels = int(np.prod(scenario.shared.shape)) * len(cases.refs)
+
+    def side(name: str, num_bytes: int, note: str = "") -> Side:
+        return Side(name=name, once=lambda: num_bytes / num_voxels, note=note)
+
+    def monai_bytes(*, indices: bool) -> Once:
+        from voxelocity.bench.peers import monai
+
+        num_bytes = monai.cached_bytes(cases.refs, cases.kind, indices=indices)
+        return lambda: num_bytes / num_voxels
+
+    held = cases.filled(MEMORY)
+    in_memory = sum(held[index].num_bytes for index in range(len(held)))
+    sides = [side("Voxelocity, memory tier", in_memory, "foreground voxels included")]
+    for name, cache in disk_tiers(CacheConfig, place).items():
+        cases.filled(cache)
+        files = sum(path.stat().st_size for path in Path(cache["folder"]).rglob("*") if path.is_file())
+        sides.append(side(f"Voxelocity, {name}", files))
+    for words, indices in (("image and label", False), ("and foreground indices (FgBgToIndicesd)", True)):
+        make = functools.partial(monai_bytes, indices=indices)
+        sides.append(peer_side(f"MONAI CacheDataset, {words}", "MONAI", make))
+    title, note = f"bytes a cached voxel takes, {cases.words}", "image, label and where to center patches"
+    return compare(title, "bytes", sides, repeats=1, warmup=0, note=note)
+
+
+def _shared_memory(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+    def grown_mib(holder: str, **options: Any) -> Once:
+        options |= {"kind": cases.kind, "num_classes": cases.num_classes}
+        num_processes = scenario.num_processes
+        return lambda: grown_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
+
+    tiers = {"memory tier": MEMORY, **disk_tiers(CacheConfig, place)}
+    sides = [Side(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()]
+    for words, form in MONAI_FORMS.items():
+        make = functools.partial(grown_mib, "monai", runtime_cache=form)
+        sides.append(peer_side(f"MONAI CacheDataset, {words}", "MONAI", make))
+    return compare(
+        f"memory of {scenario.num_processes} processes that hold all voxels of {cases.words}",
         "MiB (PSS)",
-        "smaller",
         sides,
         repeats=scenario.repeats_of_processes,
         warmup=0,

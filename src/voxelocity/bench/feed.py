@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 from voxelocity.bench import ours
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
-from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.places import Places
-from voxelocity.bench.stream import OpenStream, batches_per_s
-from voxelocity.bench.waiting import Training, waiting_shares
+from voxelocity.bench.comparison import Comparison, Figure, Side, compare
+from voxelocity.bench.peers import PEERS, missing
+from voxelocity.bench.phantom import PhantomSet, Places
+from voxelocity.bench.streams import Work, batches_per_s
+from voxelocity.core.batch import Batch
 from voxelocity.core.region import Index3
-from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.augment import AugmentConfig
-from voxelocity.data.pipeline import PreparedCases
-from voxelocity.observe import cpu_budget
+from voxelocity.observe import Stopwatch, cpu_budget
 
 # Scanner-sized CTs in memory, so that nothing but the feed is measured.
 _FOUR_CTS = PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4)
+# About the size of MSD's hippocampus cases; the patch below holds most of one.
+_SMALL_CASES = PhantomSet(kind="ct", shape=(36, 50, 36), num_cases=64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A small network on a CPU, where the feed's threads and the training share the cores."""
+
+    cases: PhantomSet = _SMALL_CASES
+    patch: Index3 = (32, 48, 32)
+    batch_size: int = 4
+    # The network that `voxelocity plan` chooses for hippocampus on two cores.
+    widths: tuple[int, ...] = (8, 32, 64, 128)
+    num_steps: int = 12
+    repeats: int = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,40 +54,49 @@ class Feeds:
     repeats: int = 5
 
 
+_WORKERS = cpu_budget()
+_CHAINS: dict[str, tuple[str, AugmentConfig, tuple[str, ...]]] = {
+    "crop": ("crop only", ours.NONE, ("MONAI", "nnU-Net")),
+    "affine": ("affine, flips, scale, shift, noise", ours.AS_MONAI, ("MONAI",)),
+    "nnU-Net": ("nnU-Net's default augmentation", ours.AS_NNUNET, ("nnU-Net", "batchgeneratorsv2")),
+}
+"""What is done to patches, in words and as our configuration, and the peers that do it."""
+_NAMES = {
+    "MONAI": (f"MONAI DataLoader(num_workers={_WORKERS})", "MONAI ThreadDataLoader(num_workers=0)"),
+    "nnU-Net": (f"nnU-Net v2's loader, {_WORKERS} processes, Blosc2 files",),
+    "batchgeneratorsv2": (f"batchgeneratorsv2 in torch's DataLoader(num_workers={_WORKERS}), cases in memory",),
+}
+"""Of each peer's streams."""
+
+
 def run(scenario: Feeds, places: Places) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other."""
-    refs = make_phantoms(scenario.cases, places.work)
-    cases = ours.filled(ours.phantom_cases(refs, scenario.cases, ours.MEMORY))
     with tempfile.TemporaryDirectory(prefix="feed-", dir=places.work) as name:
-        yield from _chains(scenario, refs, cases, Path(name))
-    yield from waiting_shares(scenario.training, places.work)
+        options = {"patch": scenario.patch, "batch_size": scenario.batch_size, "workers": (_WORKERS,)}
+        work = Work.of(scenario.cases, places.work, place=Path(name), **options)
+        # Made chain by chain, so that what a peer keeps is released before the next.
+        for chain in _CHAINS:
+            yield _rates(scenario, work, chain)
+    yield from _waiting_shares(scenario.training, places.work)
 
 
-def _chains(scenario: Feeds, refs: Sequence[VolumeRef], cases: PreparedCases, place: Path) -> Iterator[Comparison]:
-    volumes = [cases[index].load() for index in range(len(cases))]
-    nnunet = functools.partial(_nnunet_streams, scenario, volumes, place)
-    monai = functools.partial(_monai_streams, scenario, refs)
-    by_hand = _batchgenerators_streams(scenario, volumes)
-    # Made chain by chain, so that what a peer keeps is released before the next.
-    yield _rates(scenario, cases, "crop only", ours.NONE, {**monai(augmented=False), **nnunet(augmented=False)})
-    yield _rates(scenario, cases, "affine, flips, scale, shift, noise", ours.AS_MONAI, monai(augmented=True))
-    yield _rates(
-        scenario, cases, "nnU-Net's default augmentation", ours.AS_NNUNET, {**nnunet(augmented=True), **by_hand}
-    )
-
-
-def _rates(
-    scenario: Feeds, cases: PreparedCases, words: str, augment: AugmentConfig, peers: dict[str, OpenStream | str]
-) -> Comparison:
-    feed = functools.partial(ours.feed_of, cases, patch=scenario.patch, batch_size=scenario.batch_size, augment=augment)
-    streams: dict[str, OpenStream | str] = {f"Voxelocity Feed ({cpu_budget()} threads)": feed, **peers}
+def _rates(scenario: Feeds, work: Work, chain: str) -> Comparison:
+    words, augment, peers = _CHAINS[chain]
+    sides = [work.feed_side(augment, scenario.num_batches)]
+    for peer in peers:
+        why, streams = missing(peer), PEERS[peer].streams
+        assert streams is not None
+        if why:
+            sides += [Side(name=name, once=None, note=why) for name in _NAMES[peer]]
+            continue
+        for name, stream in zip(_NAMES[peer], streams(work, chain).values(), strict=True):
+            once = functools.partial(batches_per_s, stream, scenario.num_peer_batches)
+            sides.append(Side(name=name, once=once))
     what = f"{scenario.batch_size} patches of {'x'.join(map(str, scenario.patch))}, {words}"
-    counts = dict.fromkeys(streams, scenario.num_peer_batches) | {next(iter(streams)): scenario.num_batches}
     return compare(
         f"batches of {what}, {scenario.cases.words} in memory",
         "batches/s",
-        "larger",
-        [_side(name, stream, counts[name]) for name, stream in streams.items()],
+        sides,
         repeats=scenario.repeats,
         # Each stream's first batch is its warm-up.
         warmup=0,
@@ -81,58 +104,62 @@ def _rates(
     )
 
 
-def _side(name: str, stream: OpenStream | str, num_batches: int) -> Side:
-    if isinstance(stream, str):
-        return Side(name=name, once=None, note=stream)
-    return Side(name=name, once=lambda: batches_per_s(stream, num_batches))
+def _waiting_shares(training: Training, folder: Path) -> Iterator[Comparison]:
+    """How much longer a step takes with the feed than on resident batches, and how much of it is plain waiting."""
+    work = Work.of(training.cases, folder, patch=training.patch, batch_size=training.batch_size, workers=())
+    open_feed, step = work.feed(AugmentConfig()), _step_of(training)
+    with open_feed() as feed:
+        batch = next(feed)
+        resident = batch.with_(image=batch.image.clone(), label=batch.label.clone())
+    percent: list[float] = []
 
+    def with_feed() -> float:
+        with open_feed() as feed:
+            step(next(feed))
+            watch, wait_s = Stopwatch(), 0.0
+            for _ in range(training.num_steps):
+                asked = Stopwatch()
+                batch = next(feed)
+                wait_s += asked.elapsed_s
+                step(batch)
+            percent.append(100.0 * wait_s / watch.elapsed_s)
+            return 1000.0 * watch.elapsed_s / training.num_steps
 
-def _monai_streams(scenario: Feeds, refs: Sequence[VolumeRef], *, augmented: bool) -> dict[str, OpenStream | str]:
-    workers = cpu_budget()
-    loader, threads = f"MONAI DataLoader(num_workers={workers})", "MONAI ThreadDataLoader(num_workers=0)"
-    if why := missing("MONAI"):
-        return {loader: why, threads: why}
-    from voxelocity.bench import monai_side
+    def on_resident() -> float:
+        watch = Stopwatch()
+        for _ in range(training.num_steps):
+            step(resident)
+        return 1000.0 * watch.elapsed_s / training.num_steps
 
-    random = monai_side.augmenting(scenario.patch) if augmented else monai_side.cropping(scenario.patch)
-    dataset = monai_side.cached(refs, scenario.cases.kind, random)
-    batch_size = scenario.batch_size
-    return {
-        loader: monai_side.process_loader(dataset, batch_size, workers),
-        threads: monai_side.thread_loader(dataset, batch_size),
-    }
-
-
-def _nnunet_streams(
-    scenario: Feeds, volumes: list[Volume], place: Path, *, augmented: bool
-) -> dict[str, OpenStream | str]:
-    workers = cpu_budget()
-    name = f"nnU-Net v2's loader, {workers} processes, Blosc2 files"
-    if why := missing("nnU-Net"):
-        return {name: why}
-    from voxelocity.bench import nnunet_feed
-
-    if not place.joinpath("nnunet").exists():
-        nnunet_feed.write_cases(volumes, place / "nnunet", scenario.patch)
-    stream = functools.partial(
-        nnunet_feed.opened,
-        place / "nnunet",
-        scenario.patch,
-        batch_size=scenario.batch_size,
-        num_classes=scenario.cases.num_classes,
-        augmented=augmented,
-        num_workers=workers,
+    title = f"training step, DynUNet {training.widths}, batch {training.batch_size}, {training.cases.words}"
+    name = f"Voxelocity Feed, augmented ({cpu_budget()} threads)"
+    yield compare(
+        title,
+        "ms a step",
+        [Side(name=name, once=with_feed), Side(name="the same batch again and again", once=on_resident)],
+        repeats=training.repeats,
+        note="on the CPU, where the feed's threads take time from the step as well",
     )
-    return {name: stream}
+    # The first round is the warm-up.
+    waited = Figure(name=name, note="", values=tuple(percent[-training.repeats :]))
+    yield Comparison(title=f"waiting for data, {title}", unit="% of a step", better="smaller", figures=(waited,))
 
 
-def _batchgenerators_streams(scenario: Feeds, volumes: list[Volume]) -> dict[str, OpenStream | str]:
-    workers = cpu_budget()
-    name = f"batchgeneratorsv2 in torch's DataLoader(num_workers={workers}), cases in memory"
-    if why := missing("batchgeneratorsv2") or missing("MONAI"):
-        return {name: why}
-    from voxelocity.bench import monai_side, nnunet_side
+def _step_of(training: Training) -> Callable[[Batch], object]:
+    from voxelocity import step as steps
 
-    augmentation = nnunet_side.default_augmentation(scenario.patch)
-    dataset = nnunet_side.LoadedPatches(volumes, scenario.patch, augmentation)
-    return {name: monai_side.process_loader(dataset, scenario.batch_size, workers)}
+    strides = ((2, 2, 2),) * (len(training.widths) - 1)
+    network = steps.build_network(
+        steps.NetworkConfig(name="dynunet", widths=training.widths, strides=strides),
+        num_channels=training.cases.num_channels,
+        num_classes=training.cases.num_classes,
+        seed=0,
+    )
+    step = steps.TrainingStep(
+        network,
+        steps.build_loss(steps.LossConfig()),
+        optimizer=steps.OptimizerConfig(name="adamw", learning_rate=1e-3),
+        precision=steps.PrecisionConfig(compute="float32"),
+        device=torch.device("cpu"),
+    )
+    return lambda batch: step(batch, 1e-3)

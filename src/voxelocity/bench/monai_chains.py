@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
-from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.places import Places
-from voxelocity.bench.sharing import grown_bytes
-from voxelocity.bench.stream import OpenStream, batches_per_s
+from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.peers import missing, peer_side
+from voxelocity.bench.phantom import PhantomSet, Places, make_phantoms
+from voxelocity.bench.processes import grown_bytes
+from voxelocity.bench.streams import OpenStream, batches_per_s
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 from voxelocity.observe import Stopwatch
 
 if TYPE_CHECKING:
-    from voxelocity.bench.drop_in_side import ChainName, Names
+    from voxelocity.bench.peers.monai_scripts import ChainName, Names
 
 # Abdominal CTs as they come from a scanner; at 1.5x1.5x2 mm about 330x330x200, cropped to the body 280x220x200.
 _THREE_CTS = PhantomSet(kind="ct", shape=(512, 512, 160), num_cases=3, spacing_mm=(0.97, 0.97, 2.5), packed=True)
 # The grid of BraTS: four contrasts, three regions as labels, 250 MB a case as MONAI keeps it.
 _TWO_BRAINS = PhantomSet(kind="mr", shape=(240, 240, 155), num_cases=2)
+_WITH_AFFINE = "spleen chain with RandAffined"
+_THREADS = "CacheDataset + ThreadDataLoader"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +58,16 @@ class _Pair:
     """A script under both packages' names.
 
     Attributes:
-        title: what it does.
-        ours: its batches under ours.
-        theirs: its batches under MONAI's, by the words for its settings; empty where MONAI is not installed.
         patches: in a batch.
+        theirs: batches by the words for settings; empty where MONAI is not installed.
         variants: further forms of ours, by words.
-        note: for the reader.
     """
 
     title: str
+    patches: int
     ours: OpenStream
     theirs: Mapping[str, OpenStream]
-    patches: int
-    variants: Mapping[str, OpenStream]
+    variants: Mapping[str, OpenStream] = field(default_factory=dict)
     note: str = ""
 
 
@@ -88,76 +86,55 @@ def run(scenario: MonaiChains, places: Places) -> Iterator[Comparison]:
 def _pairs(
     scenario: MonaiChains, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
 ) -> Iterator[_Pair]:
-    # One after the other, so that what a pair caches is released before the next.
-    yield from _cached_spleen(scenario, refs)
-    yield _persistent_spleen(scenario, refs, place)
-    yield from _other_chains(scenario, refs, brains)
+    """One after the other, so that what a pair caches is released before the next."""
+    from voxelocity.bench.peers import monai_scripts as scripts
+
+    def cached(name: ChainName, cases: Sequence[VolumeRef], module: Names) -> Any:
+        return scripts.cached(module, cases, scripts.whole(name, scenario.patch))
+
+    def persistent(module: Names) -> Any:
+        return scripts.persistent(module, refs, scripts.whole("spleen", scenario.patch), place / module)
+
+    yield from _cached_spleen(scenario, refs, partial(cached, "spleen", refs))
+    yield _pair(scenario, "PersistentDataset + ThreadDataLoader", _WITH_AFFINE, persistent)
+    without = partial(cached, "spleen without RandAffined", refs)
+    yield _pair(scenario, _THREADS, "spleen chain without RandAffined", without)
+    yield _pair(scenario, _THREADS, "BraTS chain, 4 channels", partial(cached, "brats", brains), patches_per_image=1)
 
 
-def _cached_spleen(scenario: MonaiChains, refs: Sequence[VolumeRef]) -> Iterator[_Pair]:
+def _cached_spleen(scenario: MonaiChains, refs: Sequence[VolumeRef], cached: Callable[[Names], Any]) -> Iterator[_Pair]:
     """The spleen chain with RandAffined from memory: by every loader, and compiled."""
-    from voxelocity.bench import drop_in_side as side
+    from voxelocity.bench.peers import monai_scripts as scripts
 
-    ours = side.cached("voxelocity.monai", refs, side.whole("spleen", scenario.patch))
-    theirs = _theirs(lambda: side.cached("monai.data", refs, side.whole("spleen", scenario.patch)))
-    pair = functools.partial(_pair, scenario, patches=scenario.batch_size * side.PATCHES_PER_IMAGE)
-    thread = pair("CacheDataset + ThreadDataLoader", "spleen chain with RandAffined", ours, theirs)
+    ours, theirs = cached("voxelocity.monai"), _theirs(cached)
+    pair = partial(_pair_of, scenario, ours=ours)
+    thread = pair(_THREADS, _WITH_AFFINE, theirs=theirs)
     yield thread
     # What a copy of the case costs has been shown.
     theirs = {words: dataset for words, dataset in theirs.items() if not words}
-    for num_workers in (0, scenario.num_workers) if scenario.num_workers else (0,):
-        what = f"CacheDataset + DataLoader(num_workers={num_workers})"
-        yield pair(what, "spleen chain with RandAffined", ours, theirs, loader="DataLoader", num_workers=num_workers)
-    chain = side.whole("spleen", scenario.patch)
+    for number in (0, scenario.num_workers) if scenario.num_workers else (0,):
+        what = f"CacheDataset + DataLoader(num_workers={number})"
+        yield pair(what, _WITH_AFFINE, theirs=theirs, loader="DataLoader", num_workers=number)
 
     def compiled(module: Names) -> OpenStream:
-        dataset = side.compiled(refs, copy.deepcopy(chain), module)
-        return side.stream(module, "ThreadDataLoader", dataset, batch_size=scenario.batch_size, num_workers=0)
+        dataset = scripts.compiled(module, refs, scripts.whole("spleen", scenario.patch))
+        return scripts.stream(module, "ThreadDataLoader", dataset, batch_size=scenario.batch_size, num_workers=0)
 
     yield replace(
         thread,
-        title="compile(chain, cache='memory') in a Dataset + ThreadDataLoader, spleen chain with RandAffined",
+        title=f"compile(chain, cache='memory') in a Dataset + ThreadDataLoader, {_WITH_AFFINE}",
         ours=compiled("voxelocity.monai"),
         theirs={words: opened for words, opened in thread.theirs.items() if not words},
         variants={"in MONAI's own Dataset + ThreadDataLoader": compiled("monai.data")},
-        note="MONAI's side is its CacheDataset + ThreadDataLoader",
+        note=f"MONAI's side is its {_THREADS}",
     )
 
 
-def _persistent_spleen(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> _Pair:
-    from voxelocity.bench import drop_in_side as side
-
-    chain = functools.partial(side.whole, "spleen", scenario.patch)
-    ours = side.persistent("voxelocity.monai", refs, chain(), place / "ours")
-    theirs = _theirs(lambda: side.persistent("monai.data", refs, chain(), place / "theirs"))
-    patches = scenario.batch_size * side.PATCHES_PER_IMAGE
-    what = "PersistentDataset + ThreadDataLoader"
-    return _pair(scenario, what, "spleen chain with RandAffined", ours, theirs, patches=patches)
-
-
-def _other_chains(scenario: MonaiChains, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef]) -> Iterator[_Pair]:
-    from voxelocity.bench import drop_in_side as side
-
-    chains: tuple[tuple[ChainName, Sequence[VolumeRef], int, str], ...] = (
-        (
-            "spleen without RandAffined",
-            refs,
-            scenario.batch_size * side.PATCHES_PER_IMAGE,
-            "spleen chain without RandAffined",
-        ),
-        ("brats", brains, scenario.batch_size, "BraTS chain, 4 channels"),
-    )
-    for name, cases, patches, words in chains:
-        ours = side.cached("voxelocity.monai", cases, side.whole(name, scenario.patch))
-        make = functools.partial(side.cached, "monai.data", cases, side.whole(name, scenario.patch))
-        yield _pair(scenario, "CacheDataset + ThreadDataLoader", words, ours, _theirs(make), patches=patches)
-
-
-def _theirs(make: Callable[[], Any]) -> dict[str, Any]:
+def _theirs(make: Callable[[Names], Any]) -> dict[str, Any]:
     """MONAI's data set as a script has it, and with the one setting that spares it a copy of every case."""
     if missing("MONAI"):
         return {}
-    dataset = make()
+    dataset = make("monai.data")
     if not hasattr(dataset, "copy_cache"):
         return {"": dataset}
     uncopied = copy.copy(dataset)
@@ -166,53 +143,63 @@ def _theirs(make: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _pair(
+    scenario: MonaiChains, what: str, chain: str, make: Callable[[Names], Any], *, patches_per_image: int | None = None
+) -> _Pair:
+    ours = make("voxelocity.monai")
+    return _pair_of(scenario, what, chain, ours=ours, theirs=_theirs(make), patches_per_image=patches_per_image)
+
+
+def _pair_of(
     scenario: MonaiChains,
     what: str,
     chain: str,
+    *,
     ours: Any,
     theirs: Mapping[str, Any],
-    *,
-    patches: int,
+    patches_per_image: int | None = None,
     loader: Literal["DataLoader", "ThreadDataLoader"] = "ThreadDataLoader",
     num_workers: int = 0,
 ) -> _Pair:
-    from voxelocity.bench import drop_in_side as side
+    from voxelocity.bench.peers import monai_scripts as scripts
 
-    open_ = functools.partial(side.stream, batch_size=scenario.batch_size, num_workers=num_workers)
+    def open_(module: Names, dataset: Any) -> OpenStream:
+        return scripts.stream(module, loader, dataset, batch_size=scenario.batch_size, num_workers=num_workers)
+
     return _Pair(
         title=f"{what}, {chain}",
-        ours=open_("voxelocity.monai", loader, ours),
-        theirs={words: open_("monai.data", loader, data) for words, data in theirs.items()},
-        patches=patches,
-        variants={},
+        patches=scenario.batch_size * (patches_per_image or scripts.PATCHES_PER_IMAGE),
+        ours=open_("voxelocity.monai", ours),
+        theirs={words: open_("monai.data", data) for words, data in theirs.items()},
     )
 
 
 def _patches_per_s(scenario: MonaiChains, pair: _Pair) -> Comparison:
-    from voxelocity.bench import drop_in_side as side
+    from voxelocity.bench.peers import monai_scripts as scripts
 
-    def once(stream: OpenStream, num_batches: int) -> Callable[[], float]:
-        return lambda: pair.patches * batches_per_s(stream, num_batches)
+    def side(name: str, stream: OpenStream, num_batches: int) -> Side:
+        return Side(name=name, once=lambda: pair.patches * batches_per_s(stream, num_batches))
 
-    sides = [Side(name="Voxelocity", once=once(pair.ours, scenario.num_batches))]
-    for words, stream in pair.variants.items():
-        sides.append(Side(name=f"Voxelocity, {words}", once=once(stream, scenario.num_batches)))
-    for words, stream in pair.theirs.items():
-        sides.append(Side(name=f"MONAI{words}", once=once(stream, scenario.num_peer_batches)))
-    notes = [
-        f"{pair.patches} patches of {'x'.join(map(str, scenario.patch))} a batch",
-        *([pair.note] * bool(pair.note)),
-    ]
+    sides = [side("Voxelocity", pair.ours, scenario.num_batches)]
+    sides += [side(f"Voxelocity, {words}", each, scenario.num_batches) for words, each in pair.variants.items()]
+    sides += [side(f"MONAI{words}", each, scenario.num_peer_batches) for words, each in pair.theirs.items()]
+    notes = [f"{pair.patches} patches of {'x'.join(map(str, scenario.patch))} a batch"]
+    notes += [pair.note] if pair.note else []
     if pair.theirs:
-        found = side.checked(pair.ours, pair.theirs[""], pair.title)
-        notes.append(f"first batch of one seed: {found.words}")
+        notes.append(f"first batch of one seed: {scripts.checked(pair.ours, pair.theirs[''], pair.title)}")
     else:
         sides.append(Side(name="MONAI", once=None, note=missing("MONAI")))
-    return compare(pair.title, "patches/s", "larger", sides, repeats=scenario.repeats, note="; ".join(notes))
+    return compare(pair.title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
+
+
+def _both(once: Callable[[Names], float]) -> list[Side]:
+    def theirs() -> Once:
+        return lambda: once("monai.data")
+
+    return [Side(name="Voxelocity", once=lambda: once("voxelocity.monai")), peer_side("MONAI", "MONAI", theirs)]
 
 
 def _filling(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> Comparison:
-    from voxelocity.bench import drop_in_side as side
+    from voxelocity.bench.peers import monai_scripts as scripts
 
     numbers = itertools.count()
 
@@ -220,23 +207,17 @@ def _filling(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> C
         # Files of their own, so that nothing kept of an earlier round can be found by their paths and times.
         folder = place / f"fill-{next(numbers)}"
         copies = [_copied(ref, folder) for ref in refs]
-        chain = side.whole("spleen", scenario.patch)
+        chain = scripts.whole("spleen", scenario.patch)
         watch = Stopwatch()
-        side.cached(module, copies, chain)
+        scripts.cached(module, copies, chain)
         seconds = watch.elapsed_s
         shutil.rmtree(folder)
         return seconds
 
-    why = missing("MONAI")
-    cases = replace(scenario.cases, num_cases=len(refs))
     return compare(
-        f"filling a CacheDataset, spleen chain, {cases.words}",
+        f"filling a CacheDataset, spleen chain, {replace(scenario.cases, num_cases=len(refs)).words}",
         "s",
-        "smaller",
-        [
-            Side(name="Voxelocity", once=lambda: once("voxelocity.monai")),
-            Side(name="MONAI", once=None if why else lambda: once("monai.data"), note=why),
-        ],
+        _both(once),
         repeats=scenario.repeats,
         note=".nii.gz in the page cache, num_workers=1, the default",
     )
@@ -250,19 +231,13 @@ def _copied(ref: VolumeRef, folder: Path) -> VolumeRef:
 
 
 def _memory(scenario: MonaiChains, refs: Sequence[VolumeRef]) -> Comparison:
-    def once(module: str) -> float:
+    def once(module: Names) -> float:
         return grown_bytes("drop-in", refs, num_processes=1, options={"module": module}) / 2**20 / len(refs)
 
-    why = missing("MONAI")
-    cases = replace(scenario.cases, num_cases=len(refs))
     return compare(
-        f"memory of a filled CacheDataset, spleen chain, {cases.words}",
+        f"memory of a filled CacheDataset, spleen chain, {replace(scenario.cases, num_cases=len(refs)).words}",
         "MiB a case (PSS)",
-        "smaller",
-        [
-            Side(name="Voxelocity", once=lambda: once("voxelocity.monai")),
-            Side(name="MONAI", once=None if why else lambda: once("monai.data"), note=why),
-        ],
+        _both(once),
         repeats=scenario.repeats_of_memory,
         warmup=0,
         note="image, label and the voxels to center patches on; growth of a fresh process after a first, tiny data set",

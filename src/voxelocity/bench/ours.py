@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from voxelocity.bench.phantom import Kind, PhantomSet
+from voxelocity.bench.phantom import Kind, PhantomSet, make_phantoms
 from voxelocity.core.batch import Batch
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
@@ -32,7 +34,7 @@ AS_MONAI = AugmentConfig.only(
     intensity_shift_probability=1.0,
     intensity_shift_range=(-0.1, 0.1),
 )
-"""Affine of every patch, three flips, scale, shift and noise: what the chains of `monai_side` and others do."""
+"""Affine of every patch, three flips, scale, shift and noise: what the peers' chains do."""
 AS_NNUNET = AugmentConfig(label_interpolation="vote")
 """nnU-Net's default augmentation; "vote" equals its argmax over interpolated classes."""
 NONE = AugmentConfig(enabled=False)
@@ -40,39 +42,45 @@ MEMORY = {"tier": "memory", "max_bytes": 2**32}
 """The memory tier as a plan takes it, with room for every case of a scenario."""
 
 
-def prepare_config(kind: Kind, *, spacing_mm: Any = "keep") -> PrepareConfig:
-    """CT by a fixed window to 0..1, MR to mean 0 and deviation 1 over what is not zero."""
-    low, high = CT_WINDOW_HU
-    intensity = (
-        {"mode": "window", "low": low, "high": high} if kind == "ct" else {"mode": "zscore", "nonzero_only": True}
-    )
-    return PrepareConfig.parse({"intensity": intensity, "spacing_mm": spacing_mm})
+@dataclass(frozen=True, kw_only=True)
+class Cases:
+    """Some cases, with all that is needed to prepare them."""
 
+    refs: Sequence[VolumeRef]
+    kind: Kind
+    num_classes: int
+    words: str = ""
 
-def prepared_cases(
-    refs: Sequence[VolumeRef], cache: Mapping[str, Any], *, kind: Kind, num_classes: int, spacing_mm: Any = "keep"
-) -> PreparedCases:
-    """The cases behind a cache of these settings; nothing is prepared yet."""
-    return PreparedCases(
-        refs,
-        label_values=range(num_classes),
-        prepare=prepare_config(kind, spacing_mm=spacing_mm),
-        cache=CacheConfig.parse(cache),
-        warn=lambda text: warnings.warn(text, stacklevel=2),
-    )
+    @classmethod
+    def of(cls, phantoms: PhantomSet, folder: Path) -> Cases:
+        """Phantoms that are kept in `folder`."""
+        refs = make_phantoms(phantoms, folder)
+        return cls(refs=refs, kind=phantoms.kind, num_classes=phantoms.num_classes, words=phantoms.words)
 
+    def opened(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
+        """The cases behind a cache of these settings; nothing is prepared yet.
 
-def phantom_cases(
-    refs: Sequence[VolumeRef], phantoms: PhantomSet, cache: Mapping[str, Any], *, spacing_mm: Any = "keep"
-) -> PreparedCases:
-    """`prepared_cases` of phantoms."""
-    return prepared_cases(refs, cache, kind=phantoms.kind, num_classes=phantoms.num_classes, spacing_mm=spacing_mm)
+        CT is scaled by a fixed window to 0..1, MR to mean 0 and deviation 1 over what is not zero.
+        """
+        low, high = CT_WINDOW_HU
+        intensity = (
+            {"mode": "window", "low": low, "high": high}
+            if self.kind == "ct"
+            else {"mode": "zscore", "nonzero_only": True}
+        )
+        return PreparedCases(
+            self.refs,
+            label_values=range(self.num_classes),
+            prepare=PrepareConfig.parse({"intensity": intensity, "spacing_mm": spacing_mm}),
+            cache=CacheConfig.parse(cache),
+            warn=lambda text: warnings.warn(text, stacklevel=2),
+        )
 
-
-def filled(cases: PreparedCases) -> PreparedCases:
-    """The same cases, all of them in their cache."""
-    cases.fill(num_threads=cpu_budget(), on_case=lambda case_id, num_bytes: None, should_stop=lambda: False)
-    return cases
+    def filled(self, cache: Mapping[str, Any], *, spacing_mm: Any = "keep") -> PreparedCases:
+        """The same, all of them in their cache."""
+        cases = self.opened(cache, spacing_mm=spacing_mm)
+        cases.fill(num_threads=cpu_budget(), on_case=lambda case_id, num_bytes: None, should_stop=lambda: False)
+        return cases
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Volumes of realistic size for benchmarks: smooth tissue in noise, which packs like a real scan. Shows no patient.
+"""What scenarios measure on: volumes of realistic size, smooth tissue in noise, which packs like a real scan.
 
-The demo's phantoms have anatomy to learn and take a second each; these have only what costs time in a pipeline: sizes,
-classes, and bytes that are neither zeros nor pure noise.
+They show no patient, and have only what costs time in a pipeline: sizes, classes, and bytes that are neither zeros nor
+pure noise. The phantoms of `body` have anatomy to learn and take a second each. `Places` finds a few real scans.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.errors import InputError, OutputError
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Grid, VolumeRef
 from voxelocity.data.decode.write import write_scan
+from voxelocity.data.source import open_cases
 
 Kind = Literal["ct", "mr"]
 _VERSION = 1
@@ -35,6 +37,8 @@ _ORGANS = (
     ((0.52, 0.60, 0.50), (0.02, 0.02, 0.60), 180.0),
 )
 _NUM_LESION_SHELLS = 3
+_NEXT_TO_CHECKOUT = Path(__file__).resolve().parents[4] / "shared" / "data"
+_SCANS = ("vs_seg_001/*.nii.gz", "small_ct_mr_samples/msd_spleen_8_coarse/image.nii.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +72,6 @@ class PhantomSet:
         return f"{self.num_cases} {self.kind.upper()}-like volume{plural} of {x}x{y}x{z}{channels}"
 
 
-def default_folder() -> Path:
-    """Where phantoms are kept from one benchmark to the next: a folder of this user's below the temporary one."""
-    return Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}"
-
-
 def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
     """The cases as NIfTI files below `folder`; existing files are reused.
 
@@ -91,13 +90,9 @@ def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
 
 
 def phantom_table(phantoms: PhantomSet, work: Path, table: Path, *, num_held_out: int = 0) -> Path:
-    """The table, which now lists these phantoms as `voxelocity train` takes them.
+    """The .csv `table`, which now lists these phantoms, kept below `work`, as `voxelocity train` takes them.
 
-    Args:
-        phantoms: made below `work` where they are not there yet.
-        work: folder that keeps them.
-        table: .csv file to write.
-        num_held_out: how many, the last ones, make up fold 0, the others fold 1; 0 leaves the folds to the reader.
+    The last `num_held_out` make up fold 0, the others fold 1; 0 leaves the folds to the reader.
 
     Raises:
         OutputError: a folder cannot be written.
@@ -114,15 +109,14 @@ def phantom_table(phantoms: PhantomSet, work: Path, table: Path, *, num_held_out
 
 def draw(phantoms: PhantomSet, index: int) -> tuple[Array, npt.NDArray[np.uint8]]:
     """Image (c, x, y, z) int16 and label (x, y, z) uint8 of one case, x fastest in memory as in a NIfTI file."""
-    x, y, z = phantoms.shape
-    image = np.empty((phantoms.num_channels, z, y, x), dtype=np.int16).transpose(0, 3, 2, 1)
-    label = np.zeros((z, y, x), dtype=np.uint8).T
+    image = np.empty((phantoms.num_channels, *phantoms.shape[::-1]), dtype=np.int16).transpose(0, 3, 2, 1)
+    label = np.zeros(phantoms.shape[::-1], dtype=np.uint8).T
     draw_slice = _draw_ct_slice if phantoms.kind == "ct" else _draw_mr_slice
     rng = np.random.default_rng([_VERSION, index])
     shift = rng.uniform(-0.03, 0.03, size=3)
     # Places of the voxel centers, as a share of each side.
-    at_x, at_y, at_z = ((np.arange(n) + 0.5) / n - offset for n, offset in zip((x, y, z), shift, strict=True))
-    for plane in range(z):
+    at_x, at_y, at_z = ((np.arange(n) + 0.5) / n - offset for n, offset in zip(phantoms.shape, shift, strict=True))
+    for plane in range(phantoms.shape[2]):
         draw_slice(image[..., plane], label[..., plane], at_x[:, None], at_y[None, :], float(at_z[plane]), rng)
     return image, label
 
@@ -179,3 +173,63 @@ def _case(phantoms: PhantomSet, index: int, place: Path) -> VolumeRef:
             write_scan(path, channel, grid)
         write_scan(label_file, label, grid)
     return VolumeRef(case_id=f"case_{index:03d}", images=images, label=label_file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Folders of a run.
+
+    Attributes:
+        work: phantoms stay here for the next time; caches are made below it and removed.
+        data: real scans, or None to do without.
+    """
+
+    work: Path
+    data: Path | None = None
+
+    def hippocampus(self) -> tuple[VolumeRef, ...]:
+        """The labeled cases of MSD's hippocampus set; none where it is not there."""
+        folder = None if self.data is None else self.data / "hippocampus"
+        if folder is None or not folder.is_dir():
+            return ()
+        return tuple(ref for ref in open_cases(folder) if ref.label is not None)
+
+    def packed_scans(self) -> tuple[Path, ...]:
+        """A few real .nii.gz files, the largest of their folders."""
+        if self.data is None:
+            return ()
+        found = [sorted(self.data.glob(pattern), key=lambda path: path.stat().st_size) for pattern in _SCANS]
+        return tuple(files[-1] for files in found if files)
+
+
+def real_data(given: Path | None) -> Path | None:
+    """The folder of real scans: the one given, $VOXELOCITY_DATA, or the checkout's neighbor `shared/data`, if any.
+
+    Raises:
+        InputError: the folder that was given or named is not there.
+    """
+    named = given or (Path(os.environ["VOXELOCITY_DATA"]) if "VOXELOCITY_DATA" in os.environ else None)
+    if named is None:
+        return _NEXT_TO_CHECKOUT if _NEXT_TO_CHECKOUT.is_dir() else None
+    if not named.is_dir():
+        raise InputError(
+            f"bench: the folder of real scans {named} does not exist; correct --data or VOXELOCITY_DATA, or leave it "
+            "out to measure phantoms only"
+        )
+    return named
+
+
+def work_folder(given: Path | None) -> Path:
+    """The folder for phantoms, which now exists; if none is given, one of this user's below the temporary folder.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    folder = given or Path(tempfile.gettempdir()) / f"voxelocity-bench-{os.getuid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"bench: cannot make the folder {folder} ({error.strerror}); name another with --work"
+        ) from None
+    return folder

@@ -1,28 +1,54 @@
-"""The same training with a setting off and on, round by round: which runs, and what they came to as plain figures."""
+"""`voxelocity bench amp|compile|muon|...`: the same training with a setting off and on, round by round, as a record."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import shutil
+import statistics
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from voxelocity.bench.fresh import python_says
-from voxelocity.bench.paired import Comparison, Figure, Side, compare
-from voxelocity.bench.phantom import PhantomSet, phantom_table
-from voxelocity.bench.switches import Switch
-from voxelocity.report import RunFacts, read_run
+from voxelocity.bench.comparison import Comparison, Figure, Record, Side, compare
+from voxelocity.bench.phantom import PhantomSet, phantom_table, work_folder
+from voxelocity.bench.processes import run_python
+from voxelocity.bench.switches import SWITCHES, Device, Switch, make_switch, this_device
+from voxelocity.core.quantities import dice_text, rate_text, signed_text
+from voxelocity.report import (
+    RunFacts,
+    bytes_text,
+    comparison_document,
+    duration_text,
+    highest_common_target,
+    label_run,
+    median_run,
+    paired_trainings,
+    read_run,
+)
+from voxelocity.report.document import Block, Document, Section, Table, Text
+from voxelocity.report.summary import mean_dice
 
 TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
 """Trains on a data set into a folder with these keys of the plan and these variables of its process."""
 
 _BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 _NUM_STRETCHES = 8
+_MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
+    ("More time for the first steps", "s", lambda run: warm_up_s(run)),
+    ("Whole training", "s", lambda run: run.seconds),
+    ("Peak main memory", "bytes", lambda run: run.finish.peak_host_bytes if run.finish else None),
+    ("Peak device memory", "bytes", lambda run: run.finish.peak_device_bytes if run.finish else None),
+)
+_TEXTS: dict[str, Callable[[float | None], str]] = {"images/s": rate_text, "s": duration_text, "bytes": bytes_text}
+_ABOUT_ROUNDS = (
+    "The median of the rounds, with the least and the most. The last column is the median of the ratios within each "
+    "round; above 1 the setting is better. Losses are means over the rounds."
+)
+_QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +78,26 @@ class Trainings:
             "train.validation_cases": self.num_cases_on_the_way,
             # The kidneys of these bodies are mirror images, which flipped patches could not tell apart.
             "data.augment.flip_probability": [0.0, 0.0, 0.0],
+            # Each training prepares its cases itself, in a second or two; on a disk, one would do so for all.
+            "data.cache.tier": "memory",
             **self.plan,
         }
+
+
+_QUICK = Trainings(
+    cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
+    num_held_out=3,
+    steps=6,
+    rounds=2,
+    plan={
+        "network.name": "unet",
+        "network.widths": [4, 8],
+        "network.strides": [[2, 2, 2]],
+        "data.patch.shape_voxel": [16, 16, 16],
+        "window.shape_voxel": [16, 16, 16],
+    },
+)
+"""In a minute: to see that it runs here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +105,7 @@ class Switched:
     """Both sides of all rounds.
 
     Attributes:
-        switch: the setting.
-        off: runs without it, one a round; `on` likewise. Runs of one round have one seed.
+        off: runs without the setting, one a round; `on` with it. Runs of one round have one seed.
         speed: images a second once a run is under way, the side with the setting first.
     """
 
@@ -70,6 +113,98 @@ class Switched:
     off: tuple[RunFacts, ...]
     on: tuple[RunFacts, ...]
     speed: Comparison
+
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Speed, and what else all runs know."""
+        found = [self.speed, *(figures_of(self, *measure) for measure in _MEASURES)]
+        return tuple(comparison for comparison in found if comparison is not None)
+
+    def losses(self) -> tuple[list[float], list[float]]:
+        """Off and on, the mean over the runs of each stretch's loss."""
+        off, on = (
+            [statistics.fmean(values) for values in zip(*map(losses_by_stretch, runs), strict=True)]
+            for runs in (self.off, self.on)
+        )
+        return off, on
+
+    def final_dice(self) -> tuple[list[float], list[float]]:
+        """Off and on, the mean Dice of each run."""
+        off, on = ([dice for run in runs if (dice := mean_dice(run)) is not None] for runs in (self.off, self.on))
+        return off, on
+
+
+def run_switch(
+    name: str,
+    *,
+    quick: bool,
+    work: Path | None = None,
+    device: Device | None = None,
+    train: TrainOnce | None = None,
+    on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
+) -> Record:
+    """Trains with the setting `name` off and on, alternating; `work` and `quick` are as in `run_scenario`.
+
+    `device` is what `this_device` says and `train` a fresh process, if not given. `on_run` is called with the label of
+    the side and each run when it is done.
+
+    Raises:
+        InputError: the setting means nothing on this device.
+        OutputError: the work folder cannot be written.
+        VoxelocityError: a training failed.
+    """
+    assert name in SWITCHES, name
+    device = device or this_device()
+    trainings = _QUICK if quick else Trainings()
+    switched = run_switched(
+        make_switch(name, device), trainings, work_folder(work), train=train or train_afresh, on_run=on_run
+    )
+    command = f"voxelocity bench {name}" + (" --quick" if quick else "")
+    return record_of(switched, trainings, device.words, command, is_quick=quick)
+
+
+def run_switched(
+    switch: Switch,
+    trainings: Trainings,
+    work: Path,
+    *,
+    train: TrainOnce,
+    on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
+) -> Switched:
+    """Trains with the setting off and on, alternating; each round has its own seed and begins with another side.
+
+    `work` keeps the phantoms; runs are made below it and removed.
+
+    Raises:
+        VoxelocityError: a training failed.
+    """
+    off_label, on_label = switch.labels
+    runs: dict[str, list[RunFacts]] = {off_label: [], on_label: []}
+    with tempfile.TemporaryDirectory(prefix="switched-", dir=work) as name:
+        place = Path(name)
+        dataset = phantom_table(trainings.cases, work, place / "phantoms.csv", num_held_out=trainings.num_held_out)
+
+        def once(label: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
+            number = len(runs[label])
+            out = place / f"{'off' if label == off_label else 'on'}-{number}"
+            train(dataset, out, {**trainings.keys(), **keys, "seed": trainings.seed + number}, environ)
+            run = read_run(out)
+            shutil.rmtree(out)
+            runs[label].append(run)
+            on_run(label, run)
+            return steady_images_per_s(run)
+
+        speed = compare(
+            f"{switch.title}: training on {trainings.cases.words}",
+            "images/s",
+            [
+                Side(name=on_label, once=partial(once, on_label, switch.on, switch.on_environ)),
+                Side(name=off_label, once=partial(once, off_label, switch.off, {})),
+            ],
+            repeats=trainings.rounds,
+            warmup=0,
+            note="once under way: without the first stretch of a run, in which code is compiled and chosen",
+        )
+    return Switched(switch=switch, off=tuple(runs[off_label]), on=tuple(runs[on_label]), speed=speed)
 
 
 def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
@@ -81,58 +216,92 @@ def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Map
     config = out.with_suffix(".yaml")
     # JSON is YAML.
     config.write_text(json.dumps(dict(keys)))
-    python_says("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
+    run_python("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
 
 
-def run_switched(
-    switch: Switch,
-    trainings: Trainings,
-    work: Path,
-    *,
-    train: TrainOnce = train_afresh,
-    on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
-) -> Switched:
-    """Trains with the setting off and on, alternating; each round has its own seed and begins with another side.
+def record_of(switched: Switched, trainings: Trainings, device: str, command: str, *, is_quick: bool = False) -> Record:
+    """One setting, off and on, ready to be shown: a page that compares both sides, each as one run."""
+    switch = switched.switch
+    page = _page(switched, trainings, device, command, is_quick=is_quick)
+    return Record(
+        name=switch.name,
+        command=command,
+        settings=asdict(trainings) | {"off": switch.off, "on": switch.on, "on_environ": dict(switch.on_environ)},
+        comparisons=switched.comparisons(),
+        details={
+            "losses": dict(zip(("off", "on"), switched.losses(), strict=True)),
+            "final_dice": dict(zip(("off", "on"), switched.final_dice(), strict=True)),
+            "comparison": page.to_plain(),
+        },
+        page=page,
+    )
 
-    Args:
-        switch: the setting.
-        trainings: what is trained.
-        work: folder that keeps the phantoms; runs are made below it and removed.
-        train: trains once.
-        on_run: called with each run when it is done.
 
-    Raises:
-        VoxelocityError: a training failed.
-    """
-    runs: dict[str, list[RunFacts]] = {"off": [], "on": []}
-    with tempfile.TemporaryDirectory(prefix="switched-", dir=work) as name:
-        place = Path(name)
-        dataset = phantom_table(trainings.cases, work, place / "phantoms.csv", num_held_out=trainings.num_held_out)
-        # Each training prepares its cases itself, in a second or two: a cache on disk would be filled by one for all.
-        common = {**trainings.keys(), "data.cache.tier": "memory"}
+def _page(switched: Switched, trainings: Trainings, device: str, command: str, *, is_quick: bool) -> Document:
+    """Both sides with all rounds, and what has been published elsewhere."""
+    switch, both = switched.switch, (switched.off, switched.on)
+    target = highest_common_target([run.best_validation for runs in both for run in runs])
+    rounds = list[Block]([Text(text=switch.published)] if switch.published else [])
+    rounds += [_figures(switched), _losses(switched, trainings.steps), Text(text=_ABOUT_ROUNDS, is_hint=True)]
+    return comparison_document(
+        # Medians over the rounds, and the curves and settings of the first round.
+        [
+            median_run([label_run(run, label, target_dice=target) for run in runs])
+            for runs, label in zip(both, switch.labels, strict=True)
+        ],
+        switch.title[:1].upper() + switch.title[1:],
+        target_dice=target,
+        target_reason="the highest that all runs reached on the way, rounded down",
+        parity=paired_trainings(*([run.scores for run in runs] for runs in both)),
+        notices=(_QUICK_NOTICE,) if is_quick else (),
+        sections=[Section(title="Round by round", blocks=rounds)],
+        summary=(
+            f"The same {trainings.steps} steps of the planned network on {trainings.cases.words}, "
+            f"{trainings.num_held_out} of them held out, on {device}; {len(switched.on)} rounds, each with one seed "
+            "for both sides and a fresh process for each. Figures are medians over the rounds, curves those of the "
+            "first round."
+        ),
+        command=command,
+    )
 
-        def once(side: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
-            out = place / f"{side}-{len(runs[side])}"
-            train(dataset, out, {**common, **keys, "seed": trainings.seed + len(runs[side])}, environ)
-            run = read_run(out)
-            shutil.rmtree(out)
-            runs[side].append(run)
-            on_run(switch.off_label if side == "off" else switch.on_label, run)
-            return steady_images_per_s(run)
 
-        speed = compare(
-            f"{switch.title}: training on {trainings.cases.words}",
-            "images/s",
-            "larger",
-            [
-                Side(name=switch.on_label, once=partial(once, "on", switch.on, switch.on_environ)),
-                Side(name=switch.off_label, once=partial(once, "off", switch.off, {})),
-            ],
-            repeats=trainings.rounds,
-            warmup=0,
-            note="once under way: without the first stretch of a run, in which code is compiled and chosen",
-        )
-    return Switched(switch=switch, off=tuple(runs["off"]), on=tuple(runs["on"]), speed=speed)
+def _figures(switched: Switched) -> Table:
+    rows = []
+    for comparison in switched.comparisons():
+        on, off = comparison.figures
+        name, text = comparison.title, _TEXTS[comparison.unit]
+        ratios = [ratio for ratio in comparison.ratios(off) if ratio not in (0.0, float("inf"))]
+        # There is no factor where one side takes no time.
+        factor = _spread(ratios, lambda ratio: f"{ratio:.2f}×") if len(ratios) == len(off.values) else ("", "")
+        name = "Images per second" if comparison.unit == "images/s" else name
+        rows.append([name, *_spread(off.values, text), *_spread(on.values, text), *factor])
+    off_dice, on_dice = switched.final_dice()
+    changes = [on - off for off, on in zip(off_dice, on_dice, strict=True)]
+    dice = (*_spread(off_dice, dice_text), *_spread(on_dice, dice_text), *_spread(changes, signed_text))
+    return Table(
+        caption=f"{len(changes)} rounds",
+        heads=[
+            "Measure",
+            *(text for head in (*switched.switch.labels, "Better by") for text in (head, "Least to most")),
+        ],
+        rows=[*rows, ["Final Dice", *dice]],
+        marked_columns=frozenset({5}),
+    )
+
+
+def _losses(switched: Switched, num_steps: int) -> Table:
+    off, on = switched.losses()
+    rows = [
+        [f"{begin + 1} to {end}", f"{a:.4f}", f"{b:.4f}", signed_text(b - a, digits=4)]
+        for (begin, end), a, b in zip(itertools.pairwise(_loss_edges(num_steps)), off, on, strict=True)
+    ]
+    return Table(caption="Mean loss", heads=["Steps", *switched.switch.labels, "Difference"], rows=rows)
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> tuple[str, str]:
+    """The median, and the least and the most where there is more than one value."""
+    both = f"{text(min(values))} to {text(max(values))}" if len(values) > 1 else ""
+    return text(statistics.median(values)), both
 
 
 def steady_images_per_s(run: RunFacts) -> float:
@@ -154,7 +323,7 @@ def figures_of(
 ) -> Comparison | None:
     """One more figure of all runs, less being better; None where the runs do not have it."""
     sides = []
-    for label, runs in ((switched.switch.on_label, switched.on), (switched.switch.off_label, switched.off)):
+    for label, runs in zip(switched.switch.labels[::-1], (switched.on, switched.off), strict=True):
         values = [value for run in runs if (value := figure(run)) is not None]
         if len(values) < len(runs):
             return None
@@ -162,7 +331,7 @@ def figures_of(
     return Comparison(title=name, unit=unit, better="smaller", figures=tuple(sides))
 
 
-def loss_edges(num_steps: int) -> list[int]:
+def _loss_edges(num_steps: int) -> list[int]:
     """Steps at which the stretches of `losses_by_stretch` begin and end."""
     num_stretches = min(_NUM_STRETCHES, num_steps)
     return [round(num_steps * index / num_stretches) for index in range(num_stretches + 1)]
@@ -174,13 +343,8 @@ def losses_by_stretch(run: RunFacts) -> tuple[float, ...]:
     A stretch of the log that reaches over an edge counts on both sides, each by its steps there.
     """
     means = []
-    for begin, end in itertools.pairwise(loss_edges(run.step)):
-        weights = [_overlap(record.step - record.num_steps, record.step, begin, end) for record in run.steps]
-        total = sum(weights)
-        weighted = (record.loss * weight for record, weight in zip(run.steps, weights, strict=True) if weight)
-        means.append(sum(weighted) / total)
+    for begin, end in itertools.pairwise(_loss_edges(run.step)):
+        weights = [max(0, min(each.step, end) - max(each.step - each.num_steps, begin)) for each in run.steps]
+        weighted = (each.loss * weight for each, weight in zip(run.steps, weights, strict=True) if weight)
+        means.append(sum(weighted) / sum(weights))
     return tuple(means)
-
-
-def _overlap(a_begin: int, a_end: int, b_begin: int, b_end: int) -> int:
-    return max(0, min(a_end, b_end) - max(a_begin, b_begin))

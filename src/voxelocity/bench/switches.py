@@ -9,38 +9,40 @@ from typing import Any
 from voxelocity.core.errors import InputError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Switch:
     """One setting, off and on; everything else of the two trainings is equal.
 
     Attributes:
         name: as in `voxelocity bench NAME`.
         title: what is compared, in words.
-        off_label: of the training without it. `on_label` likewise.
-        off: keys of the plan without it. `on` likewise.
+        labels: of the training without it and of the one with it.
+        keys: of the plan, each with its values off and on.
         on_environ: variables of the process that trains with it.
         published: what others have published about it, and where; empty where we know of nothing.
     """
 
     name: str
     title: str
-    off_label: str
-    on_label: str
-    off: Mapping[str, Any] = field(default_factory=dict)
-    on: Mapping[str, Any] = field(default_factory=dict)
+    labels: tuple[str, str]
+    keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     on_environ: Mapping[str, str] = field(default_factory=dict)
     published: str = ""
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """Keys of the plan without the setting."""
+        return {key: values[0] for key, values in self.keys.items()}
+
+    @property
+    def on(self) -> dict[str, Any]:
+        """Keys of the plan with it."""
+        return {key: values[1] for key, values in self.keys.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """Where the trainings run.
-
-    Attributes:
-        kind: "cpu" or "cuda".
-        words: its name, for titles.
-        fast_bfloat16: whether it computes bfloat16 faster than float32.
-    """
+    """Where the trainings run: "cpu" or "cuda", and its name for titles."""
 
     kind: str
     words: str
@@ -56,92 +58,37 @@ NEED_CUDA = {
 
 _SWITCHES = (
     Switch(
-        name="amp",
-        title="mixed precision: bfloat16 against float32",
-        off_label="float32",
-        on_label="bfloat16",
+        "amp",
+        "mixed precision: bfloat16 against float32",
+        ("float32", "bfloat16"),
         # The plan takes another memory format with another number format, and only one of them is compared here.
-        off={"precision.compute": "float32", "precision.channels_last": True},
-        on={"precision.compute": "bfloat16", "precision.channels_last": True},
+        {"precision.compute": ("float32", "bfloat16"), "precision.channels_last": (True, True)},
         published=(
             "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
             "1.58 times less. That was another network on other hardware: the figures here are not to be compared "
             "with it."
         ),
     ),
-    Switch(
-        name="compile",
-        title="torch.compile against the uncompiled network",
-        off_label="not compiled",
-        on_label="compiled",
-        off={"precision.compile": "none"},
-        on={"precision.compile": "default"},
-    ),
-    Switch(
-        name="memory-format",
-        title="channels innermost (channels_last_3d) against channels outermost",
-        off_label="contiguous",
-        on_label="channels_last_3d",
-        off={"precision.channels_last": False},
-        on={"precision.channels_last": True},
-    ),
-    Switch(
-        name="muon",
-        title="Muon against AdamW, each with its learning rate",
-        off_label="AdamW",
-        on_label="Muon",
-        off={"optimizer.name": "adamw", "optimizer.learning_rate": 4e-3},
-        on={"optimizer.name": "muon", "optimizer.learning_rate": 8e-3},
-    ),
-    Switch(
-        name="stem",
-        title="DynUNet at half the resolution against DynUNet",
-        off_label="no stem",
-        on_label="stem of stride 2",
-        off={"network.stem_stride": [1, 1, 1]},
-        on={"network.stem_stride": [2, 2, 2]},
-    ),
-    Switch(
-        name="ramp",
-        title="augmentation that rises over 50 epochs against all of it from the start",
-        off_label="all of it",
-        on_label="rising",
-        off={"data.augment.ramp_epochs": 0},
-        on={"data.augment.ramp_epochs": 50},
-    ),
-    Switch(
-        name="average",
-        title="a running average of the weights against the last ones",
-        off_label="last weights",
-        on_label="average",
-        off={"optimizer.average_decay": 0.0},
-        on={"optimizer.average_decay": 0.98},
-    ),
+    Switch("compile", "torch.compile against the uncompiled network", ("not compiled", "compiled"),
+           {"precision.compile": ("none", "default")}),
+    Switch("memory-format", "channels innermost (channels_last_3d) against channels outermost",
+           ("contiguous", "channels_last_3d"), {"precision.channels_last": (False, True)}),
+    Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
+           {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
+    Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
+           {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
+    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
+           {"data.augment.ramp_epochs": (0, 50)}),
+    Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
+           {"optimizer.average_decay": (0.0, 0.98)}),
     # In float32, or there would be little for TF32 to do.
-    Switch(
-        name="tf32",
-        title="TF32 against float32 in full",
-        off_label="float32",
-        on_label="TF32",
-        off={"precision.compute": "float32", "backend.tf32": False},
-        on={"precision.compute": "float32", "backend.tf32": True},
-    ),
-    Switch(
-        name="cudnn-benchmark",
-        title="cuDNN's algorithms tried against its own guess",
-        off_label="guessed",
-        on_label="tried",
-        off={"backend.cudnn_benchmark": False},
-        on={"backend.cudnn_benchmark": True},
-    ),
-    Switch(
-        name="allocator",
-        title="torch's allocator with segments that grow against segments of fixed size",
-        off_label="fixed",
-        on_label="expandable",
-        on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"},
-    ),
-)
+    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
+           {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
+    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
+           {"backend.cudnn_benchmark": (False, True)}),
+    Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
+           ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+)  # fmt: skip
 SWITCHES = {switch.name: switch for switch in _SWITCHES}
 
 
@@ -158,8 +105,9 @@ def make_switch(name: str, device: Device) -> Switch:
         )
     switch = SWITCHES[name]
     if name == "amp" and device.kind == "cuda" and not device.fast_bfloat16:
-        on = {**switch.on, "precision.compute": "float16"}
-        return replace(switch, title=switch.title.replace("bfloat16", "float16"), on_label="float16", on=on)
+        keys = {**switch.keys, "precision.compute": ("float32", "float16")}
+        title = switch.title.replace("bfloat16", "float16")
+        return replace(switch, title=title, labels=("float32", "float16"), keys=keys)
     return switch
 
 

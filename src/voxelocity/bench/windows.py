@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from voxelocity.bench.paired import Comparison, Side, compare
-from voxelocity.bench.peers import missing
-from voxelocity.bench.places import Places
+from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.peers import peer_side
+from voxelocity.bench.phantom import Places
 from voxelocity.core.region import Index3
 
 
@@ -39,40 +39,30 @@ def run(scenario: Windows, places: Places) -> Iterator[Comparison]:
 def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
     from voxelocity.monai import sliding_window_inference
 
-    name, why = "MONAI sliding_window_inference", missing("MONAI")
-    peer: Callable[..., Any] | None = None
-    if not why:
-        import monai.inferers
-
-        peer = monai.inferers.sliding_window_inference
     image = torch.zeros(1, 1, *scenario.shape)
     # Zeros, because the peer multiplies answers in place and these are returned again.
     answers = torch.zeros(scenario.batch_size, scenario.num_classes, *scenario.window)
-    once = functools.partial(_once, scenario, image, answers, overlap, mode)
+
+    def once(function: Callable[..., Any]) -> float:
+        """CPU seconds of one whole image, over all threads."""
+        start_s = time.process_time()
+        with torch.no_grad():
+            function(image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
+        return time.process_time() - start_s
+
+    def theirs() -> Once:
+        import monai.inferers
+
+        return functools.partial(once, monai.inferers.sliding_window_inference)
+
     return compare(
         f"overlap {overlap:g}, {mode}: {scenario.num_classes} classes of {'x'.join(map(str, scenario.shape))}",
         "s",
-        "smaller",
         [
             Side(name="Voxelocity sliding_window_inference", once=functools.partial(once, sliding_window_inference)),
-            Side(name=name, once=None if peer is None else functools.partial(once, peer), note=why),
+            peer_side("MONAI sliding_window_inference", "MONAI", theirs),
         ],
         repeats=scenario.repeats,
         note=f"CPU time; windows of {'x'.join(map(str, scenario.window))}, {scenario.batch_size} a call; a predictor "
         "that answers the same zeros each time, so that only cutting and stitching is left",
     )
-
-
-def _once(
-    scenario: Windows,
-    image: torch.Tensor,
-    answers: torch.Tensor,
-    overlap: float,
-    mode: str,
-    function: Callable[..., Any],
-) -> float:
-    """CPU seconds of one whole image, over all threads."""
-    start_s = time.process_time()
-    with torch.no_grad():
-        function(image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
-    return time.process_time() - start_s

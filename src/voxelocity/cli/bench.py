@@ -70,7 +70,7 @@ def bench(
             _bench_switch(console, scenario, quick=quick, out=out, data=data, work=work)
             return
         if scenario == "time-to-target":
-            _bench_race(console, task, seeds, time_budget, sides, equal=equal, out=out, data=data, work=work)
+            _bench_race(console, task, seeds, time_budget, sides, is_equal=equal, out=out, data=data, work=work)
             return
         for name in [scenario] if scenario else NAMES:
             record = run_scenario(
@@ -91,7 +91,7 @@ def _bench_race(
     time_budget: str,
     sides: str,
     *,
-    equal: bool,
+    is_equal: bool,
     out: Path | None,
     data: Path | None,
     work: Path | None,
@@ -103,13 +103,9 @@ def _bench_race(
 
     budget_s = parse_duration_s(time_budget) if time_budget else 0.0
     names = check_sides([name for name in sides.split(",") if name])
-    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names, is_equal=equal)
+    settings = RaceSettings(task=task, num_seeds=num_seeds, budget_s=budget_s, sides=names, is_equal=is_equal)
     record, outcome = run_race(
-        settings,
-        work=work,
-        data=data,
-        out=out,
-        on_start=lambda side, seed: console.rule(f"{side}, seed {seed}"),
+        settings, work=work, data=data, out=out, on_start=lambda side, seed: console.rule(f"{side}, seed {seed}")
     )
     console.print(TableView(outcome.table), "")
     console.print(section_view(comparison_section(record.comparisons[0])), highlight=False)
@@ -129,12 +125,13 @@ def _bench_switch(
     if data is not None:
         raise InputError(f"bench: '{name}' trains on phantoms and has no use for --data; leave it out")
 
-    def tell(label: str, run: RunFacts) -> None:
+    def report_run(label: str, run: RunFacts) -> None:
         console.print(f"{label}: trained in {duration_text(run.seconds)}", highlight=False)
 
-    report = run_switch(name, quick=quick, work=work, on_run=tell)
-    console.print("", report.title, style="bold")
-    console.print(report.summary, "", highlight=False)
-    console.print(document_view(report.document), "", highlight=False)
-    for path in report.write(out) if out is not None else ():
+    record = run_switch(name, quick=quick, work=work, on_run=report_run)
+    page = record.document()
+    console.print("", page.title, style="bold")
+    console.print(page.summary, "", highlight=False)
+    console.print(document_view(page), "", highlight=False)
+    for path in record.write(out) if out is not None else ():
         console.print(f"see {path}", highlight=False, soft_wrap=True)

@@ -8,7 +8,6 @@ batch, patch and split are the same on all sides.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 from rich.console import Console
 
 import voxelocity
-from voxelocity.bench.body.phantom import make_phantoms
-from voxelocity.bench.race.page import race_document
+from voxelocity.bench.body import make_phantoms
 from voxelocity.bench.race.rounds import Outcome, run_rounds
+from voxelocity.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
 from voxelocity.bench.race.sides import Race
-from voxelocity.bench.race.tasks import PHANTOM_KEYS, PHANTOM_PEER_KEYS
 from voxelocity.core.errors import OutputError
 from voxelocity.core.whole_file import write_whole
-from voxelocity.observe import phase
+from voxelocity.observe import Stopwatch, phase
 from voxelocity.planning import make_plan
 from voxelocity.report import write_page
 
@@ -46,14 +44,8 @@ def run_demo(
 ) -> Outcome:
     """Makes phantoms, trains every side with each seed and writes `demo.html` and `demo.json` into `out`.
 
-    Args:
-        out: folder of the demonstration; phantoms in it are reused, runs are replaced.
-        seed: of the phantoms and of the first training of each side; further trainings use the next seeds.
-        num_seeds: trainings per side. The order of the sides rotates from seed to seed.
-        console: where progress is shown.
-        target_dice: mean foreground Dice of the held-out cases up to which each side is timed.
-        keys: of the plan, equal on all sides; `PHANTOM_KEYS` if not given.
-        epochs_per_validation: on every side.
+    Phantoms in `out` are reused, runs are replaced. The first training of each side has the seed of the phantoms,
+    further ones the next seeds. `keys` are those of the plan, equal on all sides; `PHANTOM_KEYS` if not given.
 
     Raises:
         OutputError: `out` cannot be written.
@@ -64,10 +56,10 @@ def run_demo(
     except OSError as error:
         raise OutputError(f"demo: cannot make the folder {out} ({error.strerror}); choose another with -o") from None
     console.rule("phantoms")
-    start = time.perf_counter()
+    watch = Stopwatch()
     with phase("phantoms", color="tan"):
         dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
-    console.print(f"{dataset} is ready after {time.perf_counter() - start:.0f} s", highlight=False)
+    console.print(f"{dataset} is ready after {watch.elapsed_s:.0f} s", highlight=False)
     keys = PHANTOM_KEYS if keys is None else keys
     race = Race(
         dataset=dataset,
@@ -83,10 +75,8 @@ def run_demo(
     outcome = run_rounds(
         race, ("fast", "plain", "ours"), seeds, on_start=lambda side, number: console.rule(f"{side}, seed {number}")
     )
-    title = f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity"
-    document = race_document(
-        outcome,
-        title=title,
+    document = outcome.document(
+        title=f"Training to a mean Dice of {target_dice:g}: MONAI and Voxelocity",
         summary=(
             "The same network, loss, gradient clipping, augmentation, batch, patch, split and seeds on the same "
             "phantoms, one after another on this machine. MONAI's scripts train with AdamW; Voxelocity with Muon, an "

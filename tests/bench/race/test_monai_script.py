@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import voxelocity
-from voxelocity.bench.body.phantom import make_phantoms
+from voxelocity.bench.body import make_phantoms
 from voxelocity.bench.race import monai_script
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, learning_rate, read_settings

@@ -8,15 +8,13 @@ import pytest
 import torch
 
 import voxelocity
-from voxelocity.bench.body.phantom import make_phantoms
-from voxelocity.bench.places import Places
-from voxelocity.bench.race import rounds, scenario, tasks
+from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.phantom import Places
+from voxelocity.bench.race import rounds, scenario
 from voxelocity.bench.race.job import LIMITS
-from voxelocity.bench.race.judge import judge
-from voxelocity.bench.race.rounds import Outcome, run_rounds
-from voxelocity.bench.race.scenario import RaceSettings, check_sides, run_race
+from voxelocity.bench.race.rounds import Outcome, judge, run_rounds
+from voxelocity.bench.race.scenario import TASKS, RaceSettings, Task, check_sides, run_race
 from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
-from voxelocity.bench.race.tasks import TASKS, Task
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
 from voxelocity.data.decode import read_case
@@ -141,7 +139,7 @@ def test_weights_are_judged_alike_wherever_they_lie(race, tmp_path):
 def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_be_equal(
     phantoms, tmp_path, monkeypatch, is_equal
 ):
-    monkeypatch.setitem(tasks.TASKS, "tiny", Task(words="tiny", dataset=lambda places: phantoms, target_dice=0.5))
+    monkeypatch.setitem(TASKS, "tiny", Task(words="tiny", dataset=lambda places: phantoms, target_dice=0.5))
     raced = []
 
     def keep(race, *arguments, **options):
@@ -166,7 +164,7 @@ def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_
 @pytest.mark.parametrize("budget_s", [0.0, 25.0])
 def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):
     task = Task(words="tiny phantoms", dataset=lambda places: phantoms, target_dice=0.01, epochs_per_validation=1)
-    monkeypatch.setitem(tasks.TASKS, "tiny", task)
+    monkeypatch.setitem(TASKS, "tiny", task)
     record, outcome = run_race(
         RaceSettings(task="tiny", num_seeds=1, budget_s=budget_s),
         work=tmp_path / "work",

@@ -41,14 +41,10 @@ PEER_KEYS: Mapping[str, Any] = {
 def script_job(
     planned: Planned, *, recipe: Recipe, target_dice: float, budget_s: float, epochs_per_validation: int
 ) -> dict[str, Any]:
-    """The settings of `monai_script`, as plain data.
+    """The settings of `monai_script`, as plain data, which train what the plan says on data got by this recipe.
 
-    Args:
-        planned: network, patches, augmentation, loss, optimizer, precision, split and seed.
-        recipe: how the script gets its data.
-        target_dice: at which it stops; 0 for none.
-        budget_s: seconds after which it stops, and by which the learning rate has fallen as in the plan.
-        epochs_per_validation: 0 never validates.
+    The script stops at the target, 0 for none, or after the budget, by which the learning rate has fallen as in the
+    plan. With 0 epochs per validation it never validates.
 
     Raises:
         ConfigError: the plan has keys without a counterpart in the script.
@@ -56,7 +52,6 @@ def script_job(
     _check(planned)
     plan = planned.plan
     split, augment = planned.cases.split(planned.fold), plan.data.augment
-    shift = augment.intensity_shift_range[1]
     return {
         "recipe": recipe,
         "training": _files(split.training),
@@ -79,7 +74,7 @@ def script_job(
         "factor_probability": augment.intensity_scale_probability,
         "factor": augment.intensity_scale_range[1] - 1.0,
         "offset_probability": augment.intensity_shift_probability,
-        "offset": shift,
+        "offset": augment.intensity_shift_range[1],
         "noise_probability": augment.noise_probability,
         "noise_std": augment.noise_std_range[1],
         "gamma_probability": augment.gamma_probability,
@@ -158,9 +153,10 @@ def _window(intensity: IntensityConfig) -> list[float] | None:
 
 
 def _files(refs: Sequence[VolumeRef]) -> list[dict[str, Any]]:
-    return [{"image": _paths(ref), "label": str(ref.label)} for ref in refs if ref.label is not None]
-
-
-def _paths(ref: VolumeRef) -> str | list[str]:
-    paths = [str(path) for path in ref.images]
-    return paths[0] if len(paths) == 1 else paths
+    """Of each labeled case, the image's file, or a list of one a channel, and the label's."""
+    return [
+        {"image": images[0] if len(images) == 1 else images, "label": str(ref.label)}
+        for ref in refs
+        if ref.label is not None
+        for images in [[str(path) for path in ref.images]]
+    ]

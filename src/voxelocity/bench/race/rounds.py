@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from voxelocity.bench.paired import Comparison, Figure
-from voxelocity.bench.race.judge import judge
+import torch
+
+from voxelocity.bench.comparison import Comparison, Figure
 from voxelocity.bench.race.sides import LABELS, Race, SideName, train_side, weights_of
 from voxelocity.core.records import CaseScore
-from voxelocity.metrics import summarize
-from voxelocity.report import LabeledRun, Parity, duration_text, median_run, paired_trainings
-from voxelocity.report.document import Table
+from voxelocity.data.decode import read_case
+from voxelocity.infer import SPEC_NAME, Predictor, load_model
+from voxelocity.metrics import case_score, summarize
+from voxelocity.planning import Planned, model_spec
+from voxelocity.report import LabeledRun, Parity, comparison_document, duration_text, median_run, paired_trainings
+from voxelocity.report.document import Document, Section, Table, Text
+from voxelocity.step import build_network
+from voxelocity.training.validation import score_cases
 
-Sides = tuple[tuple[LabeledRun, ...], ...]
-Scores = tuple[tuple[tuple[CaseScore, ...], ...], ...]
+_FEW_SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +37,9 @@ class Outcome:
     """
 
     race: Race
-    sides: Sides
+    sides: tuple[tuple[LabeledRun, ...], ...]
     seeds: tuple[int, ...]
-    scores: Scores = ()
+    scores: tuple[tuple[tuple[CaseScore, ...], ...], ...] = ()
 
     @property
     def runs(self) -> tuple[LabeledRun, ...]:
@@ -47,28 +53,18 @@ class Outcome:
     @property
     def table(self) -> Table:
         """The figure of every side and seed, with the median and the range."""
-        return self._dice_table() if self.race.target_dice == 0.0 else self._time_table()
-
-    def _time_table(self) -> Table:
-        rows = []
-        for side in self.sides:
-            reached = [run.seconds_to_target for run in side]
-            known = [seconds for seconds in reached if seconds is not None]
-            spread = f"{duration_text(min(known))} to {duration_text(max(known))}" if len(known) > 1 else ""
-            median = duration_text(median_run(side).seconds_to_target)
-            each = ["not reached" if seconds is None else duration_text(seconds) for seconds in reached]
-            rows.append([side[0].label, median, spread, f"{len(known)} of {len(side)}", *each])
-        heads = ["", "median", "range", "reached", *(f"seed {seed}" for seed in self.seeds)]
-        return Table(caption=f"Time to Dice {self.race.target_dice:g}", heads=heads, rows=rows)
-
-    def _dice_table(self) -> Table:
+        target, seeds = self.race.target_dice, [f"seed {seed}" for seed in self.seeds]
+        if target:
+            heads = ["", "median", "range", "reached", *seeds]
+            rows = [_time_row(side) for side in self.sides]
+            return Table(caption=f"Time to Dice {target:g}", heads=heads, rows=rows)
         rows = []
         for side in self.sides:
             dice = [run.final_dice for run in side if run.final_dice is not None]
             spread = f"{min(dice):.4f} to {max(dice):.4f}"
             rows.append([side[0].label, f"{statistics.median(dice):.4f}", spread, *(f"{one:.4f}" for one in dice)])
-        heads = ["", "median", "range", *(f"seed {seed}" for seed in self.seeds)]
-        return Table(caption=f"Dice after {duration_text(self.race.limit_s)}", heads=heads, rows=rows)
+        caption = f"Dice after {duration_text(self.race.limit_s)}"
+        return Table(caption=caption, heads=["", "median", "range", *seeds], rows=rows)
 
     def to_plain(self) -> dict[str, Any]:
         """Every training as plain values, without what is equal in all of them."""
@@ -84,20 +80,36 @@ class Outcome:
 
     def comparison(self, words: str) -> Comparison:
         """The same for a benchmark's record, ours first; a target that was not reached counts as the limit."""
-        ours_first = (self.sides[-1], *self.sides[:-1])
-        target = self.race.target_dice
-        figures = tuple(
-            Figure(
-                name=side[0].label,
-                note=_not_reached(side) if target else "",
-                values=tuple(_figure(run, target, self.race.limit_s) for run in side),
-            )
-            for side in ours_first
+        target, limit_s = self.race.target_dice, self.race.limit_s
+        figures = []
+        for side in (self.sides[-1], *self.sides[:-1]):
+            found = [run.seconds_to_target if target else run.final_dice for run in side]
+            missed = sum(value is None for value in found)
+            assert target or not missed, "judged"
+            note = f"{missed} of {len(side)} did not reach it and count as the limit" if missed else ""
+            values = tuple(limit_s if value is None else value for value in found)
+            figures.append(Figure(name=side[0].label, note=note, values=values))
+        title = f"{words}: time to Dice {target:g}" if target else f"{words}: Dice after {duration_text(limit_s)}"
+        unit = "s" if target else "mean Dice"
+        return Comparison(title=title, unit=unit, better="smaller" if target else "larger", figures=tuple(figures))
+
+    def document(self, *, title: str, summary: str, command: str) -> Document:
+        """The page of a race: `summary` is what the sides share, `command` repeats it."""
+        few = (
+            f"n = {len(self.seeds)}: when a training first reaches a target depends on its seed by a third and more; "
+            f"`{command} --seeds {_FEW_SEEDS}` repeats it."
         )
-        if target:
-            return Comparison(title=f"{words}: time to Dice {target:g}", unit="s", better="smaller", figures=figures)
-        title = f"{words}: Dice after {duration_text(self.race.limit_s)}"
-        return Comparison(title=title, unit="mean Dice", better="larger", figures=figures)
+        hint = "The other figures on this page are medians over the seeds; curves are those of the first seed."
+        return comparison_document(
+            self.runs,
+            title,
+            target_dice=self.race.target_dice or None,
+            parity=self.parity(),
+            notices=[few] if len(self.seeds) < _FEW_SEEDS else (),
+            sections=[Section(title="Every seed", blocks=[self.table, Text(text=hint, is_hint=True)])],
+            summary=summary,
+            command=command,
+        )
 
 
 def run_rounds(
@@ -108,14 +120,10 @@ def run_rounds(
     on_start: Callable[[str, int], None],
     on_outcome: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:
-    """Trains every side with every seed.
+    """Trains every side, ours named last, with every seed, one round each.
 
-    Args:
-        race: what they are to do.
-        names: sides, ours last.
-        seeds: one round each.
-        on_start: called with the side and the seed before each training.
-        on_outcome: called with the results so far after each round.
+    `on_start` is called with the side and the seed before each training, `on_outcome` with the results so far after
+    each round.
 
     Raises:
         VoxelocityError: a training failed.
@@ -144,6 +152,61 @@ def run_rounds(
     return outcome
 
 
+def judge(planned: Planned, weights: Path) -> tuple[CaseScore, ...]:
+    """Dice of every held-out case on the scan's own grid, alike for all sides, with the windows of the plan.
+
+    Args:
+        planned: whose network the weights are for; MONAI's class of that name has the same.
+        weights: a folder of `voxelocity train`, a file with the state of a module, or a folder of predictions.
+    """
+    holds_predictions = weights.is_dir() and not (weights / SPEC_NAME).exists()
+    return tuple(_of_predictions(planned, weights) if holds_predictions else _of_weights(planned, weights))
+
+
+def _of_predictions(planned: Planned, folder: Path) -> Iterator[CaseScore]:
+    """Scores of label files that are named by the place of their case among the held-out ones."""
+    cases = planned.cases
+    for number, ref in enumerate(cases.split(planned.fold).validation):
+        (path,) = folder.glob(f"{number:03d}.nii*")
+        both = read_case(replace(ref, images=(path,)), label_values=cases.label_values)
+        assert both.label is not None, "held-out cases have labels"
+        yield case_score(
+            ref.case_id,
+            both.image[0].astype(both.label.dtype),
+            both.label,
+            class_names=cases.class_names,
+            spacing_mm=both.grid.spacing_mm,
+            surface=False,
+        )
+
+
+def _of_weights(planned: Planned, weights: Path) -> Iterator[CaseScore]:
+    spec = model_spec(planned)
+    if weights.is_dir():
+        network, _ = load_model(weights, factory=spec.network.factory)
+    else:
+        network = build_network(spec.network, num_channels=len(spec.channels), num_classes=len(spec.labels), seed=0)
+        state = torch.load(weights, map_location="cpu", weights_only=True)
+        # MONAI's DynUNet registers its blocks twice.
+        network.load_state_dict({name: state[name] for name in network.state_dict()})
+    machine = planned.machine
+    predictor = Predictor(network.eval(), spec, device=machine.torch_device)
+    held_out = planned.cases.split(planned.fold).validation
+    for score, _, _ in score_cases(
+        predictor, held_out, spec, num_threads=machine.num_cpus, may_measure_surface=lambda: False
+    ):
+        yield score
+
+
+def _time_row(side: Sequence[LabeledRun]) -> list[str]:
+    reached = [run.seconds_to_target for run in side]
+    known = [seconds for seconds in reached if seconds is not None]
+    spread = f"{duration_text(min(known))} to {duration_text(max(known))}" if len(known) > 1 else ""
+    median = duration_text(median_run(side).seconds_to_target)
+    each = ["not reached" if seconds is None else duration_text(seconds) for seconds in reached]
+    return [side[0].label, median, spread, f"{len(known)} of {len(side)}", *each]
+
+
 def _training(run: LabeledRun) -> dict[str, Any]:
     names = ("seconds_per_epoch", "images_per_s", "wait_share", "wall_s", "peak_host_bytes")
     return {
@@ -158,15 +221,3 @@ def _gain(parity: Parity | None) -> dict[str, Any] | None:
         return None
     row = parity.overall
     return {"mean": row.difference, "low": row.low, "high": row.high, "n": row.n, "unit": parity.unit}
-
-
-def _figure(run: LabeledRun, target_dice: float, limit_s: float) -> float:
-    if target_dice:
-        return limit_s if run.seconds_to_target is None else run.seconds_to_target
-    assert run.final_dice is not None, "judged"
-    return run.final_dice
-
-
-def _not_reached(side: Sequence[LabeledRun]) -> str:
-    missed = sum(run.seconds_to_target is None for run in side)
-    return f"{missed} of {len(side)} did not reach it and count as the limit" if missed else ""

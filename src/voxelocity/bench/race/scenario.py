@@ -2,45 +2,166 @@
 
 from __future__ import annotations
 
-import difflib
+import csv
 import importlib.util
+import json
 import tempfile
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from voxelocity.bench import body
+from voxelocity.bench.comparison import Record
 from voxelocity.bench.peers import versions
-from voxelocity.bench.phantom import default_folder
-from voxelocity.bench.places import Places, made, real_data
-from voxelocity.bench.race.job import LIMITS
-from voxelocity.bench.race.page import race_document
+from voxelocity.bench.phantom import PhantomSet, Places, phantom_table, real_data, work_folder
+from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
-from voxelocity.bench.race.tasks import TASKS, Task
-from voxelocity.bench.record import Record
+from voxelocity.bench.scenarios import nearest
 from voxelocity.core.errors import InputError
+from voxelocity.data.augment import AugmentConfig
+from voxelocity.data.decode import read_case
+from voxelocity.data.decode.write import write_scan
 from voxelocity.data.source import open_cases
 from voxelocity.observe import environment
 from voxelocity.planning import make_plan
-from voxelocity.report import Document, duration_text, write_page
+from voxelocity.report import duration_text
 
 NAME = "time-to-target"
 _SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
 # A training that has not reached its target by then is not going to; below the budget at which networks get wider.
 _LIMIT_S = 480.0
+_ORGANS = ("Brainstem", "SpinalCord", "Mandible")
+_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
+
+PHANTOM_KEYS: Mapping[str, Any] = {
+    # Coarse, because the phantoms are for machines without a GPU.
+    "data.prepare.spacing_mm": [3.0, 3.0, 3.0],
+    # The usual abdominal window.
+    "data.prepare.intensity": {"mode": "window", "low": -160.0, "high": 240.0},
+    "data.patch.shape_voxel": [40, 40, 40],
+    "data.patch.draws_per_case": 2,
+    "data.patch.foreground_share": 0.5,
+    "data.batch_size": 4,
+    # No flips: the liver lies on the right.
+    "data.augment": AugmentConfig.only(
+        affine_probability=0.7,
+        rotation_share=1.0,
+        rotation_degrees=(15.0, 15.0, 15.0),
+        scale_share=1.0,
+        scale_range=(0.85, 1.15),
+        noise_probability=0.1,
+        noise_std_range=(0.0, 0.1),
+        intensity_scale_probability=0.15,
+        intensity_shift_probability=0.15,
+        gamma_probability=0.3,
+        gamma_keeps="range",
+    ).model_dump(mode="json"),
+    "network.name": "unet",
+    "network.widths": [16, 32, 64, 128],
+    "network.strides": [[2, 2, 2], [2, 2, 2], [2, 2, 2]],
+    "network.num_res_units": 0,
+    "loss.include_background": True,
+    "schedule.warmup_share": 0.0,
+    "schedule.decay": "constant",
+    "window.overlap": 0.25,
+    "window.mirror_axes": [],
+}
+"""Of the plan on the phantoms, in the demonstration too; the other keys are the rules' to choose."""
+PHANTOM_PEER_KEYS: Mapping[str, Any] = {
+    **PEER_KEYS,
+    "optimizer.learning_rate": 3e-3,
+    "optimizer.weight_decay": 1e-4,
+}
+"""Of the peers' plan there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A data set to train on, with its fold 0 held out, and a target that was set before any race was run.
+
+    Attributes:
+        dataset: makes or finds it below the work folder.
+        target_dice: mean foreground Dice that ends a training against time.
+        keys: of the plan, equal on all sides; `peer_keys` are of the peers' plan alone.
+    """
+
+    words: str
+    dataset: Callable[[Places], Path]
+    target_dice: float
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    peer_keys: Mapping[str, Any] = field(default_factory=lambda: PEER_KEYS)
+    epochs_per_validation: int = 2
+
+
+def _real(places: Places, name: str) -> Path:
+    if places.data is None or not (places.data / name).is_dir():
+        raise InputError(
+            f"bench: this race needs the data set {name}, which is not below {places.data or 'any folder of scans'}; "
+            "name the folder that holds it with --data or VOXELOCITY_DATA"
+        )
+    return places.data / name
+
+
+def _three_organs(places: Places) -> Path:
+    """A table of the CTs, with labels that hold three of the seven organs."""
+    cases = open_cases(_real(places, "openkbp_headneck_ct"))
+    folder = places.work / "race-three-organs"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {cases.class_names.index(name): index for index, name in enumerate(_ORGANS, start=1)}
+    rows = []
+    for number, ref in enumerate(cases):
+        path = folder / f"{ref.case_id}.nii.gz"
+        if not path.exists():
+            volume = read_case(ref, label_values=cases.label_values)
+            assert volume.label is not None, "every case has a label"
+            organs = np.zeros_like(volume.label)
+            for before, after in kept.items():
+                organs[volume.label == before] = after
+            write_scan(path, organs, volume.grid)
+        rows.append((ref.case_id, ref.images[0].resolve(), path, number % 5))
+    table = folder / "three_organs.csv"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([("case", "image", "label", "fold"), *rows])
+    labels = {"background": 0, **{name: index for index, name in enumerate(_ORGANS, start=1)}}
+    (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "CT"}, "labels": labels}))
+    return table
+
+
+TASKS: dict[str, Task] = {
+    "phantoms": Task(
+        words="22 phantoms of the upper abdomen",
+        dataset=lambda places: body.make_phantoms(places.work / "race-phantoms", 22, scale=1.25),
+        target_dice=0.88,
+        keys=PHANTOM_KEYS,
+        peer_keys=PHANTOM_PEER_KEYS,
+    ),
+    # An epoch takes half a minute on two cores.
+    "hippocampus": Task(
+        words="MSD's hippocampus, fold 0",
+        dataset=lambda places: _real(places, "hippocampus"),
+        target_dice=0.86,
+        epochs_per_validation=1,
+    ),
+    "organs": Task(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
+    # No part of the recipe was ever tuned on these.
+    "bodies": Task(
+        words=f"{_BODIES.words} with six organs",
+        dataset=lambda places: phantom_table(_BODIES, places.work, places.work / "race-bodies.csv", num_held_out=12),
+        target_dice=0.85,
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RaceSettings:
-    """What was raced.
+    """What was raced on one of `TASKS`.
 
     Attributes:
-        task: one of `TASKS`.
-        num_seeds: trainings a side.
         budget_s: of each training; 0 trains to the target of the task.
-        sides: which trained.
         is_equal: whether ours trains the peers' network with their optimizer.
     """
 
@@ -56,6 +177,14 @@ class RaceSettings:
         budget = f"_{duration_text(self.budget_s).replace(' ', '')}" if self.budget_s else ""
         return f"{self.task}{budget}{'_equal' if self.is_equal else ''}"
 
+    @property
+    def command(self) -> str:
+        """That repeats it."""
+        budget = f" --time-budget {self.budget_s:g}s" if self.budget_s else ""
+        equal = " --equal" if self.is_equal else ""
+        sides = f"--sides {','.join(self.sides)}"
+        return f"voxelocity bench {NAME} --task {self.task}{budget} {sides} --seeds {self.num_seeds}{equal}"
+
 
 def run_race(
     settings: RaceSettings,
@@ -66,27 +195,28 @@ def run_race(
     keys: dict[str, Any] | None = None,
     on_start: Callable[[str, int], None],
 ) -> tuple[Record, Outcome]:
-    """Trains every side with every seed on a task; `out` holds the results so far after each round.
+    """Trains every side with every seed on a task; `work` and `data` are as in `run_scenario`.
 
-    Args:
-        settings: what to race.
-        work: where phantoms are kept; below the system's temporary folder if not given.
-        data: folder of real scans; as `run_scenario` finds it if not given.
-        out: folder of the record and the page; nothing is written if not given.
-        keys: of the plan, for all sides, in place of those of the task.
-        on_start: called with the side and the seed before each training.
+    `out`, if given, holds the record and the page of the results so far after each round. `keys` of the plan replace
+    those of the task on all sides. `on_start` is called with the side and the seed before each training.
 
     Raises:
         InputError: the task is unknown, or its scans are not there.
         OutputError: a folder cannot be written.
         VoxelocityError: a training failed.
     """
-    task = _task(settings.task)
-    places = Places(work=made(work or default_folder()), data=real_data(data))
+    if settings.task not in TASKS:
+        raise InputError(f"bench: unknown task '{settings.task}'{nearest(settings.task, TASKS)}")
+    task = TASKS[settings.task]
+    places = Places(work=work_folder(work), data=real_data(data))
     dataset = task.dataset(places)
     target_dice = 0.0 if settings.budget_s else task.target_dice
+    limit_s = settings.budget_s or _LIMIT_S
     shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **(keys or {})}
     peer_keys = {key: value for key, value in task.peer_keys.items() if key not in (keys or {})}
+    # Before anything is written: results may be files of the repository, which would then differ from the one measured.
+    machine = {**environment(), "peers": versions()}
+    records: list[Record] = []
     with tempfile.TemporaryDirectory(prefix="race-", dir=places.work) as folder:
         race = Race(
             dataset=dataset,
@@ -94,31 +224,23 @@ def run_race(
             planned=make_plan(
                 open_cases(dataset),
                 overrides=shared | peer_keys,
-                time_budget_s=settings.budget_s or _LIMIT_S,
+                time_budget_s=limit_s,
                 cache_folder=Path(folder) / "plan",
             ),
             out=Path(folder),
             target_dice=target_dice,
-            limit_s=settings.budget_s or _LIMIT_S,
+            limit_s=limit_s,
             epochs_per_validation=task.epochs_per_validation,
             keys=shared | peer_keys if settings.is_equal else shared,
         )
 
         def keep(outcome: Outcome) -> None:
+            records[:] = [_record(settings, outcome, machine)]
             if out is not None:
-                _record(settings, outcome).write_json(out)
-                write_page(_document(settings, outcome), out / f"bench_race_{settings.name}.html")
+                records[0].write(out)
 
         outcome = run_rounds(race, settings.sides, range(settings.num_seeds), on_start=on_start, on_outcome=keep)
-    return _record(settings, outcome), outcome
-
-
-def _task(name: str) -> Task:
-    if name not in TASKS:
-        near = difflib.get_close_matches(name, TASKS, n=1, cutoff=0.5)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"bench: unknown task '{name}'{hint}; choose one of {', '.join(TASKS)}")
-    return TASKS[name]
+    return records[0], outcome
 
 
 def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
@@ -138,45 +260,33 @@ def check_sides(names: Sequence[str]) -> tuple[SideName, ...]:
     return tuple(name for name in _SIDES if (name in names if names else name != "nnunet" or has_nnunet))
 
 
-def _differing_text(settings: RaceSettings) -> str:
-    if settings.is_equal:
-        return "Network and optimizer are the same, too, and no side averages its weights."
-    return (
-        "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, to a "
-        "target, a running average of its weights. Where the task does not fix the network, the peers have nnU-Net's "
-        "and Voxelocity the one that its rules choose. --equal makes all of it the same."
-    )
-
-
-def _command(settings: RaceSettings) -> str:
-    budget = f" --time-budget {settings.budget_s:g}s" if settings.budget_s else ""
-    sides = f"--sides {','.join(settings.sides)}"
-    equal = " --equal" if settings.is_equal else ""
-    return f"voxelocity bench {NAME} --task {settings.task}{budget} {sides} --seeds {settings.num_seeds}{equal}"
-
-
-def _record(settings: RaceSettings, outcome: Outcome) -> Record:
-    return Record(
-        name=f"race_{settings.name}",
-        command=_command(settings),
-        date=time.strftime("%Y-%m-%d"),
-        environment={**environment(), "peers": versions()},
-        settings=settings,
-        comparisons=(outcome.comparison(TASKS[settings.task].words),),
-        details=outcome.to_plain() | {"plan": outcome.race.planned.plan.to_plain()},
-    )
-
-
-def _document(settings: RaceSettings, outcome: Outcome) -> Document:
+def _record(settings: RaceSettings, outcome: Outcome, machine: Mapping[str, Any]) -> Record:
     task = TASKS[settings.task]
     goal = f"in {duration_text(settings.budget_s)}" if settings.budget_s else f"to a mean Dice of {task.target_dice:g}"
-    return race_document(
-        outcome,
+    differing = (
+        "Network and optimizer are the same, too, and no side averages its weights."
+        if settings.is_equal
+        else (
+            "The peers train with AdamW, Voxelocity with Muon, an augmentation that rises over the first epochs and, "
+            "to a target, a running average of its weights. Where the task does not fix the network, the peers have "
+            "nnU-Net's and Voxelocity the one that its rules choose. --equal makes all of it the same."
+        )
+    )
+    page = outcome.document(
         title=f"Training {goal}: {task.words}",
         summary=(
             "The same cases, split, loss, patches, batch, augmentation and precision, one training after the other on "
-            f"this machine. {_differing_text(settings)} Seconds count from the start of each process: imports, "
-            "planning, caching and compiling included."
+            f"this machine. {differing} Seconds count from the start of each process: imports, planning, caching and "
+            "compiling included."
         ),
-        command=_command(settings),
+        command=settings.command,
+    )
+    return Record(
+        name=f"race_{settings.name}",
+        command=settings.command,
+        environment=machine,
+        settings=asdict(settings),
+        comparisons=(outcome.comparison(task.words),),
+        details=outcome.to_plain() | {"plan": outcome.race.planned.plan.to_plain()},
+        page=page,
     )

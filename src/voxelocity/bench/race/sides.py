@@ -61,10 +61,6 @@ class Race:
     epochs_per_validation: int = 2
     keys: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def num_training(self) -> int:
-        return len(self.planned.cases.split(self.planned.fold).training)
-
 
 def train_side(side: SideName, race: Race, *, seed: int) -> LabeledRun:
     """Trains one side once.
@@ -181,8 +177,8 @@ def own_keys(race: Race) -> dict[str, Any]:
     """The keys of the plan that `voxelocity train` is given: when to validate and when to end."""
     if not race.target_dice:
         return {**race.keys, "train.time_budget_s": race.limit_s}
-    data = race.planned.plan.data
-    steps_per_epoch = race.num_training * data.patch.draws_per_case / data.batch_size
+    data, split = race.planned.plan.data, race.planned.cases.split(race.planned.fold)
+    steps_per_epoch = len(split.training) * data.patch.draws_per_case / data.batch_size
     return {
         **race.keys,
         # All of the held-out ones, as on the other sides.

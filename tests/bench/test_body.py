@@ -7,9 +7,8 @@ import nibabel as nib
 import numpy as np
 import pytest
 
-from voxelocity.bench.body import phantom
-from voxelocity.bench.body.anatomy import draw_case
-from voxelocity.bench.body.phantom import make_phantoms
+from voxelocity.bench import body
+from voxelocity.bench.body import draw_case, make_phantoms
 from voxelocity.core.errors import ConfigError, OutputError
 
 SCALE = 0.2
@@ -127,14 +126,14 @@ def test_a_complete_data_set_is_reused_without_writing(tmp_path: Path, monkeypat
     def refuse(*_: object) -> None:
         raise AssertionError("a case was made again")
 
-    monkeypatch.setattr(phantom, "_write_case", refuse)
+    monkeypatch.setattr(body, "_write_case", refuse)
     assert make_phantoms(tmp_path / "phantoms", 1, scale=SCALE) == folder
 
 
 def test_an_interrupted_call_leaves_nothing_and_the_next_one_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_case = phantom._write_case
+    write_case = body._write_case
 
     def interrupt(folder: Path, seed: int, scale: float, index: int) -> dict[str, str]:
         if index == 2:
@@ -142,7 +141,7 @@ def test_an_interrupted_call_leaves_nothing_and_the_next_one_succeeds(
         return write_case(folder, seed, scale, index)
 
     with monkeypatch.context() as patch:
-        patch.setattr(phantom, "_write_case", interrupt)
+        patch.setattr(body, "_write_case", interrupt)
         with pytest.raises(KeyboardInterrupt):
             make_phantoms(tmp_path / "phantoms", 3, scale=SCALE)
     assert list(tmp_path.iterdir()) == []

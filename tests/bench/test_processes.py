@@ -3,7 +3,8 @@ import pytest
 from voxelocity.bench import ours
 from voxelocity.bench.cache import MONAI_FORMS
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.sharing import grown_bytes
+from voxelocity.bench.processes import grown_bytes, run_python
+from voxelocity.core.errors import VoxelocityError
 
 # 24 MB of voxels: well above what processes grow by of themselves.
 PHANTOMS = PhantomSet(kind="ct", shape=(256, 256, 128), num_cases=1)
@@ -13,7 +14,7 @@ PHANTOMS = PhantomSet(kind="ct", shape=(256, 256, 128), num_cases=1)
 def test_two_processes_over_mapped_entries_take_the_memory_of_one(tmp_path):
     refs = make_phantoms(PHANTOMS, tmp_path)
     cache = {"tier": "disk", "folder": str(tmp_path / "cache")}
-    ours.filled(ours.phantom_cases(refs, PHANTOMS, cache))
+    ours.Cases.of(PHANTOMS, tmp_path).filled(cache)
     options = {"kind": PHANTOMS.kind, "num_classes": PHANTOMS.num_classes, "cache": cache}
     grown = grown_bytes("ours", refs, num_processes=2, options=options)
     voxel_bytes = 3 * 256 * 256 * 128
@@ -28,7 +29,7 @@ def test_a_cache_dataset_takes_memory_in_every_form_wherever_it_keeps_its_items(
     refs = make_phantoms(PHANTOMS, tmp_path)
     options = {"kind": PHANTOMS.kind, "num_classes": PHANTOMS.num_classes, "runtime_cache": form}
     grown = grown_bytes("monai", refs, num_processes=1, options=options)
-    # Image and label are kept as float32. A form that keeps them in a process of its own would else count for nothing.
+    # A form that keeps them in a process of its own would else count for nothing.
     # The image as float32 and the label as uint8.
     assert grown > 0.95 * 5 * 256 * 256 * 128
     assert not [child for child in psutil.Process().children(recursive=True) if "hold()" in " ".join(child.cmdline())]
@@ -41,3 +42,18 @@ def test_a_process_that_fails_is_told_and_none_is_left(tmp_path):
     options = {"kind": "ct", "num_classes": 7, "cache": ours.MEMORY}
     with pytest.raises(RuntimeError, match="bench: a process that should hold cases ended with status 1"):
         grown_bytes("ours", [ref], num_processes=1, options=options)
+
+
+def test_a_program_that_fails_is_told_with_its_last_lines():
+    with pytest.raises(VoxelocityError, match=r"bench: '-c .*' ended with status 3:\nwhy$"):
+        run_python("-c", "import sys; print('why', file=sys.stderr); sys.exit(3)")
+
+
+def test_variables_are_added_to_those_of_this_process(monkeypatch):
+    monkeypatch.setenv("OURS", "1")
+    code = "import os; print(os.environ['OURS'], os.environ['GIVEN'])"
+    assert run_python("-c", code, environ={"GIVEN": "2"}).split() == ["1", "2"]
+
+
+def test_a_fresh_python_finds_this_package():
+    assert run_python("-c", "import voxelocity; print(voxelocity.__version__)").strip() == "0.1.0"

@@ -6,8 +6,9 @@ import torch
 
 from voxelocity.bench import ours
 from voxelocity.bench.patches import copies_per_s
+from voxelocity.bench.peers import torch_loop
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.torch_side import loaders
+from voxelocity.bench.streams import Work
 
 PATCH = (24, 20, 16)
 CT = PhantomSet(kind="ct", shape=(48, 40, 32), num_cases=2)
@@ -19,32 +20,35 @@ def work(tmp_path_factory):
     return tmp_path_factory.mktemp("bench")
 
 
-def loaded(phantoms, work):
-    cases = ours.phantom_cases(make_phantoms(phantoms, work), phantoms, ours.MEMORY)
-    return [cases[index].load() for index in range(len(cases))]
+def work_on(phantoms, folder, *, batch_size=2, workers=(0,)):
+    return Work.of(phantoms, folder, patch=PATCH, batch_size=batch_size, workers=workers)
+
+
+def loaded(phantoms, folder):
+    return work_on(phantoms, folder).volumes
 
 
 @pytest.mark.parametrize("phantoms", [CT, MR], ids=["ct", "mr"])
 def test_our_prepared_intensities_are_those_that_monai_caches(phantoms, work):
-    monai_side = pytest.importorskip("voxelocity.bench.monai_side")
-    refs = make_phantoms(phantoms, work)
-    item = monai_side.cached(refs, phantoms.kind, [])[0]
+    from voxelocity.bench.peers import monai
+
+    item = monai.cached(make_phantoms(phantoms, work), phantoms.kind, [])[0]
     volume = loaded(phantoms, work)[0]
     ranges = np.ptp(volume.intensities(), axis=(1, 2, 3)).max()
     assert np.abs(item["image"].numpy() - volume.intensities()).max() < 1e-4 * ranges
     assert np.array_equal(item["label"].numpy()[0], volume.label)
 
 
-@pytest.mark.parametrize("augmented", [False, True])
-def test_monai_gives_batches_of_our_shape(augmented, work):
-    from voxelocity.bench import monai_side
+@pytest.mark.parametrize("chain", ["crop", "affine"])
+def test_monai_gives_batches_of_our_shape(chain, work):
+    from voxelocity.bench.peers import monai
 
-    chain = monai_side.augmenting(PATCH) if augmented else monai_side.cropping(PATCH)
-    dataset = monai_side.cached(make_phantoms(CT, work), "ct", chain)
-    with ours.feed_of(ours.filled(ours.phantom_cases(make_phantoms(CT, work), CT, ours.MEMORY)), patch=PATCH,
-                      batch_size=2, augment=ours.AS_MONAI) as feed:  # fmt: skip
+    job = work_on(CT, work)
+    with job.feed(ours.AS_MONAI)() as feed:
         mine = next(feed)
-    for stream in monai_side.loaders(dataset, 2, [0]).values():
+    streams = monai.streams(job, chain)
+    assert list(streams) == ["DataLoader(num_workers=0)", "ThreadDataLoader(num_workers=0)"]
+    for stream in streams.values():
         with stream() as batches:
             theirs = next(batches)
         assert theirs["image"].shape == mine.image.shape
@@ -68,7 +72,7 @@ def test_every_patch_of_the_chain_like_monais_is_changed():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_plain_torch_gives_batches_of_our_shape(work, workers):
-    (open_stream,) = loaders(loaded(CT, work), patch=PATCH, batch_size=3, workers=[workers]).values()
+    (open_stream,) = torch_loop.streams(work_on(CT, work, batch_size=3, workers=(workers,)), "affine").values()
     with open_stream() as batches:
         image, label = next(batches)
     assert (image.shape, image.dtype) == ((3, 1, *PATCH), torch.float32)
@@ -78,7 +82,7 @@ def test_plain_torch_gives_batches_of_our_shape(work, workers):
 
 def test_torchio_gives_patches_of_our_shape_and_changes_them(work):
     pytest.importorskip("torchio")
-    from voxelocity.bench.torchio_side import AugmentedPatches
+    from voxelocity.bench.peers.torchio import AugmentedPatches
 
     patches = AugmentedPatches(loaded(CT, work), PATCH)
     assert len(patches) == 2
@@ -93,14 +97,14 @@ def test_torchio_gives_patches_of_our_shape_and_changes_them(work):
 
 def test_torchio_2_changes_each_patch_of_a_batch_in_its_own_way(work):
     torchio = pytest.importorskip("torchio")
-    from voxelocity.bench import torchio_side
+    from voxelocity.bench.peers import torchio as torchio_side
 
     if not torchio_side.TAKES_BATCHES:
         pytest.skip(f"TorchIO {torchio.__version__} takes one patch at a time; batches came with 2.0.0a1")
 
     class SamePatch(torchio_side.AugmentedPatches):
         def cut(self, index):
-            return self._images[0][:, :24, :20, :16], self._labels[0][:, :24, :20, :16]
+            return self.images[0][:, :24, :20, :16], self.labels[0][:, :24, :20, :16]
 
     patches = SamePatch(loaded(CT, work), PATCH)
     before = patches.cut(0)[0].clone()
@@ -114,23 +118,23 @@ def test_torchio_2_changes_each_patch_of_a_batch_in_its_own_way(work):
 
 def test_nnunet_gives_patches_of_our_shape_from_the_cube_it_reads(work):
     pytest.importorskip("batchgeneratorsv2")
-    from voxelocity.bench import nnunet_side
+    from voxelocity.bench.peers import nnunet
 
     patch = (16, 16, 16)
-    patches = nnunet_side.LoadedPatches(loaded(CT, work), patch, nnunet_side.default_augmentation(patch))
+    patches = nnunet.LoadedPatches(loaded(CT, work), patch, nnunet.default_augmentation(patch))
     image, label = patches.read(0)
-    assert image.shape == label.shape == (1, *(nnunet_side.loaded_side(16),) * 3)
+    assert image.shape == label.shape == (1, *(nnunet.loaded_side(16),) * 3)
     made = patches[0]
     assert made["image"].shape == made["segmentation"].shape == (1, *patch)
     # What nnU-Net itself reports for a patch of 128.
-    assert nnunet_side.loaded_side(128) == 205
+    assert nnunet.loaded_side(128) == 205
 
 
 def test_cases_smaller_than_the_cube_are_padded(work):
     pytest.importorskip("batchgeneratorsv2")
-    from voxelocity.bench import nnunet_side
+    from voxelocity.bench.peers import nnunet
 
-    image, label = nnunet_side.LoadedPatches(loaded(MR, work), (32, 32, 32), None).read(0)
+    image, label = nnunet.LoadedPatches(loaded(MR, work), (32, 32, 32), None).read(0)
     assert image.shape == (4, 51, 51, 51)
     assert not image[:, 0].any()
     assert not label[:, 0].any()
@@ -143,15 +147,15 @@ def test_nnunets_own_feed_gives_batches_of_our_shape_and_ends_its_workers(augmen
 
     import blosc2
 
-    from voxelocity.bench import nnunet_feed
+    from voxelocity.bench.peers import nnunet
 
     patch, before = (16, 16, 16), blosc2.nthreads
     volumes = loaded(CT, work)
-    nnunet_feed.write_cases(volumes, tmp_path, patch)
+    nnunet.write_cases(volumes, tmp_path, patch)
     stored = blosc2.open(str(tmp_path / f"{volumes[1].case_id}.b2nd"), mode="r")
     assert np.array_equal(stored[...], volumes[1].intensities())
     options = {"batch_size": 3, "num_classes": CT.num_classes, "augmented": augmented, "num_workers": 1}
-    with nnunet_feed.opened(tmp_path, patch, **options) as batches:
+    with nnunet.opened(tmp_path, patch, **options) as batches:
         made = next(batches)
     assert (made["data"].shape, made["data"].dtype) == ((3, 1, *patch), torch.float32)
     assert (made["target"].shape, made["target"].dtype) == ((3, 1, *patch), torch.int16)

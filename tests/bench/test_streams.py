@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from voxelocity.bench.stream import batches_per_s, fastest, passes_of
+from voxelocity.bench.streams import batches_per_s, fastest, passes_of
 from voxelocity.observe import FakeClock
 
 
@@ -67,7 +67,7 @@ def test_workers_of_a_loader_are_ended_with_its_block():
 def test_a_peer_is_given_the_quickest_of_its_settings(monkeypatch):
     clock = FakeClock()
     measured = functools.partial(batches_per_s, clock=clock)
-    monkeypatch.setattr("voxelocity.bench.stream.batches_per_s", measured)
+    monkeypatch.setattr("voxelocity.bench.streams.batches_per_s", measured)
     quick, slow = stream_of(clock, 0.0, 0.1), stream_of(clock, 0.0, 0.4)
     words, chosen = fastest({"slow": slow, "quick": quick}, 5)
     assert chosen is quick

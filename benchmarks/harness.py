@@ -1,0 +1,77 @@
+"""What the scripts of this folder share: where they write, what stands at the head of a record, and their options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from voxelocity.core.whole_file import write_whole
+from voxelocity.observe import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+VOXELOCITY = (sys.executable, "-m", "voxelocity")
+"""The command, in a fresh process."""
+
+
+def real_data() -> Path:
+    """The folder of real scans: $VOXELOCITY_DATA, or the checkout's neighbor `shared/data`."""
+    return Path(os.environ.get("VOXELOCITY_DATA", ROOT.parent / "shared" / "data"))
+
+
+def parser_of(doc: str | None, *, out: bool = False) -> argparse.ArgumentParser:
+    """A parser that shows the script's docstring; with `out`, it takes the folder of the record."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if out:
+        parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the record")
+    return parser
+
+
+def head(name: str, options: str = "") -> dict[str, Any]:
+    """The first entries of a record: the script `name`, the command that repeats it, the date and the machine.
+
+    Made before anything is written: results are files of the repository, which would then differ from the one measured.
+    """
+    return {
+        "benchmark": name,
+        "command": f"python benchmarks/{name}.py {options}".rstrip(),
+        "date": time.strftime("%Y-%m-%d"),
+        "environment": environment(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def write_record(record: Mapping[str, Any], name: str, *, out: Path = RESULTS) -> Path:
+    """Writes NAME.json, which names no home of the user who measured."""
+    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False).replace(f"{Path.home()}/", "~/")
+    return write_whole(out / f"{name}.json", f"{text}\n".encode())
+
+
+def run_pytest(
+    *arguments: str, cwd: Path = ROOT, environ: Mapping[str, str] | None = None, timeout: float | None = None
+) -> tuple[list[ElementTree.Element] | None, str]:
+    """The test cases that a fresh pytest reports, and what it printed; None where it wrote no report."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [sys.executable, "-m", "pytest", *arguments, "-q", f"--junitxml={report}"]
+        done = subprocess.run(
+            [*command, f"--basetemp={folder}/pytest", "-o", "junit_family=xunit1"],
+            cwd=cwd, env={**os.environ, **(environ or {})}, timeout=timeout,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else None
+    return cases, done.stdout + done.stderr
+
+
+def failures_of(case: ElementTree.Element) -> list[ElementTree.Element]:
+    """What went wrong in a test case."""
+    return [one for kind in ("failure", "error") for one in case.findall(kind)]

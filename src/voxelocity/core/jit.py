@@ -50,6 +50,11 @@ def exact_kernel(function: _Function) -> _Function:
     return _kept(function, fastmath=False)
 
 
+def python_function(value: Any) -> Any:
+    """The function that this loop, ours or a user's, was compiled from by Numba; None if it is no such loop."""
+    return getattr(value, "py_func", None) if type(value).__module__.startswith("numba.") else None
+
+
 def _kept(function: _Function, *, fastmath: bool | set[str]) -> _Function:
     import numba
 

@@ -85,6 +85,22 @@ def test_a_global_that_a_function_names_counts(monkeypatch):
     assert after != before == fingerprint([Lambda(_scaled), Own()])
 
 
+def test_a_compiled_loop_counts_by_its_function_and_not_by_what_was_compiled():
+    numba = pytest.importorskip("numba")
+
+    def chain(fastmath, factor=2):
+        loop = numba.njit(lambda value: value * factor, fastmath=fastmath)
+        return Compose([lambda value: loop(value)])
+
+    one = chain(False)
+    before = fingerprint(one)
+    assert one(3) == 6, "compiles"
+    assert fingerprint(one) == before
+    assert not before.doubts
+    assert before != fingerprint(chain(True))
+    assert before != fingerprint(chain(False, factor=3))
+
+
 def test_the_code_and_the_attributes_of_an_own_class_count(monkeypatch):
     before = fingerprint(Own())
     monkeypatch.setattr(Own, "shift", 2)

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from monai.transforms import Randomizable
 
+from voxelocity.core.jit import python_function
 from voxelocity.interop.monai.sources import FolderFacts, module_files, path_facts, version_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), range, slice)
@@ -132,6 +133,9 @@ class Content:
             return digest(type(value).__name__)
         if isinstance(value, _RANDOM_STATES):
             return self._doubt(value, where, "it holds a random state")
+        if (function := python_function(value)) is not None:
+            # Not its compiler, whose state changes with each call.
+            return digest("compiled", self.of(function, where), self.of(value.targetoptions, where))
         return self._object(value, where)
 
     def _array(self, value: Any, where: str) -> bytes:

@@ -7,6 +7,7 @@ Writes `benchmarks/results/fresh_clone.json`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -52,6 +53,7 @@ def _seconds(command: list[str], folder: Path) -> float:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description="Run the README's commands in a fresh clone and keep the figures.").parse_args()
     with tempfile.TemporaryDirectory() as work:
         write_record(measure(Path(work)), "fresh_clone")
 

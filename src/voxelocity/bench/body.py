@@ -123,11 +123,11 @@ def _description(entries: list[dict[str, str]], parameters: dict[str, Any]) -> d
 
 def _check_parameters(num_cases: int, seed: int, scale: float) -> None:
     if num_cases < 1:
-        raise ConfigError(f"recipes.demo.phantom: num_cases is {num_cases}; ask for at least 1 case")
+        raise ConfigError(f"bench.body: num_cases is {num_cases}; ask for at least 1 case")
     if not 0 <= seed < 2**64:
-        raise ConfigError(f"recipes.demo.phantom: seed is {seed}; use a number from 0 to 2**64 - 1")
+        raise ConfigError(f"bench.body: seed is {seed}; use a number from 0 to 2**64 - 1")
     if not 0 < scale <= 1.5:
-        raise ConfigError(f"recipes.demo.phantom: scale is {scale}; use a number above 0 and at most 1.5")
+        raise ConfigError(f"bench.body: scale is {scale}; use a number above 0 and at most 1.5")
 
 
 def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
@@ -145,12 +145,12 @@ def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
         paths = [entry[key] for entry in entries for key in ("image", "label")]
         missing = [path for path in paths if not (folder / path).is_file()]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"recipes.demo.phantom: {folder} exists and holds no phantom data set; {cure}") from error
+        raise OutputError(f"bench.body: {folder} exists and holds no phantom data set; {cure}") from error
     if found != parameters:
         made = f"phantoms made with {found}, not {parameters}"
-        raise OutputError(f"recipes.demo.phantom: {folder} holds {made}; {cure}")
+        raise OutputError(f"bench.body: {folder} holds {made}; {cure}")
     if missing:
-        raise OutputError(f"recipes.demo.phantom: {folder} lacks {missing[0]}, {len(missing)} files in all; {cure}")
+        raise OutputError(f"bench.body: {folder} lacks {missing[0]}, {len(missing)} files in all; {cure}")
     return True
 
 

@@ -57,8 +57,9 @@ def test_shares_of_a_known_program_are_right_within_a_few_points():
         if number < first + 4:
             found[number >= first] += event["num_samples"]
     expected = spent[in_c_with_the_lock] / sum(spent.values())
-    # Within 2 points where the machine has nothing else to do; looks of equal weight would be wrong by more than 20.
-    assert found[True] / sum(found.values()) == pytest.approx(expected, abs=0.1)
+    # Within 2 points where the machine has nothing else to do, 10 where other programs keep its cores; looks of equal
+    # weight would be wrong by more than 20.
+    assert found[True] / sum(found.values()) == pytest.approx(expected, abs=0.15)
     assert sum(found.values()) * 0.005 == pytest.approx(sum(spent.values()), rel=0.25)
 
 

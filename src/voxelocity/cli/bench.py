@@ -42,7 +42,7 @@ def bench(
         Path | None, typer.Option("--work", help="Folder that keeps the phantoms; a temporary one if not given.")
     ] = None,
     task: Annotated[
-        str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs or bodies.")
+        str, typer.Option("--task", help="time-to-target: phantoms, hippocampus, organs, openkbp or bodies.")
     ] = "phantoms",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="time-to-target: trainings per side.")] = 5,
     time_budget: Annotated[

@@ -11,7 +11,8 @@ import voxelocity
 from voxelocity.bench.body import make_phantoms
 from voxelocity.bench.phantom import Places
 from voxelocity.bench.race import rounds, scenario
-from voxelocity.bench.race.job import LIMITS
+from voxelocity.bench.race.job import LIMITS, script_job
+from voxelocity.bench.race.nnunet_script import mirror_axes
 from voxelocity.bench.race.rounds import Outcome, judge, run_rounds
 from voxelocity.bench.race.scenario import TASKS, RaceSettings, Task, check_sides, run_race
 from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
@@ -187,6 +188,22 @@ def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
     assert len(cases) == 20
     assert cases.class_names == ("background", "Brainstem", "SpinalCord", "Mandible")
     assert len(cases.split(0).validation) == 4
+
+
+def test_scripts_can_follow_the_plan_of_organs_with_sides_which_they_never_flip(tmp_path, real_data):
+    task = TASKS["openkbp"]
+    dataset = task.dataset(Places(work=tmp_path, data=real_data))
+    planned = make_plan(voxelocity.open(dataset), device="cpu", overrides={**LIMITS, **task.peer_keys})
+    job = script_job(planned, recipe="fast", target_dice=0.0, budget_s=60.0, epochs_per_validation=0)
+    assert (job["num_classes"], job["flip_probability"]) == (8, [0.0, 0.0, 0.0])
+    assert mirror_axes(job["flip_probability"], (0, 1, 2)) is None
+    ours = make_plan(voxelocity.open(dataset), device="cpu", overrides={**LIMITS, **task.keys}).plan
+    assert ours.data.augment.flip_probability[0] > 0.0
+
+
+def test_nnunet_mirrors_the_axes_that_the_job_flips():
+    assert mirror_axes((0.5, 0.0, 0.0), (0, 1, 2)) == (2,)
+    assert mirror_axes((0.5, 0.5, 0.0), (1, 0, 2)) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@
 
 The job is the one of `monai_script`. nnU-Net takes its own fingerprint, prepares the scans, and trains with its own
 loss, augmentation, SGD and deep supervision. Spacing, patch, batch and network are replaced in its plans file, as its
-guide describes: its own take minutes a step without a GPU. Without a target its poly schedule ends with the budget.
+guide describes: its own take minutes a step without a GPU. It mirrors only the axes that the job flips, as its variants
+for anatomy with sides do. Without a target its poly schedule ends with the budget.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,15 @@ def prepare(job: dict[str, Any], preprocessed: Path, split: dict[str, list[str]]
     preprocess([1], configurations=(_CONFIGURATION,), num_processes=(num_processes,))
 
 
+def mirror_axes(flip_probability: Sequence[float], transpose_forward: Sequence[int]) -> tuple[int, ...] | None:
+    """The axes of nnU-Net's patches that are flipped along (x, y, z) with a probability; None for none.
+
+    nnU-Net reads files as (z, y, x) and turns them once more.
+    """
+    flipped = [flip_probability[2 - axis] > 0.0 for axis in transpose_forward]
+    return tuple(axis for axis, is_flipped in enumerate(flipped) if is_flipped) or None
+
+
 class Training:
     """nnU-Net's trainer, stepped until its time or its target comes."""
 
@@ -95,7 +105,15 @@ class Training:
         plans, description = (json.loads((base / name).read_text()) for name in ("nnUNetPlans.json", "dataset.json"))
         # As nnU-Net's own command gives it; the trainer takes it out again.
         plans["continue_training"] = False
-        self.trainer: Any = nnUNetTrainer(plans, _CONFIGURATION, 0, description, device)
+        axes = mirror_axes(job["flip_probability"], plans["transpose_forward"])
+
+        class Trainer(nnUNetTrainer):  # type: ignore[misc]
+            def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> Any:  # noqa: N802
+                *others, _ = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+                self.inference_allowed_mirroring_axes = axes
+                return (*others, axes)
+
+        self.trainer: Any = Trainer(plans, _CONFIGURATION, 0, description, device)
         self.trainer.disable_checkpointing = True
         self.trainer.on_train_start()
         self.predictor: Any = nnUNetPredictor(

@@ -147,6 +147,13 @@ TASKS: dict[str, Task] = {
         epochs_per_validation=1,
     ),
     "organs": Task(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
+    "openkbp": Task(
+        words="seven organs of 20 head-and-neck CTs",
+        dataset=lambda places: _real(places, "openkbp_headneck_ct"),
+        target_dice=0.7,
+        # The parotids have sides, and the scripts cannot swap labels when they flip.
+        peer_keys={**PEER_KEYS, "data.augment.flip_probability": [0.0, 0.0, 0.0], "data.augment.swap_pairs": []},
+    ),
     # No part of the recipe was ever tuned on these.
     "bodies": Task(
         words=f"{_BODIES.words} with six organs",

@@ -39,7 +39,7 @@ from voxelocity.diagnosis.recorder.files import Files
 from voxelocity.diagnosis.recorder.lines import OwnCode
 from voxelocity.diagnosis.recorder.stacks import Stacks
 from voxelocity.diagnosis.recorder.syncs import Syncs
-from voxelocity.diagnosis.recorder.transforms import Transforms
+from voxelocity.diagnosis.recorder.transforms import TransformTimer
 from voxelocity.testing.watched_moment import WatchedMoment
 
 _SIDE = 64
@@ -106,7 +106,7 @@ def calls(folder: Path) -> dict[str, float]:
         moment.counting = True
     chain = Compose([lambda item: item])
     found["a chain of one function as it is"] = _least(lambda: chain(0))
-    with watching(lambda: Transforms(moment)):
+    with watching(lambda: TransformTimer(moment)):
         found["a chain of one function that is timed"] = _least(lambda: chain(0))
     found["opening a file as it is"] = _least(lambda: path.open("rb").close())
     with watching(lambda: Files(moment)):
@@ -132,7 +132,7 @@ def paired(folder: Path, rounds: int) -> Comparison:
     parts: dict[str, Callable[[], Any]] = {
         "stacks": lambda: Stacks(moment, own_code),
         "syncs": lambda: Syncs(moment, own_code),
-        "transforms": lambda: Transforms(moment),
+        "transforms": lambda: TransformTimer(moment),
         "files": lambda: Files(moment),
     }
     train = program(folder)

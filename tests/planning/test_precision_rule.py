@@ -5,7 +5,7 @@ import torch
 
 from shared.plan_facts import fingerprint, machine
 from voxelocity.core.records import Measured
-from voxelocity.planning.facts import Facts, Request
+from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.interleaved_timing import Times
 from voxelocity.planning.precision_rule import settle_precision
 from voxelocity.planning.step_timing import time_steps
@@ -38,7 +38,9 @@ class FakeTimer:
 
 def settled(timer, on=CPU, overrides=None, budget_s=0.0, kept=None, patch=(16, 16, 16), network="unet"):
     request = Request(num_training=8, time_budget_s=budget_s, seed=0, cache_folder="cache")
-    facts = Facts(data=DATA, machine=on, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer)
+    facts = PlanFacts(
+        data=DATA, machine=on, request=request, overrides=overrides or {}, kept=kept or {}, time_steps=timer
+    )
     facts.settled |= {
         "data": {"patch": {"shape_voxel": list(patch)}, "batch_size": 2},
         "network": {"name": network, "widths": [8, 16], "strides": [[2, 2, 2]]},

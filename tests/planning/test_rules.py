@@ -8,7 +8,7 @@ from shared.plan_facts import GIB, fingerprint, machine
 from voxelocity.core.config import set_value
 from voxelocity.core.errors import ConfigError
 from voxelocity.planning import Plan
-from voxelocity.planning.facts import Facts, Request
+from voxelocity.planning.facts import PlanFacts, Request
 from voxelocity.planning.fingerprint import Intensity
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.rules import RULES, coarsen, settle_flips
@@ -18,7 +18,7 @@ def settled(data=None, on=None, overrides=None, time_budget_s=0.0):
     request = Request(
         num_training=80, time_budget_s=time_budget_s, seed=0, cache_folder="cache"
     )  # fmt: skip
-    facts = Facts(
+    facts = PlanFacts(
         data=data or fingerprint(), machine=on or machine(), request=request, overrides=overrides or {}
     )  # fmt: skip
     for rule in RULES:
@@ -280,7 +280,7 @@ def flips(*class_names, orientation="RAS", **overrides):
     """The rule's choices by the last part of their keys."""
     keys = {f"data.augment.{key}": value for key, value in overrides.items()}
     data = SimpleNamespace(class_names=("background", *class_names))
-    facts = Facts(data=data, machine=None, request=None, overrides=keys)
+    facts = PlanFacts(data=data, machine=None, request=None, overrides=keys)
     set_value(facts.settled, "data.prepare.orientation", orientation)
     settle_flips(facts)
     return {choice.key.removeprefix("data.augment."): choice for choice in facts.choices}

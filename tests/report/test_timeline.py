@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from voxelocity.report.timeline import Band, Line, Stretch, Timeline, timeline_svg
+from voxelocity.report.timeline import Band, Line, TimeBand, Timeline, timeline_svg
 
 
 def chart(*values, stretches=(), **fields):
@@ -21,7 +21,7 @@ def drawn_points(svg):
 
 def test_a_chart_takes_its_colors_from_the_page_and_is_one_element():
     band = Band(name="spread", color="class-2", points=[(0.0, 1.0, 2.0), (1.0, 1.0, 3.0)])
-    svg = chart(1.0, 2.0, bands=[band], limit=5.0, stretches=[Stretch(name="t", color="part-3", start_s=0, stop_s=60)])
+    svg = chart(1.0, 2.0, bands=[band], limit=5.0, stretches=[TimeBand(name="t", color="part-3", start_s=0, stop_s=60)])
     root = ET.fromstring(svg)
     assert root.tag == "svg"
     for variable in ("accent", "class-2", "part-3", "chart-target", "chart-ink"):
@@ -41,7 +41,7 @@ def test_a_point_between_two_gaps_is_marked():
 
 
 def test_a_given_color_of_a_stretch_is_used_as_it_is():
-    assert "#cc3366" in chart(1.0, 2.0, stretches=[Stretch(name="t", color="#cc3366", start_s=0.0, stop_s=9.0)])
+    assert "#cc3366" in chart(1.0, 2.0, stretches=[TimeBand(name="t", color="#cc3366", start_s=0.0, stop_s=9.0)])
 
 
 def test_charts_of_one_record_have_their_axes_at_one_place():

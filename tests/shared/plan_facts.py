@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from voxelocity.planning.fingerprint import Fingerprint, Intensity, Spread
+from voxelocity.planning.fingerprint import DatasetFingerprint, Intensity, Spread
 from voxelocity.planning.machine import Machine
 
 GIB = 2**30
@@ -33,7 +33,7 @@ def fingerprint(shape=(35.0, 50.0, 36.0), spacing=(1.0, 1.0, 1.0), channels=("MR
         "prepare_s": 0.1,
         "sampled_voxels": int(np.prod(shape)) * 8,
     }
-    return Fingerprint(**{**values, **changes})
+    return DatasetFingerprint(**{**values, **changes})
 
 
 def machine(device="cpu", **changes):

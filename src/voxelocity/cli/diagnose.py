@@ -89,7 +89,7 @@ def diagnose(
         from voxelocity.core.console import PlainConsole
         from voxelocity.diagnosis.render.screen import print_screen
 
-        print_screen(session.diagnosis, PlainConsole(), places=session.places, has_evidence=evidence)
+        print_screen(session.diagnosis, PlainConsole(), files=session.files, has_evidence=evidence)
     for note in session.notes:
         _tell(note)
     if session.status:

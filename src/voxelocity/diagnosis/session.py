@@ -15,7 +15,7 @@ from voxelocity.diagnosis.facts.own_run import facts_of_run
 from voxelocity.diagnosis.facts.read import read_facts
 from voxelocity.diagnosis.judging import diagnose
 from voxelocity.diagnosis.render.page import render_diagnosis_page
-from voxelocity.diagnosis.render.screen import Places
+from voxelocity.diagnosis.render.screen import DiagnosisFiles
 from voxelocity.diagnosis.result import FILE_NAME, Diagnosis, read_diagnosis, write_diagnosis
 from voxelocity.diagnosis.tracing.kernels import write_kernels
 from voxelocity.diagnosis.tracing.timeline import write_timeline
@@ -40,7 +40,7 @@ _VERSIONS = ("python", "torch", "monai", "numpy")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class DiagnosisOutcome:
     """The outcome of diagnosing.
 
     Attributes:
@@ -50,7 +50,7 @@ class Session:
     """
 
     diagnosis: Diagnosis | None
-    places: Places
+    files: DiagnosisFiles
     status: int = 0
     problem: str = ""
     notes: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def diagnose_command(
     limits: Limits | None = None,
     on_start: Callable[[], None] | None = None,
     tell: Callable[[str], None] | None = None,
-) -> Session:
+) -> DiagnosisOutcome:
     """Runs the command in this terminal, watches it, and writes and returns what holds it back.
 
     The command keeps its arguments, input and output. Ctrl-C reaches it as it would without us; what was seen until
@@ -100,21 +100,25 @@ def diagnose_command(
     if not recording.is_dir() or not any(recording.iterdir()):
         _remove_empty(recording, place)
         problem = nothing_recorded_text(command, status)
-        return Session(diagnosis=None, places=Places(), status=status or 2, problem=problem, notes=notes)
+        return DiagnosisOutcome(
+            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=problem, notes=notes
+        )
     try:
         facts = read_facts(recording)
     except InputError as error:
-        return Session(diagnosis=None, places=Places(), status=status or 2, problem=str(error), notes=notes)
+        return DiagnosisOutcome(
+            diagnosis=None, files=DiagnosisFiles(), status=status or 2, problem=str(error), notes=notes
+        )
     facts = _completed(facts, command=command, watched=watched, folder=place)
     was_ended_by_us = facts.ended is not None and facts.ended.reason == "limit"
     diagnosis = diagnose(facts)
-    places, problem = _written(diagnosis, place, groups=watched.kernel_groups)
+    files, problem = _written(diagnosis, place, groups=watched.kernel_groups)
     status = 0 if was_ended_by_us else status
     notes = (*notes, *([problem] if problem else []))
-    return Session(diagnosis=diagnosis, places=places, status=status or (1 if problem else 0), notes=notes)
+    return DiagnosisOutcome(diagnosis=diagnosis, files=files, status=status or (1 if problem else 0), notes=notes)
 
 
-def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
+def diagnose_folder(folder: Path, out: Path | None = None) -> DiagnosisOutcome:
     """The diagnosis of a run of `voxelocity train`, or the one in a folder, with its page drawn again.
 
     Args:
@@ -128,20 +132,20 @@ def diagnose_folder(folder: Path, out: Path | None = None) -> Session:
     """
     if (folder / FILE_NAME).exists():
         diagnosis = read_diagnosis(folder)
-        return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder, source=folder))
+        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
     if (folder / RECORDING_NAME).is_dir() and not (folder / "run.yaml").exists():
         diagnosis = diagnose(_profiled(read_facts(folder / RECORDING_NAME), folder))
-        return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder, source=folder))
+        return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder, source=folder))
     if not (folder / "run.yaml").exists():
         raise InputError(
             f"diagnose: {folder} holds neither a run (run.yaml) nor a diagnosis ({FILE_NAME}); name such a folder, or "
             "give a command: voxelocity diagnose -- python train.py"
         )
     diagnosis = diagnose(facts_of_run(folder))
-    return Session(diagnosis=diagnosis, places=write_all(diagnosis, out or folder / "diagnosis"))
+    return DiagnosisOutcome(diagnosis=diagnosis, files=write_all(diagnosis, out or folder / "diagnosis"))
 
 
-def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[Places, str]:
+def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelGroup]) -> tuple[DiagnosisFiles, str]:
     """Where it was written; on a full disk nowhere, and why: minutes of watching are not lost over a file."""
     profile = diagnosis.facts.profile
     groups = groups or (profile.groups if profile is not None else {})
@@ -152,10 +156,10 @@ def _written(diagnosis: Diagnosis, folder: Path, *, groups: Mapping[str, KernelG
             write_kernels(groups, folder / KERNELS_NAME)
         return write_all(diagnosis, folder), ""
     except (OutputError, OSError) as error:
-        return Places(), f"{error}; standard output holds all there is of this diagnosis"
+        return DiagnosisFiles(), f"{error}; standard output holds all there is of this diagnosis"
 
 
-def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> Places:
+def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None) -> DiagnosisFiles:
     """Where page and JSON now are in the folder, next to what the recording left there or in `source`.
 
     Raises:
@@ -163,7 +167,7 @@ def write_all(diagnosis: Diagnosis, folder: Path, *, source: Path | None = None)
     """
     places = [folder, folder / RECORDING_NAME, *([source, source / RECORDING_NAME] if source else [])]
     found = _trace(diagnosis, places)
-    return Places(
+    return DiagnosisFiles(
         json=write_diagnosis(diagnosis, folder),
         page=_drawn(diagnosis, folder / PAGE_NAME, found),
         trace=found,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.observe.samples import GpuSample, PhaseMark
-from voxelocity.report.timeline import Stretch
+from voxelocity.report.timeline import TimeBand
 
 Column = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuColumns:
     """One GPU, or one slice of it, in all samples; None for a sample without it."""
 
     name: str
@@ -76,13 +76,13 @@ class Columns:
         return max((len(sample.host.core_shares) for sample in self.record.samples), default=0)
 
     @cached_property
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Sequence[GpuColumns]:
         """Every GPU and slice in any sample, in the order of their numbers."""
         by_sample = [{(gpu.index, gpu.slice): gpu for gpu in sample.gpus} for sample in self.record.samples]
         keys = {key for gpus in by_sample for key in gpus}
         ordered = sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1]))
         return [
-            Device(f"GPU {index}" + ("" if part is None else f".{part}"), [g.get((index, part)) for g in by_sample])
+            GpuColumns(f"GPU {index}" + ("" if part is None else f".{part}"), [g.get((index, part)) for g in by_sample])
             for index, part in ordered
         ]
 
@@ -207,7 +207,7 @@ def phases_of(marks: Sequence[PhaseMark]) -> list[Phase]:
     return phases
 
 
-def stretches_of(phases: Sequence[Phase], until_s: float) -> list[Stretch]:
+def stretches_of(phases: Sequence[Phase], until_s: float) -> list[TimeBand]:
     """The phases as a colored background without overlaps: with few stretches the innermost phase at each time,
     otherwise the one that leads in each cell of time.
     """
@@ -235,7 +235,7 @@ def _united(starts_s: Column, stops_s: Column) -> Column:
     return np.stack([starts[begins], reached[ends]], axis=1).ravel()
 
 
-def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
+def _leading(phases: Sequence[Phase], edges: Column) -> list[TimeBand]:
     """One phase, or none, in each cell between the edges; neighboring cells of one phase are merged."""
     by_length = sorted(phases, key=lambda phase: -phase.seconds)
     # Rounded, so that all phases that fill a cell have equal values.
@@ -252,7 +252,7 @@ def _leading(phases: Sequence[Phase], edges: Column) -> list[Stretch]:
     changes = np.flatnonzero(np.diff(leader)) + 1
     starts, stops = np.concatenate([[0], changes]), np.concatenate([changes, [len(leader)]])
     return [
-        Stretch(
+        TimeBand(
             name=by_length[leader[start]].name,
             color=by_length[leader[start]].color,
             start_s=float(edges[start]),

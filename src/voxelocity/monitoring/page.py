@@ -29,7 +29,7 @@ from voxelocity.report.document import (
 )
 from voxelocity.report.html import write_page
 from voxelocity.report.tables import machine_table
-from voxelocity.report.timeline import Stretch, Timeline, draw_timeline, timeline_svg
+from voxelocity.report.timeline import TimeBand, Timeline, draw_timeline, timeline_svg
 
 _ROW_INCH = 2.0
 
@@ -80,7 +80,7 @@ def monitor_document(record: MonitorRecord) -> Document:
     )
 
 
-def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[Stretch]) -> list[Block]:
+def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[TimeBand]) -> list[Block]:
     num_ranks = len({mark.rank for mark in columns.record.phases})
     ranks = f"Phases of the first of {num_ranks} ranks. " if num_ranks > 1 else ""
     names = {stretch.name for stretch in stretches}
@@ -102,7 +102,7 @@ def _phases(columns: Columns, phases: Sequence[Phase], stretches: Sequence[Stret
     ]
 
 
-def _gpus(columns: Columns, stretches: Sequence[Stretch]) -> list[Block]:
+def _gpus(columns: Columns, stretches: Sequence[TimeBand]) -> list[Block]:
     charts = [_chart(timeline, stretches) for timeline in gpu_timelines(columns)]
     devices = [device_table(columns).without_caption()] if columns.devices else []
     return [*([Pair(blocks=charts)] if charts else []), *devices]
@@ -116,7 +116,7 @@ def _status(record: MonitorRecord) -> str:
     return "finished" if record.status == 0 else ended_text(record).removeprefix("the command ")
 
 
-def _chart(timeline: Timeline, stretches: Sequence[Stretch]) -> Chart:
+def _chart(timeline: Timeline, stretches: Sequence[TimeBand]) -> Chart:
     entries = [
         LegendEntry(
             name=line.name,
@@ -142,7 +142,7 @@ def _css(color: str) -> str:
     return color if color.startswith("#") else f"var(--{color})"
 
 
-def _strip(stretches: Sequence[Stretch], until_s: float) -> list[BarPart]:
+def _strip(stretches: Sequence[TimeBand], until_s: float) -> list[BarPart]:
     """The stretches as pieces of a bar as long as the record."""
     scale = 100.0 / (until_s or 1.0)
     return [

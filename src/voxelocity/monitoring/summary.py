@@ -18,7 +18,7 @@ from voxelocity.core.quantities import (
     rate_text,
     share_text,
 )
-from voxelocity.monitoring.columns import Column, Columns, Device, Phase, mean_of_known, peak, spread_of
+from voxelocity.monitoring.columns import Column, Columns, GpuColumns, Phase, mean_of_known, peak, spread_of
 from voxelocity.monitoring.record import MonitorRecord
 from voxelocity.monitoring.timelines import memory_share
 from voxelocity.observe.command import signal_name
@@ -234,7 +234,7 @@ def _host(columns: Columns) -> str:
     return ", ".join(parts) or "CPU: no data"
 
 
-def _gpu(columns: Columns, device: Device) -> str:
+def _gpu(columns: Columns, device: GpuColumns) -> str:
     busy = columns.mean(device.column("busy_share"))
     used, total = (peak(device.column(name)) for name in ("memory_used_bytes", "memory_total_bytes"))
     parts = [] if math.isnan(busy) else [f"busy {share_text(busy)} of the time"]

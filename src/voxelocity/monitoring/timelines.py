@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from voxelocity.monitoring.columns import Column, Columns, Device, peak, spread_of, thinned
+from voxelocity.monitoring.columns import Column, Columns, GpuColumns, peak, spread_of, thinned
 from voxelocity.report.timeline import Band, Line, Stroke, Timeline
 
 # Three colors that can be distinguished with any color vision, and three ways to draw them.
@@ -199,7 +199,7 @@ def _pcie(columns: Columns) -> Timeline | None:
     return _of_bytes(columns, "gpu-pcie", "PCIe", series, per="/s")
 
 
-def memory_share(device: Device) -> Column:
+def memory_share(device: GpuColumns) -> Column:
     """Share of the device's own memory in use; NaN where either figure is unknown."""
     total = device.column("memory_total_bytes")
     return device.column("memory_used_bytes") / np.where(total > 0.0, total, np.nan)

@@ -1,13 +1,13 @@
 """The rule engine: data set statistics and machine facts in, choices with reasons out."""
 
 from voxelocity.planning.config import Plan, TrainConfig
-from voxelocity.planning.fingerprint import Fingerprint
+from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.make import Planned, make_plan, model_spec, read_overrides
 
 __all__ = [
     "DeviceChoice",
-    "Fingerprint",
+    "DatasetFingerprint",
     "Machine",
     "Plan",
     "Planned",

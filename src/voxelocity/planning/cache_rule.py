@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from voxelocity.planning.facts import Facts
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.machine import Machine
 
 Tier = Literal["none", "memory", "disk", "lmdb", "rotating"]
@@ -89,7 +89,7 @@ class _Sizes:
         )
 
 
-def settle_cache(facts: Facts) -> None:
+def settle_cache(facts: PlanFacts) -> None:
     """Memory if everything fits and is quick to make, disk if making it again would hurt, a window if neither fits.
 
     The device keeps the cases too if they are small compared with its memory.
@@ -196,7 +196,7 @@ def _budget(sizes: _Sizes, tier: Tier) -> tuple[int, str]:
     )
 
 
-def _settle_rotation(facts: Facts, sizes: _Sizes) -> None:
+def _settle_rotation(facts: PlanFacts, sizes: _Sizes) -> None:
     window = max(1, min(sizes.window, sizes.num_training))
     num_cases = facts.settle(
         "data.cache.num_cases",
@@ -226,13 +226,13 @@ def _on_device(sizes: _Sizes) -> tuple[int, str]:
     return 0, f"{takes} GiB free: above {_DEVICE_SHARE:.0%}, and the network needs the rest"
 
 
-def prepared_spacing_mm(facts: Facts) -> npt.NDArray[np.float64]:
+def prepared_spacing_mm(facts: PlanFacts) -> npt.NDArray[np.float64]:
     """Spacing of the prepared cases: as settled, or the median if each case keeps its own."""
     spacing = facts.settled["data"]["prepare"]["spacing_mm"]
     return np.array(facts.data.spacing_mm.median if spacing == "keep" else spacing, dtype=np.float64)
 
 
-def prepared_bytes(facts: Facts) -> float:
+def prepared_bytes(facts: PlanFacts) -> float:
     """Bytes of all prepared cases, image channels and label; for "smallest", the most they can take."""
     bytes_per_value = 4 if facts.settled["data"]["prepare"].get("dtype") == "float32" else 2
     spacing = prepared_spacing_mm(facts)
@@ -242,7 +242,7 @@ def prepared_bytes(facts: Facts) -> float:
     return facts.data.num_cases * voxels * (len(facts.data.channels) * bytes_per_value + 1)
 
 
-def build_s(facts: Facts) -> float:
+def build_s(facts: PlanFacts) -> float:
     """Seconds that preparing all cases takes with all cores, extrapolated from the sampled cases."""
     seconds = facts.data.prepare_s / max(1, facts.data.sampled_voxels) * facts.data.num_voxels
     return seconds * len(facts.data.channels) / max(1, facts.machine.num_cpus)

@@ -8,7 +8,7 @@ from typing import Any
 
 from voxelocity.core.config import set_value
 from voxelocity.core.records import Choice, Measured
-from voxelocity.planning.fingerprint import Fingerprint
+from voxelocity.planning.fingerprint import DatasetFingerprint
 from voxelocity.planning.machine import Machine
 from voxelocity.planning.step_timing import StepTimer
 
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(kw_only=True)
-class Facts:
+class PlanFacts:
     """Statistics, machine and request, with the values settled so far.
 
     Attributes:
@@ -46,7 +46,7 @@ class Facts:
         choices: every settled value with its reason, in order.
     """
 
-    data: Fingerprint
+    data: DatasetFingerprint
     machine: Machine
     request: Request
     overrides: Mapping[str, Any]

@@ -45,7 +45,7 @@ class Intensity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fingerprint:
+class DatasetFingerprint:
     """What the rules know about a data set."""
 
     num_cases: int
@@ -99,7 +99,9 @@ class Fingerprint:
         return any("ct" in name.lower().split() for name in self.channels)
 
 
-def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False) -> Fingerprint:
+def take_fingerprint(
+    cases: Cases, *, num_sampled: int, num_threads: int, skip_broken: bool = False
+) -> DatasetFingerprint:
     """The statistics, from every header and from the voxels of `num_sampled` labeled cases spread over the case ids.
 
     With `skip_broken`, sampled cases whose voxels cannot be read are left out, as long as at least one can be read.
@@ -119,7 +121,7 @@ def take_fingerprint(cases: Cases, *, num_sampled: int, num_threads: int, skip_b
     firsts = [case_headers[0] for case_headers in headers]
     class_counts = np.sum([sample.class_counts for sample in voxels], axis=0)
     dtypes = [header.dtype for case_headers in headers for header in case_headers]
-    return Fingerprint(
+    return DatasetFingerprint(
         num_cases=len(cases),
         channels=cases.channels,
         class_names=cases.class_names,

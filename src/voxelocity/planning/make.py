@@ -17,8 +17,8 @@ from voxelocity.data.cache import default_cache_folder
 from voxelocity.data.pipeline import declare_channels, declare_labels
 from voxelocity.infer import ModelSpec
 from voxelocity.planning.config import Measure, Plan
-from voxelocity.planning.facts import Facts, Request
-from voxelocity.planning.fingerprint import Fingerprint, take_fingerprint
+from voxelocity.planning.facts import PlanFacts, Request
+from voxelocity.planning.fingerprint import DatasetFingerprint, take_fingerprint
 from voxelocity.planning.machine import DeviceChoice, Machine, survey
 from voxelocity.planning.patch_rule import MEMORY_KEYS
 from voxelocity.planning.precision_rule import MEASURED_KEYS
@@ -38,7 +38,7 @@ class Planned:
 
     plan: Plan
     choices: tuple[Choice, ...]
-    fingerprint: Fingerprint
+    fingerprint: DatasetFingerprint
     machine: Machine
     cases: Cases
     """With the classes declared."""
@@ -135,7 +135,7 @@ def make_plan(
     )
     measure = chosen.get("planner.measure", _MEASURE)
     timer = CachedStepTimer(folder=folder / FOLDER_NAME, machine=machine, refresh=measure == "again")
-    facts = Facts(
+    facts = PlanFacts(
         data=fingerprint,
         machine=machine,
         request=request,
@@ -158,9 +158,9 @@ def make_plan(
     )
 
 
-def _ruled(facts: Facts) -> Facts:
+def _ruled(facts: PlanFacts) -> PlanFacts:
     """The facts with every rule applied; repeats with less device memory as long as a trial runs out of it."""
-    last: Facts | None = None
+    last: PlanFacts | None = None
     while True:
         for rule in RULES:
             rule(facts)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.region import Index3
 from voxelocity.planning.cache_rule import prepared_spacing_mm
-from voxelocity.planning.facts import Facts
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.memory_rule import device_bytes
 from voxelocity.planning.precision_rule import planned_compute
 from voxelocity.step import NetworkConfig
@@ -47,7 +47,7 @@ _SHORT_PATCH_VOXELS, _LEAST_PATCH_VOXELS = 64**3, 24**3
 _LEAST_BATCH, _MOST_BATCH = 2, 8
 
 
-def settle_patch_and_network(facts: Facts) -> None:
+def settle_patch_and_network(facts: PlanFacts) -> None:
     """A patch as large as the device allows, in the proportions of the median case; as many levels as it allows."""
     on_cpu = facts.machine.device == "cpu"
     spacing = prepared_spacing_mm(facts)
@@ -83,7 +83,7 @@ def settle_patch_and_network(facts: Facts) -> None:
     _settle_batch(facts)
 
 
-def _on_cpu(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
+def _on_cpu(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
     """Patch and widths by the cost of a step, and the maximum number of voxels in a patch."""
     long = facts.request.time_budget_s >= LONG_BUDGET_S
     widths = (16, 32, 64, 128) if long else (8, 32, 64, 128)
@@ -91,7 +91,7 @@ def _on_cpu(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Seq
 
 
 def _settle_stem(
-    facts: Facts, strides: Sequence[Sequence[int]], widths: Sequence[int]
+    facts: PlanFacts, strides: Sequence[Sequence[int]], widths: Sequence[int]
 ) -> tuple[Sequence[Sequence[int]], Sequence[int]]:
     """Moves the first halving before the first level, so that short runs on a CPU spend no time at the finest level.
 
@@ -118,7 +118,7 @@ def _settle_stem(
     return strides[1:], _STEM_WIDTHS if on_cpu else widths
 
 
-def _settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> None:
+def _settle_widths(facts: PlanFacts, widths: Sequence[int], *, num_levels: int) -> None:
     """Features of each level: nnU-Net's on a GPU that has room for them, fewer on a CPU or in a short run."""
     budget_s = facts.request.time_budget_s
     reason = f"{num_levels} levels, until the patch is 4 voxels wide or the device is full"
@@ -134,7 +134,7 @@ def _settle_widths(facts: Facts, widths: Sequence[int], *, num_levels: int) -> N
     facts.settle("network.widths", list(widths[:num_levels]), reason)
 
 
-def _settle_batch(facts: Facts) -> None:
+def _settle_batch(facts: PlanFacts) -> None:
     """Patches in a batch."""
     if facts.machine.device == "cpu":
         facts.settle("data.batch_size", 2, "as in nnU-Net; on a CPU a larger batch only means fewer steps")
@@ -153,7 +153,7 @@ def _network_name(strides: Sequence[Sequence[int]]) -> str:
     return "dynunet" if len(strides) >= 2 else "unet"
 
 
-def _on_device(facts: Facts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
+def _on_device(facts: PlanFacts, shape: Vector, spacing: Vector) -> tuple[PatchFit, Sequence[int], int]:
     """The largest patch, then the widest network, whose smallest batch fits the device; the smallest if none fits.
 
     Returns:
@@ -188,7 +188,7 @@ def _sizes(shape: Vector, spacing: Vector) -> Iterator[tuple[PatchFit, Sequence[
             max_voxels = max(last, int(0.85 * max_voxels))
 
 
-def _needed_bytes(facts: Facts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> int:
+def _needed_bytes(facts: PlanFacts, network: dict[str, object], patch: Sequence[int], batch_size: int) -> int:
     """Device memory that training takes; 0 if keys do not fit together, which the check of the plan reports."""
     try:
         config = NetworkConfig.parse(network)
@@ -205,13 +205,13 @@ def _needed_bytes(facts: Facts, network: dict[str, object], patch: Sequence[int]
     )
 
 
-def _room_bytes(facts: Facts) -> int:
+def _room_bytes(facts: PlanFacts) -> int:
     """Free device memory besides the cases kept there; less if a trial has shown that it is not enough."""
     kept = int(facts.settled["data"]["cache"].get("device_max_bytes", 0))
     return min(facts.machine.device_free_bytes - kept, facts.room_bytes or facts.machine.device_free_bytes)
 
 
-def _settle_device_batch(facts: Facts) -> None:
+def _settle_device_batch(facts: PlanFacts) -> None:
     """As many patches as fit the device, 2 to 8."""
     network, patch = facts.section("network"), facts.settled["data"]["patch"]["shape_voxel"]
     sizes = {n: _needed_bytes(facts, network, patch, n) for n in range(_LEAST_BATCH, _MOST_BATCH + 1)}

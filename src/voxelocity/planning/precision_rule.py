@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from voxelocity.core.errors import ConfigError
 from voxelocity.core.records import Measured
-from voxelocity.planning.facts import Facts
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.interleaved_timing import SpeedRatio, Times
 from voxelocity.planning.step_timing import StepTask, StepVariant
 from voxelocity.step import BackendConfig, LossConfig, NetworkConfig, OptimizerConfig, PrecisionConfig
@@ -25,7 +25,7 @@ _LIMIT_S = 6.0
 _LIMIT_SHARE = {"cuda": 0.05, "cpu": 0.01}
 
 
-def settle_precision(facts: Facts) -> None:
+def settle_precision(facts: PlanFacts) -> None:
     """Half precision if the device has units for it; the rest by measurement if that decides."""
     compute, why = _compute(facts)
     planned = _planned_way(facts, compute)
@@ -40,7 +40,7 @@ def settle_precision(facts: Facts) -> None:
     facts.settle(COMPILE, "none", _compile_reason(facts.machine.device))
 
 
-def _compute(facts: Facts) -> tuple[str, str]:
+def _compute(facts: PlanFacts) -> tuple[str, str]:
     machine = facts.machine
     if machine.fast_bfloat16:
         return "bfloat16", f"{machine.device_name} is faster in bfloat16; weights stay float32"
@@ -49,12 +49,12 @@ def _compute(facts: Facts) -> tuple[str, str]:
     return "float32", "bfloat16 is not faster on this CPU (docs/log.md)"
 
 
-def planned_compute(facts: Facts) -> str:
+def planned_compute(facts: PlanFacts) -> str:
     """The number format of convolutions, before it is settled."""
     return str(facts.overrides.get(COMPUTE, _compute(facts)[0]))
 
 
-def _planned_way(facts: Facts, compute: str) -> StepVariant:
+def _planned_way(facts: PlanFacts, compute: str) -> StepVariant:
     """The way that rules and the user's keys give."""
     given = {"compute": compute, "channels_last": _format(facts, compute)[0]}
     return StepVariant(
@@ -63,7 +63,7 @@ def _planned_way(facts: Facts, compute: str) -> StepVariant:
     )
 
 
-def _times(facts: Facts, planned: StepVariant) -> Times | None:
+def _times(facts: PlanFacts, planned: StepVariant) -> Times | None:
     """Measured times of the steps; None if measuring is off or there is nothing to choose."""
     choosable = MEASURED_KEYS if facts.machine.device == "cuda" else (LAST,)
     open_keys = [key for key in choosable if key not in facts.overrides and key not in facts.kept]
@@ -85,7 +85,7 @@ def _times(facts: Facts, planned: StepVariant) -> Times | None:
     return times
 
 
-def _limit_s(facts: Facts) -> float:
+def _limit_s(facts: PlanFacts) -> float:
     budget_s, device = facts.request.time_budget_s, facts.machine.device
     if device == "cpu" and facts.overrides.get("train.target_dice", 0.0):
         # A target should be reached soon.
@@ -100,7 +100,7 @@ def _flipped(way: StepVariant, key: str) -> StepVariant:
     return replace(way, **{section: config.model_copy(update={name: not getattr(config, name)})})
 
 
-def _task(facts: Facts) -> StepTask | None:
+def _task(facts: PlanFacts) -> StepTask | None:
     """The planned step; None if the user's keys do not fit together, which the check of the whole plan reports."""
     try:
         network = NetworkConfig.parse(facts.section("network"))
@@ -134,7 +134,7 @@ def _gain_text(times: Times | None, gain: Measured | None, planned: StepVariant)
     )
 
 
-def _format(facts: Facts, compute: str) -> tuple[bool, str]:
+def _format(facts: PlanFacts, compute: str) -> tuple[bool, str]:
     """Whether channels come last by rule, and why."""
     if compute != "float32":
         return True, "faster with half-precision convolutions"
@@ -143,7 +143,7 @@ def _format(facts: Facts, compute: str) -> tuple[bool, str]:
     return False, "torch's default"
 
 
-def _settle_backend(facts: Facts, times: Times | None) -> None:
+def _settle_backend(facts: PlanFacts, times: Times | None) -> None:
     """Switches of CUDA's libraries."""
     ratio = None if times is None else times.ratio(_PLANNED, TF32)
     reason = "torch's default for convolutions; here it applies to what half precision leaves in float32"
@@ -161,7 +161,7 @@ def _settle_backend(facts: Facts, times: Times | None) -> None:
 
 
 def _settle_measured(
-    facts: Facts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
+    facts: PlanFacts, key: str, rule: bool, why: str, times: Times | None, *, names: dict[bool, str], bench: str
 ) -> None:
     """The rule's value, or the other one if a step is clearly quicker with it; `why` is the rule's own reason."""
     if key in facts.kept:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from voxelocity.core.laterality import find_sides, swapped_classes
 from voxelocity.planning.cache_rule import prepared_bytes, settle_cache
-from voxelocity.planning.facts import Facts
+from voxelocity.planning.facts import PlanFacts
 from voxelocity.planning.patch_rule import (
     CPU_PATCH_VOXELS,
     GPU_PATCH_VOXELS,
@@ -29,7 +29,7 @@ _CPU_MAX_PATCHES = 24
 _GPU_MAX_PATCHES = 64
 
 
-def settle_orientation_and_spacing(facts: Facts) -> None:
+def settle_orientation_and_spacing(facts: PlanFacts) -> None:
     """Median spacing as in nnU-Net (Isensee et al. 2021, 10.1038/s41592-020-01008-z), made coarser if needed."""
     facts.settle(
         "data.prepare.orientation",
@@ -69,7 +69,7 @@ def coarsen(spacing: Vector, shape: Vector, max_voxels: float) -> Vector:
     return coarser
 
 
-def settle_intensity(facts: Facts) -> None:
+def settle_intensity(facts: PlanFacts) -> None:
     """CT with a fixed window and global statistics, everything else case by case (nnU-Net)."""
     first = facts.data.intensity[0]
     if facts.data.is_ct:
@@ -102,7 +102,7 @@ def settle_intensity(facts: Facts) -> None:
             facts.settle(f"data.prepare.intensity.{name}", value, "from the foreground of the sampled cases")
 
 
-def _is_unnamed(facts: Facts) -> bool:
+def _is_unnamed(facts: PlanFacts) -> bool:
     """Whether the only channel has the name of a table's column, which does not say what it is."""
     return facts.data.channels == ("image",)
 
@@ -112,7 +112,7 @@ def _whole_if_wide(low: float, high: float) -> tuple[float, float]:
     return (float(round(low)), float(round(high))) if high - low >= 20.0 else (low, high)
 
 
-def settle_crop_and_dtype(facts: Facts) -> None:
+def settle_crop_and_dtype(facts: PlanFacts) -> None:
     """Cropping to non-zero voxels if that saves a fifth; voxels kept in one or two bytes."""
     share = facts.data.crop_share
     crop = "nonzero" if share < 0.8 else "none"
@@ -129,7 +129,7 @@ def settle_crop_and_dtype(facts: Facts) -> None:
     )
 
 
-def settle_feed(facts: Facts) -> None:
+def settle_feed(facts: PlanFacts) -> None:
     """Threads that cut patches; on a CPU they share the cores with training."""
     on_cpu = facts.machine.device == "cpu"
     threads = 1 if on_cpu else max(1, min(8, facts.machine.num_cpus - 1))
@@ -142,7 +142,7 @@ def settle_feed(facts: Facts) -> None:
     facts.settle("data.feed.num_batches_ahead", 4, "smooths over slow cases", changes_results=False)
 
 
-def settle_length(facts: Facts) -> None:
+def settle_length(facts: PlanFacts) -> None:
     """Steps or seconds of the run, and its seed."""
     request = facts.request
     if request.time_budget_s:
@@ -162,14 +162,14 @@ def settle_length(facts: Facts) -> None:
     facts.settle("train.time_budget_s", request.time_budget_s, "--time-budget" if request.time_budget_s else "no limit")
 
 
-def settle_loss(facts: Facts) -> None:
+def settle_loss(facts: PlanFacts) -> None:
     """Dice and cross-entropy for every task: we have not measured another loss to be better on any."""
     facts.settle(
         "loss.name", "dice_ce", "as in nnU-Net, for every task; dice_focal, tversky_ce or a boundary term on request"
     )
 
 
-def settle_optimizer(facts: Facts) -> None:
+def settle_optimizer(facts: PlanFacts) -> None:
     """Muon on a CPU, AdamW on a GPU: where each was measured (docs/log.md)."""
     if facts.machine.device == "cpu":
         name, why = "muon", "reached the same Dice in two thirds of AdamW's steps (docs/log.md)"
@@ -190,7 +190,7 @@ def settle_optimizer(facts: Facts) -> None:
         facts.settle("schedule.decay", "cosine", "the final weights are then as good as their running average")
 
 
-def settle_augment(facts: Facts) -> None:
+def settle_augment(facts: PlanFacts) -> None:
     """Flips where the anatomy is nearly symmetric, small rotations and zooms, and changes of intensity."""
     settle_flips(facts)
     facts.settle("data.augment.affine_probability", 0.7, "most patches are rotated and zoomed")
@@ -213,7 +213,7 @@ def settle_augment(facts: Facts) -> None:
     facts.settle("data.augment.gamma_keeps", "range", "the darkest and brightest values stay unchanged")
 
 
-def settle_flips(facts: Facts) -> None:
+def settle_flips(facts: PlanFacts) -> None:
     """Left-right flips, with the classes of a pair swapped; none where a flip would teach a wrong side."""
     sides = find_sides(facts.data.class_names)
     pairs = [list(pair) for pair in sides.pairs]
@@ -243,7 +243,7 @@ def settle_flips(facts: Facts) -> None:
     facts.settle("data.augment.flip_probability", flips, reason)
 
 
-def _numbered(facts: Facts, pairs: Sequence[Sequence[str]]) -> str:
+def _numbered(facts: PlanFacts, pairs: Sequence[Sequence[str]]) -> str:
     """The pairs with their class indices, as "classes 3/4 LeftParotid/RightParotid are a pair"."""
     index_of = {name: index for index, name in enumerate(facts.data.class_names)}
     texts = [f"{index_of[one]}/{index_of[other]} {one}/{other}" for one, other in pairs]
@@ -254,7 +254,7 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
-def settle_window(facts: Facts) -> None:
+def settle_window(facts: PlanFacts) -> None:
     """Windows of the final validation and of prediction."""
     shape = facts.settled["data"]["patch"]["shape_voxel"]
     facts.settle(

@@ -60,7 +60,7 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stretch:
+class TimeBand:
     """A named stretch of time, drawn as a faint ground. `color` is a variable of the style sheet, or "#rrggbb"."""
 
     name: str
@@ -93,7 +93,7 @@ class Timeline:
     until_s: float
 
 
-def timeline_svg(timeline: Timeline, stretches: Sequence[Stretch] = ()) -> str:
+def timeline_svg(timeline: Timeline, stretches: Sequence[TimeBand] = ()) -> str:
     """The chart as an SVG element that takes its colors and fonts from the page around it.
 
     The same description gives the same text. About 0.1 s of one core.
@@ -108,7 +108,7 @@ def timeline_svg(timeline: Timeline, stretches: Sequence[Stretch] = ()) -> str:
 
 
 def draw_timeline(
-    axes: Axes, timeline: Timeline, stretches: Sequence[Stretch] = (), *, colors: Mapping[str, str]
+    axes: Axes, timeline: Timeline, stretches: Sequence[TimeBand] = (), *, colors: Mapping[str, str]
 ) -> None:
     """Draws the chart into existing axes; `colors` gives each variable of the style sheet a color of Matplotlib's."""
     longest_s = timeline.until_s or 1.0

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import experiments, recording, rounds
 from voxelocity.diagnosis.recorder.process import Settings
-from voxelocity.diagnosis.recorder.rounds import Plan, Resident, copy_of
+from voxelocity.diagnosis.recorder.rounds import Resident, StepSchedule, copy_of
 
 Recorded = Callable[..., Facts]
 SHORT = {"whole": False, "min_steps": 4, "min_seconds": 0.0, "experiments": True, "experiment_seconds": 0.1}
@@ -277,7 +277,7 @@ def test_batches_that_know_their_step_go_on_counting_and_are_copied_whole(is_fro
 
 def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
     assert rounds.announced(str(tmp_path)) is None
-    plan = Plan(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
+    plan = StepSchedule(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
     rounds.announce(str(tmp_path), plan)
     assert rounds.announced(str(tmp_path)) == plan
     assert rounds.ahead(0.1) == 30
@@ -287,7 +287,7 @@ def test_ranks_agree_on_the_step_at_which_to_end(tmp_path: Path) -> None:
 
 
 def test_steps_of_the_experiments_take_turns() -> None:
-    plan = Plan(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
+    plan = StepSchedule(40, 43, rounds=2, resident=3, refilled=1, unchanged=2)
     one_round = ["resident"] * 3 + ["refilled"] + ["unchanged"] * 2
     assert [plan.phase_after(number) for number in range(13)] == [*one_round, *one_round, ""]
 

@@ -18,7 +18,7 @@ from voxelocity.diagnosis.facts import Facts
 from voxelocity.diagnosis.recorder import extras, recording
 from voxelocity.diagnosis.recorder.extras import Extras
 from voxelocity.diagnosis.recorder.profile import Profiler
-from voxelocity.diagnosis.recorder.transforms import Transforms
+from voxelocity.diagnosis.recorder.transforms import TransformTimer
 from voxelocity.diagnosis.recorder.writer import Writer
 
 
@@ -77,10 +77,10 @@ def test_a_forked_process_waits_for_no_lock_of_threads_that_it_has_not(tmp_path:
 
 
 def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Transforms) -> None:
+    def fail(self: TransformTimer) -> None:
         raise OSError("planted")
 
-    monkeypatch.setattr(extras.Transforms, "start", fail)
+    monkeypatch.setattr(extras.TransformTimer, "start", fail)
     writer = Writer(str(tmp_path), "1-a", lambda: 0.0)
     beside = Extras(writer, is_worker=True)
     beside.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from voxelocity.diagnosis.recorder.hooks import Imports, Patches
+from voxelocity.diagnosis.recorder.hooks import AttributePatches, Imports
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_attribute_of_a_base_class_is_not_left_behind_in_the_class() -> None:
     class Derived(Base):
         pass
 
-    patches = Patches()
+    patches = AttributePatches()
     patches.put(Derived, "call", lambda self: "ours")
     assert Derived().call() == "ours"
     patches.restore()
@@ -126,7 +126,7 @@ def test_static_methods_are_put_back_as_such() -> None:
             return 1
 
     before = vars(Owner)["call"]
-    patches = Patches()
+    patches = AttributePatches()
     patches.put(Owner, "call", staticmethod(lambda: 2))
     assert Owner.call() == 2
     patches.restore()
@@ -137,7 +137,7 @@ def test_what_somebody_else_exchanged_meanwhile_stays_theirs() -> None:
     class Owner:
         value = 1
 
-    patches = Patches()
+    patches = AttributePatches()
     patches.put(Owner, "value", 2)
     Owner.value = 3
     patches.restore()
@@ -148,7 +148,7 @@ def test_attribute_that_was_exchanged_twice_gets_its_first_value_back() -> None:
     class Owner:
         value = 1
 
-    patches = Patches()
+    patches = AttributePatches()
     patches.put(Owner, "value", 2)
     patches.put(Owner, "value", 3)
     patches.restore()

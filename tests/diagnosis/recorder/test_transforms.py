@@ -13,7 +13,7 @@ import pytest
 import torch
 from monai.transforms import Compose, Lambdad, OneOf, RandFlipd, ScaleIntensityd
 
-from voxelocity.diagnosis.recorder.transforms import Transforms, may_differ
+from voxelocity.diagnosis.recorder.transforms import TransformTimer, may_differ
 from voxelocity.testing.watched_moment import WatchedMoment
 
 
@@ -24,7 +24,7 @@ def moment():
 
 @pytest.fixture
 def transforms(moment):
-    transforms = Transforms(moment)
+    transforms = TransformTimer(moment)
     transforms.start()
     yield transforms
     transforms.stop()
@@ -185,7 +185,7 @@ class ColorJitter(Transform):
 def test_torchvision_transforms_of_both_kinds_are_timed(torchvision, moment):
     older, newer = torchvision.values()
     before = vars(older.Compose)["__call__"], vars(newer.Transform)["forward"]
-    transforms = Transforms(moment)
+    transforms = TransformTimer(moment)
     transforms.start()
     older.Compose([older.RandomHorizontalFlip(), newer.Normalize(), newer.ColorJitter()])(torch.ones(1))
     transforms.stop()
@@ -211,7 +211,7 @@ def test_stop_leaves_the_libraries_as_they_were(moment):
     from monai.transforms import transform
 
     before = transform._apply_transform
-    transforms = Transforms(moment)
+    transforms = TransformTimer(moment)
     transforms.start()
     transforms.start()
     assert transform._apply_transform is not before
@@ -223,7 +223,7 @@ def test_stop_leaves_the_libraries_as_they_were(moment):
 def test_stop_leaves_classes_as_they_were(moment):
     base = pytest.importorskip("batchgeneratorsv2.transforms.base.basic_transform").BasicTransform
     before = vars(base)["__call__"]
-    transforms = Transforms(moment)
+    transforms = TransformTimer(moment)
     transforms.start()
     assert vars(base)["__call__"] is not before
     transforms.stop()

@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from voxelocity.diagnosis.facts.whole import RefusedWrite
-from voxelocity.diagnosis.render.screen import Places, print_screen, screen_lines
+from voxelocity.diagnosis.render.screen import DiagnosisFiles, print_screen, screen_lines
 from voxelocity.diagnosis.rules import RULES
 
 EXAMPLES = ["data-bound", "clean", "validation-bound", "on a GPU", "killed", "nothing seen"]
-PLACES = Places(page=Path("d/diagnosis.html"), json=Path("d/diagnosis.json"), trace=Path("d/trace.json.gz"))
+FILES = DiagnosisFiles(page=Path("d/diagnosis.html"), json=Path("d/diagnosis.json"), trace=Path("d/trace.json.gz"))
 
 
 def shown(diagnosis, *, width=80, encoding="utf-8", has_evidence=False, **options):
@@ -21,7 +21,7 @@ def shown(diagnosis, *, width=80, encoding="utf-8", has_evidence=False, **option
     content = io.BytesIO()
     file = io.TextIOWrapper(content, encoding=encoding)
     console = Console(file=file, width=width, **options)
-    print_screen(diagnosis, console, places=PLACES, has_evidence=has_evidence)
+    print_screen(diagnosis, console, files=FILES, has_evidence=has_evidence)
     file.flush()
     return content.getvalue().decode(encoding)
 
@@ -100,12 +100,12 @@ def test_examples_are_called_as_their_rules_are(example_diagnosis):
 
 def test_the_tutorial_shows_the_screen_as_it_is(example_diagnosis):
     tutorial = Path(__file__).resolve().parents[3] / "docs" / "diagnose.md"
-    places = Places(
+    files = DiagnosisFiles(
         page=Path("diagnosis/diagnosis.html"),
         json=Path("diagnosis/diagnosis.json"),
         trace=Path("diagnosis/recording/trace.json.gz"),
     )
-    lines = screen_lines(example_diagnosis("data-bound"), width=80, has_color=False, places=places)
+    lines = screen_lines(example_diagnosis("data-bound"), width=80, has_color=False, files=files)
     assert "\n".join(line.plain for line in lines) in tutorial.read_text()
 
 

@@ -31,7 +31,7 @@ def scratch(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArrayLayout:
     """Where an array will lie.
 
     Attributes:
@@ -64,7 +64,7 @@ class Staging:
         self._arrays: list[tuple[int, Array]] = []
         self._num_bytes = 0
 
-    def add(self, array: Array, dtype: str = "") -> Piece:
+    def add(self, array: Array, dtype: str = "") -> ArrayLayout:
         """Takes an array, to be stored as `dtype` if one is named; it must not change before `to`."""
         dtype = dtype or array.dtype.name
         order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
@@ -72,7 +72,7 @@ class Staging:
         steps = [0] * array.ndim
         for place, axis in enumerate(order):
             steps[axis] = math.prod(line.shape[place + 1 :])
-        piece = Piece(self._num_bytes, dtype, array.shape, tuple(steps))
+        piece = ArrayLayout(self._num_bytes, dtype, array.shape, tuple(steps))
         self._arrays.append((self._num_bytes, line.astype(dtype, copy=False)))
         num_bytes = array.size * np.dtype(dtype).itemsize
         self._num_bytes += -(-num_bytes // _ALIGN_BYTES) * _ALIGN_BYTES

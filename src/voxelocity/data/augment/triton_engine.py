@@ -21,7 +21,7 @@ from voxelocity.core.volume import Array
 from voxelocity.data.augment import triton_intensity as intensity
 from voxelocity.data.augment import triton_tone as tone
 from voxelocity.data.augment import triton_warp
-from voxelocity.data.augment.memory import Piece, Staging
+from voxelocity.data.augment.memory import ArrayLayout, Staging
 from voxelocity.data.augment.noise import CHUNK_VOXELS, PIECES
 from voxelocity.data.augment.params import AugmentParams
 from voxelocity.data.augment.placement import ResidentSource, Source, middle_and_step
@@ -74,7 +74,7 @@ class _Boxes:
 
     memory: torch.Tensor | None
     dtype: str
-    rows: Piece
+    rows: ArrayLayout
 
 
 class _Gather:
@@ -253,15 +253,15 @@ class _Changes:
             flags = self._were_bent_twice.of(memory)
             tone.restore[self._grid(self._restored)](image, self._restored.of(memory), flags, sums, *size, **constants)
 
-    def _grid(self, listed: Piece) -> tuple[int, int]:
+    def _grid(self, listed: ArrayLayout) -> tuple[int, int]:
         return (self._num_parts, listed.shape[0])
 
 
-def _listed(staging: Staging, channels: _Bools) -> Piece:
+def _listed(staging: Staging, channels: _Bools) -> ArrayLayout:
     return staging.add(np.flatnonzero(channels).astype(np.int32))
 
 
-def _flags(staging: Staging, channels: _Bools, *, of: _Bools) -> Piece:
+def _flags(staging: Staging, channels: _Bools, *, of: _Bools) -> ArrayLayout:
     return staging.add(channels[of].astype(np.int32))
 
 

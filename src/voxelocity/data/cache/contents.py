@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from voxelocity.core.errors import CacheError, ConfigError, OutputError
-from voxelocity.data.cache.entry import Content, DamagedEntryError, Format, OutdatedEntryError, read_header
+from voxelocity.data.cache.entry import DamagedEntryError, EntryBytes, Format, OutdatedEntryError, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.lmdb_file import LMDB_NAME, DamagedFileError, LmdbFile, open_lmdb_file, remove_lmdb_file
 from voxelocity.data.cache.locks import LOCKS_NAME, KeyLocks
@@ -152,7 +152,7 @@ def _check_is_cache(folder: Path) -> None:
         raise ConfigError(f"cache: {folder} is not a cache of prepared cases; name the one in data.cache.folder")
 
 
-def _look(tier: Literal["disk", "lmdb"], key: str, content: Content, *, full: bool) -> KeptEntry | None:
+def _look(tier: Literal["disk", "lmdb"], key: str, content: EntryBytes, *, full: bool) -> KeptEntry | None:
     """The entry in these bytes; None if the file is not one of ours."""
     try:
         header = read_header(key, content)

@@ -23,7 +23,7 @@ from voxelocity.core.region import Region
 from voxelocity.core.volume import Array
 from voxelocity.core.warn_once import Warn
 from voxelocity.data.cache import lmdb_file
-from voxelocity.data.cache.entry import Content, Format, Header, read_header
+from voxelocity.data.cache.entry import EntryBytes, Format, Header, read_header
 from voxelocity.data.cache.entry_files import EntryFiles
 from voxelocity.data.cache.locks import LOCKS_NAME, NO_SPACE, Uses, file_mode
 from voxelocity.data.cache.stored import EntryTier, mapped_volume, read_box
@@ -88,7 +88,7 @@ class DiskTier(EntryTier[EntryFiles]):
         if self._uses.note(key):
             self._store.touch(key)
 
-    def _volume(self, key: str, header: Header, content: Content) -> StoredVolume:
+    def _volume(self, key: str, header: Header, content: EntryBytes) -> StoredVolume:
         if header.format == "raw" and isinstance(content, memoryview):
             return mapped_volume(header, content)
         read = functools.partial(self._read_box, key, header, content)
@@ -157,7 +157,7 @@ class DiskTier(EntryTier[EntryFiles]):
     def _check(self, key: str, *, full: bool) -> None:
         self._again_if_replaced(key, functools.partial(super()._check, key, full=full))
 
-    def _read_box(self, key: str, header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:
+    def _read_box(self, key: str, header: Header, content: EntryBytes, region: Region) -> tuple[Array, Array | None]:
         try:
             return read_box(header, content, region)
         except OSError as error:
@@ -220,7 +220,7 @@ class LmdbTier(EntryTier[lmdb_file.LmdbFile]):
     def __init__(self, folder: Path, *, format: Format = "raw", warn: Warn | None = None) -> None:
         super().__init__(folder, format=format, num_lock_files=_NUM_LOCK_FILES, warn=warn)
 
-    def _volume(self, key: str, header: Header, content: Content) -> StoredVolume:
+    def _volume(self, key: str, header: Header, content: EntryBytes) -> StoredVolume:
         # Few bytes, and needed for every patch.
         foreground = {index: np.array(array) for index, array in header.foreground(content).items()}
         for array in foreground.values():

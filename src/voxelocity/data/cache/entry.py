@@ -91,7 +91,7 @@ def checked_key(key: str) -> str:
     return key
 
 
-class Content(Protocol):
+class EntryBytes(Protocol):
     """The bytes of an entry: mapped, or read from its file one slice at a time."""
 
     def __len__(self) -> int: ...
@@ -138,17 +138,17 @@ class Header:
         start, stop = self.table[name]["data_offsets"]
         return self.num_header_bytes + start, self.num_header_bytes + stop
 
-    def tensor(self, name: str, content: Content) -> Array:
+    def tensor(self, name: str, content: EntryBytes) -> Array:
         """A read-only view of the entry's bytes, which must be those this header was read from."""
         dtype, shape = _DTYPES[self.table[name]["dtype"]], self.table[name]["shape"]
         return np.frombuffer(content[slice(*self.place(name))], dtype=dtype).reshape(shape)
 
-    def foreground(self, content: Content) -> dict[int, Array]:
+    def foreground(self, content: EntryBytes) -> dict[int, Array]:
         """The foreground indices among the tensors, by class index."""
         names = [name for name in self.table if name.startswith(_FOREGROUND)]
         return {int(name.removeprefix(_FOREGROUND)): self.tensor(name, content) for name in names}
 
-    def first_damage(self, content: Content, *, full: bool) -> str | None:
+    def first_damage(self, content: EntryBytes, *, full: bool) -> str | None:
         """The name of a tensor whose bytes do not match their checksum, or None.
 
         If not `full`, reads only the foreground indices, as a wrong one would point outside the volume.
@@ -197,7 +197,7 @@ def pack(key: str, volume: Volume, *, format: Format) -> list[memoryview]:
     return [memoryview(len(header).to_bytes(8, "little") + header), *(_bytes_of(array) for array in tensors.values())]
 
 
-def read_header(key: str, content: Content) -> Header:
+def read_header(key: str, content: EntryBytes) -> Header:
     """The header of the entry in these bytes. Checks everything except the bytes of the arrays.
 
     Raises:
@@ -233,7 +233,7 @@ def read_header(key: str, content: Content) -> Header:
         raise DamagedEntryError(f"its header cannot be read ({error!r})") from error
 
 
-def check_arrays(header: Header, content: Content, *, full: bool) -> None:
+def check_arrays(header: Header, content: EntryBytes, *, full: bool) -> None:
     """Raises DamagedEntryError if the arrays have changed; if not `full`, only the foreground indices are looked at."""
     changed = header.first_damage(content, full=full)
     if changed is not None:
@@ -259,7 +259,7 @@ def _tensors_of(volume: Volume, format: Format) -> dict[str, Array]:
     return dict(sorted(contiguous.items(), key=lambda item: -item[1].itemsize))
 
 
-def _parse(content: Content) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parse(content: EntryBytes) -> tuple[dict[str, Any], dict[str, Any]]:
     length = int.from_bytes(content[:8], "little")
     if not 0 < length <= len(content) - 8:
         raise DamagedEntryError(f"it is {len(content)} bytes long, too short for its header")

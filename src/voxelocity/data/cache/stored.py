@@ -21,8 +21,8 @@ from voxelocity.core.warn_once import Warn, WarnOnce
 from voxelocity.data.cache.chunked import UndecodableError, decode, decode_file
 from voxelocity.data.cache.entry import (
     MADE_AGAIN,
-    Content,
     DamagedEntryError,
+    EntryBytes,
     Format,
     Header,
     check_arrays,
@@ -253,7 +253,7 @@ class EntryTier(ABC, Generic[_Store]):
     def _open_store(self) -> _Store: ...
 
     @abstractmethod
-    def _volume(self, key: str, header: Header, content: Content) -> StoredVolume: ...
+    def _volume(self, key: str, header: Header, content: EntryBytes) -> StoredVolume: ...
 
     @abstractmethod
     def _write(self, key: str, parts: Sequence[memoryview], num_bytes: int, case_id: str) -> None: ...
@@ -262,7 +262,7 @@ class EntryTier(ABC, Generic[_Store]):
     def _entry_text(self, key: str) -> str: ...
 
 
-def read_box(header: Header, content: Content, region: Region) -> tuple[Array, Array | None]:
+def read_box(header: Header, content: EntryBytes, region: Region) -> tuple[Array, Array | None]:
     """The stored voxels of a box of the entry in these bytes: image (c, *shape) and label (*shape), if it has one.
 
     Raises:
@@ -277,7 +277,7 @@ def read_box(header: Header, content: Content, region: Region) -> tuple[Array, A
 
 
 def _box_of(
-    name: str, header: Header, content: Content, start: tuple[int, ...], stop: tuple[int, ...], dtype: str
+    name: str, header: Header, content: EntryBytes, start: tuple[int, ...], stop: tuple[int, ...], dtype: str
 ) -> Array:
     if header.format == "blosc2":
         if isinstance(content, FileBytes):

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from .hooks import Patches
+from .hooks import AttributePatches
 from .lines import NO_SITE, OWN_CODE, Sites
 from .process import VARIABLE
 from .writer import Writer
@@ -147,7 +147,7 @@ class Fetches:
         self._starts_s: list[float] = []
         self._tallies: dict[int, Tally] = {}
         self._written: dict[int, int] = {}
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self.is_on = True
 
     def hook(self, fetch_module: Any) -> None:

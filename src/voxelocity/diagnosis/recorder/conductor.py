@@ -22,7 +22,7 @@ from .kept_state import KeptState, free_bytes
 from .loaders import Loaders
 from .process import Settings, rank_and_world_size
 from .profile import CaptureRange, Profiler
-from .rounds import Plan, Resident, ahead, announce, announced, wait_until_idle
+from .rounds import Resident, StepSchedule, ahead, announce, announced, wait_until_idle
 from .steps import Steps
 from .writer import note_failure
 
@@ -85,7 +85,7 @@ class Conductor:
         self._kept: KeptState | None = None
         self._why_not_kept = ""
         self._has_begun = False
-        self._plan: Plan | None = None
+        self._plan: StepSchedule | None = None
         self._profiler: Profiler | CaptureRange | None = None
         self._rounds_since = 0
         self._num_resident = 0
@@ -175,7 +175,7 @@ class Conductor:
     def _mean_s(self) -> float:
         return max(self._steps.counted_s / max(1, self._steps.num_counted), 1e-6)
 
-    def _planned(self, watched: int, seconds: float, parts: dict[str, float]) -> Plan:
+    def _planned(self, watched: int, seconds: float, parts: dict[str, float]) -> StepSchedule:
         """The remaining phases: as many rounds as their slow steps leave time for, none where they would do harm.
 
         With several ranks, the leader decides whether the state can be saved, because all make the same steps.
@@ -189,10 +189,10 @@ class Conductor:
         profiled = watched + _PROFILED_STEPS
         self._why_not_kept = "" if self._why_not_asked() else self._look_for_state()
         if self._why_not_kept:
-            return Plan(watched, profiled)
+            return StepSchedule(watched, profiled)
         if rounds == 0:
-            return Plan(watched, profiled, rounds=1, resident=num_resident)
-        return Plan(watched, profiled, rounds, -(-num_resident // rounds), refilled, unchanged)
+            return StepSchedule(watched, profiled, rounds=1, resident=num_resident)
+        return StepSchedule(watched, profiled, rounds, -(-num_resident // rounds), refilled, unchanged)
 
     def _profile(self, seconds: float, parts: dict[str, float]) -> None:
         self._plan = self._plan or self._planned(self._steps.num_steps, seconds, parts)

@@ -10,7 +10,7 @@ from .files import Files
 from .lines import OWN_CODE
 from .stacks import Stacks
 from .syncs import Syncs
-from .transforms import Transforms
+from .transforms import TransformTimer
 from .writer import Writer, note_failure
 
 LIBRARIES = (
@@ -45,7 +45,7 @@ class Extras:
         self._writer = writer
         self._all: list[Any] = [
             *([self.syncs] if self.syncs is not None else []),
-            Transforms(steps),
+            TransformTimer(steps),
             Files(steps, ignore=(writer.folder,)),
             self.stacks,
         ]
@@ -63,7 +63,7 @@ class Extras:
     def take_in(self, module: Any) -> None:
         """Looks for transforms and readers again, because the program has imported this library of them."""
         for extra in list(self._all):
-            if self._is_running and isinstance(extra, (Transforms, Files)):
+            if self._is_running and isinstance(extra, (TransformTimer, Files)):
                 self._call(extra, "start")
 
     def follow(self, thread: int) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Callable
 
-from .hooks import Patches, forget, listen
+from .hooks import AttributePatches, forget, listen
 from .process import process_age_s
 
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -59,7 +59,7 @@ class Guard:
         self._folder = os.path.join(os.path.abspath(folder), "")
         self._refuse = refuse
         self._began_s = time.time() - process_age_s()
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._thread = threading.local()
         self.is_armed = False
 

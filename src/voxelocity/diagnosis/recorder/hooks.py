@@ -22,7 +22,7 @@ _skipped: set[str] = set()
 """Modules whose frames torch.compile skips; a forked process inherits this."""
 
 
-class Patches:
+class AttributePatches:
     """Replaces attributes; `restore` puts all of them back, last one first."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from itertools import islice
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Callable, NamedTuple
 
-from .hooks import Patches, WhenImported
+from .hooks import AttributePatches, WhenImported
 
 _LONGEST_LINE = 160
 # References to a frame's variables: the frame's, the caller's, and that of counting them.
@@ -49,14 +49,14 @@ _REMAKING = "accelerate."
 _DATASETS = (("monai.data.dataset", "Dataset"), ("torchio.data.queue", "Queue"))
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the user's own code: "file:line" and its text."""
 
     where: str
     line: str
 
 
-NOWHERE = Place("", "")
+NOWHERE = SourceLine("", "")
 
 
 class Definition(NamedTuple):
@@ -91,7 +91,7 @@ class OwnCode:
             found = self._is_own[key] = self._judge(*key)
         return found
 
-    def place_of_caller(self) -> Place:
+    def place_of_caller(self) -> SourceLine:
         """The innermost own line of the calling thread."""
         return self.place(sys._getframe(1))
 
@@ -147,17 +147,17 @@ class OwnCode:
             inner, frame = frame, frame.f_back
         return None
 
-    def place(self, frame: FrameType | None) -> Place:
+    def place(self, frame: FrameType | None) -> SourceLine:
         """The innermost own line from `frame` outwards; empty where no own code is on the stack."""
         own = self.innermost(frame)
         return NOWHERE if own is None else self.at(own.f_code.co_filename, line_of(own), own.f_globals)
 
-    def at(self, filename: str, number: int, module_globals: dict[str, Any] | None = None) -> Place:
+    def at(self, filename: str, number: int, module_globals: dict[str, Any] | None = None) -> SourceLine:
         """A line of a file as reported; the text is empty if the source cannot be read."""
         text = linecache.getline(filename, number, module_globals).strip()
         if len(text) > _LONGEST_LINE:
             text = text[: _LONGEST_LINE - 3] + "..."
-        return Place(f"{shown_file(filename)}:{number}", text)
+        return SourceLine(f"{shown_file(filename)}:{number}", text)
 
 
 def takes_over(frame: FrameType) -> bool:
@@ -306,7 +306,7 @@ class Sites:
     """
 
     def __init__(self) -> None:
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._by_object: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
         self._by_dataset: dict[int, tuple[Callable[[], Any], Site]] = {}
 

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any, Callable, NamedTuple
 
 from .batches import Entry, WorkerStart, making_for
-from .hooks import Patches, WhenImported
+from .hooks import AttributePatches, WhenImported
 from .lines import OWN_CODE, Sites
 from .steps import Steps
 from .timeline import Ledger
@@ -78,7 +78,7 @@ class Loaders:
         self._writer = writer
         self._worker_start = worker_start
         self._sites = sites
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._by_loader: dict[int, Entry] = {}
         self._written: dict[int, tuple[int, bool]] = {}
         self._outer: Entry | None = None

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Callable, NamedTuple
 
 from .batches import tensors_in
-from .lines import NOWHERE, OWN_CODE, Place, call_at, line_of, variables_of
+from .lines import NOWHERE, OWN_CODE, SourceLine, call_at, line_of, variables_of
 from .timeline import Ledger
 
 _MAX_SHAPES = 64
@@ -83,7 +83,7 @@ class Networks:
         return answer
 
 
-class Windows(NamedTuple):
+class PredictionWindows(NamedTuple):
     """Windows of a prediction.
 
     Attributes:
@@ -93,16 +93,16 @@ class Windows(NamedTuple):
     """
 
     overlap: float
-    place: Place
+    place: SourceLine
     call: str
     variable: str
     volume: list[int]
 
 
-NO_WINDOWS = Windows(0.0, NOWHERE, "", "", [])
+NO_WINDOWS = PredictionWindows(0.0, NOWHERE, "", "", [])
 
 
-def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | None:
+def windows_around(frame: FrameType | None, window: Sequence[int]) -> PredictionWindows | None:
     """The windows of a network's call, from the functions that lead to it; None if those do not show any.
 
     MONAI's functions and most others have a variable `overlap` (a share) or `stride` (voxels), nnU-Net's predictor
@@ -121,9 +121,9 @@ def windows_around(frame: FrameType | None, window: Sequence[int]) -> Windows | 
         if overlap:
             own, volume = OWN_CODE.innermost(frame), _volume(names, list(window))
             if own is None:
-                return Windows(overlap, NOWHERE, "", "", volume)
+                return PredictionWindows(overlap, NOWHERE, "", "", volume)
             call = call_at(own.f_code.co_filename, line_of(own), (frame.f_code.co_name,))
-            return Windows(overlap, OWN_CODE.place(own), *call, volume)
+            return PredictionWindows(overlap, OWN_CODE.place(own), *call, volume)
         frame = frame.f_back
     return None
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
-from .hooks import Patches, forget, listen
+from .hooks import AttributePatches, forget, listen
 from .process import rank_and_world_size
 from .syncs import Syncs
 
@@ -158,7 +158,7 @@ def _without_probe_lines() -> Iterator[None]:
     It filters only the native calls, which take milliseconds: around them torch imports for seconds.
     """
     module = sys.modules["torch"].autograd.profiler
-    patches = Patches()
+    patches = AttributePatches()
     for name in _NATIVE_CALLS:
         if name in vars(module):
             patches.put(module, name, _filtered(getattr(module, name)))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .batches import Fetches
     from .extras import Extras
     from .profile import CaptureRange, Profiler
-    from .training import Training
+    from .training import TrainingWatcher
 
 _recording: Recording | None = None
 _is_at_fork = False
@@ -40,7 +40,7 @@ class Recording:
 
     def __init__(self, settings: Settings, *, ends_process: bool = False) -> None:
         self.settings = settings
-        self.training: Training | None = None
+        self.training: TrainingWatcher | None = None
         self._ends_process = ends_process
         self._is_over = False
         self._is_ending = False
@@ -148,9 +148,9 @@ class Recording:
 
     def _watch(self, torch: Any, *, first_step: Callable[[], None], is_child: bool = False) -> None:
         from .conductor import Host
-        from .training import Training
+        from .training import TrainingWatcher
 
-        self.training = Training(
+        self.training = TrainingWatcher(
             torch,
             self.settings,
             self._writer,

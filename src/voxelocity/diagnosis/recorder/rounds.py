@@ -24,7 +24,7 @@ _IDLE_SHARE = 0.1
 _MAX_IDLE_WAIT_S = 5.0
 
 
-class Plan(NamedTuple):
+class StepSchedule(NamedTuple):
     """How many steps each phase has.
 
     Attributes:
@@ -58,7 +58,7 @@ def ahead(step_s: float) -> int:
     return max(_MIN_AHEAD, int(_AHEAD_S / max(step_s, 1e-6)))
 
 
-def announce(folder: str, plan: Plan) -> None:
+def announce(folder: str, plan: StepSchedule) -> None:
     """Writes the plan for the other ranks, whole or not at all."""
     path = os.path.join(folder, _FILE)
     with open(f"{path}.part", "w", encoding="utf-8") as file:
@@ -66,11 +66,11 @@ def announce(folder: str, plan: Plan) -> None:
     os.replace(f"{path}.part", path)
 
 
-def announced(folder: str) -> Plan | None:
+def announced(folder: str) -> StepSchedule | None:
     """The leader's plan, None while there is none. Costs a few microseconds."""
     try:
         with open(os.path.join(folder, _FILE), encoding="utf-8") as file:
-            return Plan(**json.load(file))
+            return StepSchedule(**json.load(file))
     except (OSError, ValueError, TypeError):
         return None
 

@@ -21,7 +21,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from .lines import NOWHERE, OwnCode, Place, call_text, line_of, module_of, resolved, takes_over
+from .lines import NOWHERE, OwnCode, SourceLine, call_text, line_of, module_of, resolved, takes_over
 from .steps import Moment
 from .writer import EventWriter
 
@@ -113,7 +113,7 @@ class Stacks:
         self._moment = moment
         self._own_code = own_code
         self._reader = StackReader(own_code)
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], SourceLine] = {}
         self.thread = threading.get_ident() if thread is None else thread
         self._period_s = period_s
         self._seconds: dict[_Key, float] = {}
@@ -205,7 +205,7 @@ class Stacks:
         with self._lock:
             self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
-    def _place(self, own: FrameType) -> Place:
+    def _place(self, own: FrameType) -> SourceLine:
         key = (own.f_code.co_filename, line_of(own))
         found = self._places.get(key)
         if found is None:

@@ -18,8 +18,8 @@ from functools import partial
 from types import MethodType
 from typing import Any
 
-from .hooks import Patches
-from .lines import OwnCode, Place, module_of
+from .hooks import AttributePatches
+from .lines import OwnCode, SourceLine, module_of
 from .steps import Moment
 from .writer import EventWriter
 
@@ -38,7 +38,7 @@ _Key = tuple[str, str, bool]
 
 @dataclass
 class _Count:
-    place: Place
+    place: SourceLine
     count: int = 0
     seconds: float = 0.0
 
@@ -63,7 +63,7 @@ class Syncs:
         self.own_code = own_code
         self.thread = threading.get_ident() if thread is None else thread
         self._counts: dict[_Key, _Count] = {}
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._is_started = False
         self._is_inside = False
         self.annotate: Callable[[str], Any] | None = None
@@ -133,7 +133,7 @@ class Syncs:
             self._is_inside = False
             self._add((call, place.where, on_device), place, seconds)
 
-    def _add(self, key: _Key, place: Place, seconds: float) -> None:
+    def _add(self, key: _Key, place: SourceLine, seconds: float) -> None:
         found = self._counts.get(key)
         if found is None:
             if len(self._counts) >= _MOST_PLACES:

@@ -30,7 +30,7 @@ _PLAIN = ("step", "fetch", "batch")
 _OPENINGS = ("iter", "ready", "first", "batch")
 
 
-class Device(Protocol):
+class DeviceQueue(Protocol):
     """A queue of work that runs in order, in parallel with the host.
 
     A stamp is a mark put into the queue. None is a stamp that could not be taken.
@@ -112,7 +112,7 @@ class Stretch:
     def num_learning(self) -> int:
         return self.num_forwards - self.num_evaluating
 
-    def add(self, entry: Entry, device: Device | None) -> None:
+    def add(self, entry: Entry, device: DeviceQueue | None) -> None:
         """The thread enters another part."""
         self.entries.append(entry)
         if len(self.entries) >= _FOLD_AT:
@@ -124,26 +124,26 @@ class Stretch:
         entries = self.entries
         return _sums(entries, _host_times(entries, self.end[0] if self.end else now_s), self._host)
 
-    def is_settled(self, device: Device | None) -> bool:
+    def is_settled(self, device: DeviceQueue | None) -> bool:
         """Whether the device has passed the end."""
         if device is None or self.end is None:
             return self.end is not None
         return self.end[1] is None or device.is_done(self.end[1])
 
-    def parts(self, device: Device | None) -> dict[str, float]:
+    def parts(self, device: DeviceQueue | None) -> dict[str, float]:
         """Seconds by part on the device's timeline, or the host's without a device. Call this once it is settled."""
         assert self.end is not None
         if device is None or self.entries[0][2] is None:
             return self.host_parts()
         return _sums(self.entries, _stream_times(self.entries, self.end[1], device), self._stream)
 
-    def release(self, device: Device | None) -> None:
+    def release(self, device: DeviceQueue | None) -> None:
         """Releases the stamps; the one at the end belongs to the next stretch."""
         if device is not None:
             device.release([entry[2] for entry in self.entries])
         self.entries = self.entries[:1]
 
-    def _fold(self, device: Device | None) -> None:
+    def _fold(self, device: DeviceQueue | None) -> None:
         """Sums what is over, so a validation of many thousand windows takes no memory."""
         last = self.entries[-1]
         if device is not None and self.entries[0][2] is not None:
@@ -169,7 +169,7 @@ def _host_times(entries: list[Entry], end_s: float) -> list[float]:
     return [*(entry[0] for entry in entries), max(end_s, entries[-1][0])]
 
 
-def _stream_times(entries: list[Entry], end: Any, device: Device) -> list[float]:
+def _stream_times(entries: list[Entry], end: Any, device: DeviceQueue) -> list[float]:
     times = [0.0]
     for stamp in (*(entry[2] for entry in entries[1:]), end):
         # A stamp that could not be taken, or one on another stream that ran ahead, takes no time.
@@ -206,7 +206,7 @@ class Ledger:
         self.depth = 0
         self.part = ""
         self.mode = ""
-        self.device: Device | None = None
+        self.device: DeviceQueue | None = None
         self.open: list[Stretch] = []
         self.num_moves = 0
         self.on_move: Callable[[str], None] | None = None

@@ -13,7 +13,7 @@ from functools import partial, wraps
 from threading import get_ident
 from typing import Any, Callable
 
-from .hooks import Patches, WhenImported
+from .hooks import AttributePatches, WhenImported
 from .lines import OWN_CODE, module_of
 from .networks import Networks
 from .steps import Steps
@@ -25,13 +25,13 @@ _Function = Callable[..., Any]
 _TRIALS = (("voxelocity.planning.step_timing", "time_steps"),)
 
 
-class Calls:
+class CallCounter:
     """Counts costly calls that belong outside steps, by the line that makes them while steps are counted."""
 
     def __init__(self, writer: Writer, steps: Steps) -> None:
         self._writer = writer
         self._steps = steps
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._sums: dict[tuple[str, str, str], list[float]] = {}
         self._written: dict[tuple[str, str, str], tuple[float, int]] = {}
 
@@ -88,7 +88,7 @@ class TorchHooks:
         optimizer: the one that stepped last; `sets_to_none` is from the last call of `zero_grad`.
     """
 
-    def __init__(self, torch: Any, ledger: Ledger, steps: Steps, networks: Networks, calls: Calls) -> None:
+    def __init__(self, torch: Any, ledger: Ledger, steps: Steps, networks: Networks, calls: CallCounter) -> None:
         self.optimizer: Any = None
         self.optimizer_where = ""
         self.sets_to_none = True
@@ -97,7 +97,7 @@ class TorchHooks:
         self._steps = steps
         self._networks = networks
         self._calls = calls
-        self._patches = Patches()
+        self._patches = AttributePatches()
         self._handles: list[Any] = []
         self._is_optimizing = False
         compiler = getattr(torch, "compiler", None)

@@ -30,14 +30,14 @@ from .networks import Networks
 from .process import Settings, core_wait_s
 from .steps import Steps, watch
 from .timeline import CudaDevice, Ledger
-from .torch_hooks import Calls, TorchHooks
+from .torch_hooks import CallCounter, TorchHooks
 from .writer import Writer, note_failure
 
 _WRAPPER = "DistributedDataParallel"
 _COST_REPEATS = 2000
 
 
-class Training:
+class TrainingWatcher:
     """Watches the training from `hook` to `unhook`.
 
     Args:
@@ -71,7 +71,7 @@ class Training:
         self._worker_start = WorkerStart(settings.to_json(), begin_worker)
         self._sites = Sites()
         self.loaders = Loaders(self.ledger, self.steps, writer, self._worker_start, self._sites)
-        self._calls = Calls(writer, self.steps)
+        self._calls = CallCounter(writer, self.steps)
         self._networks = Networks(torch, self.ledger)
         self._hooks = TorchHooks(torch, self.ledger, self.steps, self._networks, self._calls)
         self.conductor = Conductor(torch, settings, self.steps, self.loaders, host, begin_counting=self._begin_counting)

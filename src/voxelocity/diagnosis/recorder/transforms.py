@@ -20,7 +20,7 @@ from functools import wraps
 from types import CodeType
 from typing import Any
 
-from .hooks import Patches
+from .hooks import AttributePatches
 from .lines import is_installed
 from .steps import Moment
 from .writer import EventWriter
@@ -90,7 +90,7 @@ class _Open:
     inner_cpu_s: float = 0.0
 
 
-class Transforms:
+class TransformTimer:
     """Times transforms from `start` to `stop`, in every thread of this process and its forks.
 
     Cost: 8 microseconds per counted call (measured).
@@ -104,7 +104,7 @@ class Transforms:
         self._sums: dict[tuple[str, str], _Sums] = {}
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._patches = Patches()
+        self._patches = AttributePatches()
 
     def start(self) -> None:
         """Replaces what the libraries imported so far call. Further calls add what was imported since."""

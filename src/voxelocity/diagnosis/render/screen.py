@@ -46,7 +46,7 @@ _NARROWEST = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class DiagnosisFiles:
     """Where a diagnosis was written; None for files that do not exist."""
 
     page: Path | None = None
@@ -56,7 +56,7 @@ class Places:
 
 
 def print_screen(
-    diagnosis: Diagnosis, console: Console, *, places: Places | None = None, has_evidence: bool = False
+    diagnosis: Diagnosis, console: Console, *, files: DiagnosisFiles | None = None, has_evidence: bool = False
 ) -> None:
     """Prints the first screen as the console can show it, and below it the evidence if asked for.
 
@@ -67,7 +67,7 @@ def print_screen(
     is_ascii = not console.encoding.startswith("utf")
     # rich assumes that every dumb terminal is 80 columns wide.
     width = shutil.get_terminal_size().columns if console.is_dumb_terminal else console.width
-    for line in screen_lines(diagnosis, width=width, has_color=has_color, places=places, has_evidence=has_evidence):
+    for line in screen_lines(diagnosis, width=width, has_color=has_color, files=files, has_evidence=has_evidence):
         console.print(_as_ascii(line) if is_ascii else line, soft_wrap=True, highlight=False)
 
 
@@ -76,7 +76,7 @@ def screen_lines(
     *,
     width: int,
     has_color: bool,
-    places: Places | None = None,
+    files: DiagnosisFiles | None = None,
     has_evidence: bool = False,
 ) -> list[Text]:
     """The lines of the screen. Only code, commands and paths may be longer than `width`."""
@@ -87,7 +87,7 @@ def screen_lines(
     lines += _cures(diagnosis, columns)
     lines += _listed("Not measured", diagnosis.not_measured, columns)
     lines += _listed(NOT_WRITTEN, refused_texts(diagnosis.facts), columns)
-    lines += _places(diagnosis, places or Places(), columns, has_evidence=has_evidence)
+    lines += _files(diagnosis, files or DiagnosisFiles(), columns, has_evidence=has_evidence)
     if has_evidence:
         for section in evidence_sections(diagnosis):
             lines += [Text(), *prose(section.title, columns, style="bold")]
@@ -188,8 +188,8 @@ def _listed(title: str, sentences: Sequence[str], columns: int) -> Iterator[Text
             yield from prose(f"- {line}", columns, hanging="  ")
 
 
-def _places(diagnosis: Diagnosis, places: Places, columns: int, *, has_evidence: bool) -> Iterator[Text]:
-    named = (("Page", places.page), ("Trace", places.trace), ("Kernels", places.kernels), ("JSON", places.json))
+def _files(diagnosis: Diagnosis, files: DiagnosisFiles, columns: int, *, has_evidence: bool) -> Iterator[Text]:
+    named = (("Page", files.page), ("Trace", files.trace), ("Kernels", files.kernels), ("JSON", files.json))
     lines = [Text(f"{name.ljust(8)} {printable(str(path))}") for name, path in named if path is not None]
     if lines:
         yield Text()

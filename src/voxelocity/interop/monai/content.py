@@ -50,7 +50,7 @@ _CLASS_NOISE = re.compile(
 _MAX_DEPTH = 200
 
 
-class Content:
+class ObjectDigests:
     """Digests of objects. What could not be read is in `doubts`, in words; such a digest says too little.
 
     Args:

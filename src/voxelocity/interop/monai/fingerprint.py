@@ -13,14 +13,14 @@ from typing import Any
 from monai.transforms import Compose
 
 from voxelocity.core.errors import DatasetError
-from voxelocity.interop.monai.content import Content, digest
+from voxelocity.interop.monai.content import ObjectDigests, digest
 from voxelocity.interop.monai.sources import FolderFacts, path_facts, versions_below_all
 
 COMPOSE_OPTIONS = ("map_items", "unpack_items", "lazy", "overrides")
 
 
 @dataclass(frozen=True)
-class Fingerprint:
+class ChainFingerprint:
     """What a chain does.
 
     Attributes:
@@ -33,7 +33,7 @@ class Fingerprint:
     doubts: tuple[str, ...]
 
 
-def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[..., Any] | None) -> Fingerprint:
+def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[..., Any] | None) -> ChainFingerprint:
     """The fingerprint of a transform, a `Compose` or a list of transforms; the same in every process.
 
     It is made of each transform's class and attributes, all the way down: arrays by their bytes, files named by a
@@ -43,7 +43,7 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
 
     Costs about ten milliseconds for a usual chain. Calls no transform.
     """
-    content = Content()
+    content = ObjectDigests()
     parts = [content.of(versions_below_all(), "versions")]
     chain: Any = transform_or_chain
     if type(chain) is Compose:
@@ -52,7 +52,7 @@ def fingerprint(transform_or_chain: Sequence[Callable[..., Any]] | Callable[...,
     transforms = chain if isinstance(chain, (list, tuple)) else () if chain is None else (chain,)
     for number, one in enumerate(transforms):
         parts.append(content.of(one, f"transform {number} ({_short_name(one)})"))
-    return Fingerprint(digest(*parts).hex(), tuple(content.doubts))
+    return ChainFingerprint(digest(*parts).hex(), tuple(content.doubts))
 
 
 def item_identity(item: object, folders: FolderFacts | None = None) -> str:
@@ -68,7 +68,7 @@ def item_identity(item: object, folders: FolderFacts | None = None) -> str:
     Raises:
         DatasetError: the item holds an object that cannot be read.
     """
-    content = Content(with_files=True, folders=folders)
+    content = ObjectDigests(with_files=True, folders=folders)
     found = content.of(item, "item")
     if content.doubts:
         raise DatasetError(

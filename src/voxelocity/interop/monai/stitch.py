@@ -23,7 +23,7 @@ Prediction = torch.Tensor | Sequence[torch.Tensor] | Mapping[Any, torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Place:
+class WindowPosition:
     """One window: its image in the batch, and its first voxels."""
 
     image: int
@@ -31,7 +31,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Grid:
+class WindowGrid:
     """Where the windows of a batch of images lie."""
 
     num_images: int
@@ -42,7 +42,7 @@ class Grid:
     """First voxels of the windows, ascending, for each axis."""
 
     @classmethod
-    def of(cls, num_images: int, shape: Sequence[int], window: Sequence[int], overlap: Sequence[float]) -> Grid:
+    def of(cls, num_images: int, shape: Sequence[int], window: Sequence[int], overlap: Sequence[float]) -> WindowGrid:
         """Windows that cover images of `shape`, none of whose axes is shorter than the window's."""
         starts = tuple(tuple(axis_starts(*axis)) for axis in zip(shape, window, overlap, strict=True))
         return cls(num_images, tuple(shape), tuple(window), starts)
@@ -53,13 +53,13 @@ class Grid:
         axes = zip(self.starts, self.window, strict=True)
         return all(b - a >= side for starts, side in axes for a, b in itertools.pairwise(starts))
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[WindowPosition]:
         """Image after image, the last axis fastest."""
         for image in range(self.num_images):
             for start in itertools.product(*self.starts):
-                yield Place(image, start)
+                yield WindowPosition(image, start)
 
-    def slices(self, place: Place) -> list[slice]:
+    def slices(self, place: WindowPosition) -> list[slice]:
         """Slices of a batch with all its axes, as predictors that ask for coordinates get them."""
         box = [slice(a, a + n) for a, n in zip(place.start, self.window, strict=True)]
         return [slice(place.image, place.image + 1), slice(None), *box]
@@ -76,7 +76,7 @@ class Slab:
     stop: int
 
     @classmethod
-    def all_of(cls, grid: Grid, axis: int, num_steps: int) -> list[Slab]:
+    def all_of(cls, grid: WindowGrid, axis: int, num_steps: int) -> list[Slab]:
         """`num_steps` starts a slab (the last may have fewer), image after image."""
         starts, side = grid.starts[axis], grid.window[axis]
         groups = [starts[i : i + num_steps] for i in range(0, len(starts), num_steps)]
@@ -84,19 +84,19 @@ class Slab:
             cls(image, axis, group, group[0], group[-1] + side) for image in range(grid.num_images) for group in groups
         ]
 
-    def places(self, grid: Grid) -> list[Place]:
+    def places(self, grid: WindowGrid) -> list[WindowPosition]:
         """Its windows, those that start first on the axis first."""
         found = []
         for along in self.starts:
             starts = [(along,) if axis == self.axis else every for axis, every in enumerate(grid.starts)]
-            found += [Place(self.image, start) for start in itertools.product(*starts)]
+            found += [WindowPosition(self.image, start) for start in itertools.product(*starts)]
         return found
 
-    def shape(self, grid: Grid) -> tuple[int, ...]:
+    def shape(self, grid: WindowGrid) -> tuple[int, ...]:
         """Voxels on each spatial axis."""
         return (*grid.shape[: self.axis], self.stop - self.start, *grid.shape[self.axis + 1 :])
 
-    def box(self, grid: Grid, place: Place) -> tuple[slice, ...]:
+    def box(self, grid: WindowGrid, place: WindowPosition) -> tuple[slice, ...]:
         """Where a window lies in the slab."""
         starts = [a - self.start if axis == self.axis else a for axis, a in enumerate(place.start)]
         return tuple(slice(a, a + n) for a, n in zip(starts, grid.window, strict=True))
@@ -121,14 +121,19 @@ class Canvas:
     """
 
     def __init__(
-        self, grid: Grid, answer: torch.Tensor, weights: torch.Tensor | None, dtype: torch.dtype, device: torch.device
+        self,
+        grid: WindowGrid,
+        answer: torch.Tensor,
+        weights: torch.Tensor | None,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self._grid, self._weights = grid, weights
         self._window = tuple(answer.shape[2:])
         shape = grid.num_images, answer.shape[1], *self._scaled(grid.shape)
         self.sum = torch.zeros(shape, dtype=dtype, device=device)
 
-    def add(self, answer: torch.Tensor, place: Place, weights: torch.Tensor | None) -> None:
+    def add(self, answer: torch.Tensor, place: WindowPosition, weights: torch.Tensor | None) -> None:
         """Adds the answer (k, ...) to one window, times `weights` (spatial axes only)."""
         start = self._scaled(place.start)
         box = [slice(a, a + n) for a, n in zip(start, self._window, strict=True)]
@@ -185,12 +190,12 @@ class Answers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calls:
+class PredictorCall:
     """Everything a call of the predictor needs, except the places of its windows."""
 
     images: torch.Tensor
     condition: torch.Tensor | None
-    grid: Grid
+    grid: WindowGrid
     predictor: Callable[..., Any]
     process: Callable[..., Any] | None
     weights: torch.Tensor | None
@@ -200,7 +205,7 @@ class Calls:
     kwargs: dict[str, Any]
     device: torch.device
 
-    def __call__(self, places: Sequence[Place]) -> Answers:
+    def __call__(self, places: Sequence[WindowPosition]) -> Answers:
         """What the predictor returns for these windows.
 
         The windows are copies, made for this call: the predictor may change them, keep them or answer with them.

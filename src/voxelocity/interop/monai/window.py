@@ -27,12 +27,12 @@ from voxelocity.core.errors import InputError
 from voxelocity.infer.blending import Blend, importance
 from voxelocity.interop.monai.stitch import (
     WHERE,
-    Calls,
     Canvas,
-    Grid,
-    Place,
     Prediction,
+    PredictorCall,
     Slab,
+    WindowGrid,
+    WindowPosition,
     add_weighted,
     as_spatial,
     packed,
@@ -110,13 +110,13 @@ def sliding_window_inference(
     pad = functools.partial(_padded, ends=ends, mode=padding_mode, value=cval)
     run_on, result_on = torch.device(sw_device or images.device), torch.device(device or images.device)
     padded, condition = pad(images), kwargs.pop("condition", None)
-    grid = Grid.of(len(padded), padded.shape[2:], window, overlaps)
+    grid = WindowGrid.of(len(padded), padded.shape[2:], window, overlaps)
     # Weights that are the same everywhere, or that cancel when the sum is divided, are not needed.
     is_plain = look_up_option(mode, BlendMode) == BlendMode.CONSTANT or grid.is_disjoint
     weights = None
     if process_fn is not None or roi_weight_map is not None or not is_plain:
         weights = _weights(roi_weight_map, window, mode, sigma_scale, run_on, images.dtype)
-    calls = Calls(
+    calls = PredictorCall(
         images=padded,
         condition=None if condition is None else pad(condition),
         grid=grid,
@@ -235,7 +235,7 @@ class SlidingWindowInferer(PeerSlidingWindowInferer):  # type: ignore[misc]  # M
 _Outputs = tuple[list[torch.Tensor], tuple[Hashable, ...] | None]
 
 
-def _in_order(calls: Calls, batch_size: int, device: torch.device, progress: bool) -> _Outputs:
+def _in_order(calls: PredictorCall, batch_size: int, device: torch.device, progress: bool) -> _Outputs:
     """All answers, window after window and image after image."""
     canvases: list[Canvas] = []
     keys = None
@@ -251,7 +251,9 @@ def _in_order(calls: Calls, batch_size: int, device: torch.device, progress: boo
     return [canvas.finish() for canvas in canvases], keys
 
 
-def _in_slabs(calls: Calls, slabs: Sequence[Slab], batch_size: int, device: torch.device, progress: bool) -> _Outputs:
+def _in_slabs(
+    calls: PredictorCall, slabs: Sequence[Slab], batch_size: int, device: torch.device, progress: bool
+) -> _Outputs:
     """The first answer, summed up slab by slab where the predictor runs, then moved."""
     once, dtype, grid = not slabs_overlap(slabs), calls.images.dtype, calls.grid
     canvas: Canvas | None = None
@@ -279,7 +281,7 @@ def _in_slabs(calls: Calls, slabs: Sequence[Slab], batch_size: int, device: torc
     return [canvas.finish()], keys
 
 
-def _batches(places: Iterable[Place], size: int) -> Iterator[list[Place]]:
+def _batches(places: Iterable[WindowPosition], size: int) -> Iterator[list[WindowPosition]]:
     rest = iter(places)
     while batch := list(itertools.islice(rest, size)):
         yield batch

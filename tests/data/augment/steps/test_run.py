@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from voxelocity.data.augment.steps import Flip, IntensityStep, Linear, Piece, run
+from voxelocity.data.augment.steps import Flip, IntensityStep, Linear, PatchTask, run
 from voxelocity.data.augment.steps.intensity.pointwise import Clip
 
 ONE, TWO = np.float32([1.0]), np.float32([2.0])
@@ -25,5 +25,5 @@ ONE, TWO = np.float32([1.0]), np.float32([2.0])
 def test_the_first_change_of_intensities_is_made_whole(engine, steps, change: IntensityStep, expected):
     source = torch.tensor([0.0, 1.0, 2.0]).reshape(1, 3, 1, 1)
     out = torch.empty_like(source)
-    run([Piece(source=source, steps=(*steps, change), out=out)], engine=engine)
+    run([PatchTask(source=source, steps=(*steps, change), out=out)], engine=engine)
     assert out.flatten().tolist() == (expected[::-1] if steps else expected)

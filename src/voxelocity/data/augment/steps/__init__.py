@@ -7,16 +7,16 @@ for other libraries, and must give the same results as there.
 from voxelocity.data.augment.steps.intensity.field import Fill
 from voxelocity.data.augment.steps.intensity.pointwise import Linear
 from voxelocity.data.augment.steps.intensity.statistic import IntensityStep
-from voxelocity.data.augment.steps.run import Piece, Step, run
+from voxelocity.data.augment.steps.run import PatchTask, Step, run
 from voxelocity.data.augment.steps.spatial.step import (
+    AxisWeights,
     Beyond,
     Crop,
     Flip,
     Interpolation,
-    Places,
     Resize,
+    SamplingGrid,
     SpatialStep,
-    Table,
     Turn,
     Warp,
 )
@@ -29,12 +29,12 @@ __all__ = [
     "IntensityStep",
     "Interpolation",
     "Linear",
-    "Piece",
-    "Places",
+    "PatchTask",
+    "SamplingGrid",
     "Resize",
     "SpatialStep",
     "Step",
-    "Table",
+    "AxisWeights",
     "Turn",
     "Warp",
     "run",

@@ -14,14 +14,14 @@ from voxelocity.data.augment.steps.intensity.change import change
 from voxelocity.data.augment.steps.intensity.pointwise import Linear
 from voxelocity.data.augment.steps.intensity.statistic import IntensityStep
 from voxelocity.data.augment.steps.spatial.gather import gather
-from voxelocity.data.augment.steps.spatial.moves import Gain, Task
+from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask
 from voxelocity.data.augment.steps.spatial.step import SpatialStep
 
 Step = SpatialStep | IntensityStep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Piece:
+class PatchTask:
     """One patch to be made.
 
     Attributes:
@@ -36,7 +36,7 @@ class Piece:
     out: torch.Tensor
 
 
-def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
+def run(pieces: Sequence[PatchTask], *, engine: Engine = "auto") -> None:
     """Makes the patches of one sample.
 
     Consecutive spatial steps are gathered in one pass if at most one of them resamples; a linear change of all voxels
@@ -56,7 +56,7 @@ def run(pieces: Sequence[Piece], *, engine: Engine = "auto") -> None:
             if number < len(own):
                 stage = own[number]
                 out = piece.out if number == len(own) - 1 else _between(piece, sources[index], stage.spatial)
-                tasks.append(Task(source=sources[index], steps=stage.spatial, gain=stage.gain, out=out))
+                tasks.append(GatherTask(source=sources[index], steps=stage.spatial, gain=stage.gain, out=out))
                 rest.append((out, stage.intensity))
                 sources[index] = out
         gather(tasks, engine)
@@ -73,7 +73,7 @@ class _Stage:
     intensity: list[IntensityStep]
 
 
-def _stages(piece: Piece) -> list[_Stage]:
+def _stages(piece: PatchTask) -> list[_Stage]:
     groups = [(is_spatial, list(steps)) for is_spatial, steps in itertools.groupby(piece.steps, key=_is_spatial)]
     if not groups or not groups[0][0]:
         groups.insert(0, (True, []))
@@ -93,7 +93,7 @@ def _gain(step: IntensityStep) -> Gain | None:
     return None
 
 
-def _between(piece: Piece, source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
+def _between(piece: PatchTask, source: torch.Tensor, steps: Sequence[SpatialStep]) -> torch.Tensor:
     shape = (int(source.shape[1]), int(source.shape[2]), int(source.shape[3]))
     for step in steps:
         shape = step.shape_after(shape)

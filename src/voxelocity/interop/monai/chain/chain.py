@@ -26,7 +26,7 @@ class ChainError(InputError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class SplitChain:
     """A chain in two.
 
     Attributes:
@@ -65,7 +65,7 @@ def as_compose(chain: Compose | Sequence[Callable[..., Any]] | Callable[..., Any
     return compose
 
 
-def split(compose: Compose) -> Split:
+def split(compose: Compose) -> SplitChain:
     """The chain split at its first random transform.
 
     Raises:
@@ -89,7 +89,7 @@ def split(compose: Compose) -> Split:
             )
     transforms = tuple(_flat(compose))
     first = next((n for n, transform in enumerate(transforms) if is_random(transform)), len(transforms))
-    return Split(fixed=transforms[:first], random=transforms[first:], map_items=compose.map_items)
+    return SplitChain(fixed=transforms[:first], random=transforms[first:], map_items=compose.map_items)
 
 
 def _flat(compose: Compose) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from monai.transforms.compose import Compose
 from voxelocity import __version__
 from voxelocity.interop.monai.chain.chain import Chain, ChainError, ChainPlan, as_compose
 from voxelocity.interop.monai.content import digest
-from voxelocity.interop.monai.fingerprint import Fingerprint, fingerprint, item_identity
+from voxelocity.interop.monai.fingerprint import ChainFingerprint, fingerprint, item_identity
 from voxelocity.interop.monai.items.store import FolderItems, ItemStore, MemoryItems
 from voxelocity.interop.monai.sources import FolderFacts
 from voxelocity.observe import available_memory_bytes
@@ -79,7 +79,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         compose: the chain that it was made from; the same transforms.
     """
 
-    def __init__(self, compose: Compose, chain: Chain, store: ItemStore | None, content: Fingerprint) -> None:
+    def __init__(self, compose: Compose, chain: Chain, store: ItemStore | None, content: ChainFingerprint) -> None:
         # Not `Compose.__init__`, which reseeds every transform.
         self.__dict__ |= vars(compose)
         self.compose = compose
@@ -157,7 +157,7 @@ class CompiledChain(Compose):  # type: ignore[misc]
         return self._parts[(start, end)]
 
 
-def _opened(cache: str, max_bytes: int, content: Fingerprint) -> ItemStore | None:
+def _opened(cache: str, max_bytes: int, content: ChainFingerprint) -> ItemStore | None:
     if cache == "off":
         return None
     if cache != "memory" and not content.doubts:

@@ -18,7 +18,7 @@ from monai.data.utils import list_data_collate
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from voxelocity.data.augment.steps import Piece
+from voxelocity.data.augment.steps import PatchTask
 from voxelocity.interop.monai.lower.sketch import Sketch, finish, run_soon
 
 _BARE = "the tensor itself"
@@ -194,7 +194,7 @@ def start_batch(
     return PendingBatch(collated if isinstance(samples[0], dict) else collated[_BARE], work)
 
 
-def _timed(pieces: Sequence[Piece], count: Callable[[float], None]) -> None:
+def _timed(pieces: Sequence[PatchTask], count: Callable[[float], None]) -> None:
     begin = time.perf_counter()
     run_soon(pieces)
     count(time.perf_counter() - begin)

@@ -18,7 +18,18 @@ from monai.utils.misc import get_seed
 # Imported as a module, whose files a chain's fingerprint reads: the thread behind the function cannot be read.
 from voxelocity.core import waiting
 from voxelocity.core.region import Index3
-from voxelocity.data.augment.steps import Crop, Flip, IntensityStep, Piece, Resize, SpatialStep, Step, Turn, Warp, run
+from voxelocity.data.augment.steps import (
+    Crop,
+    Flip,
+    IntensityStep,
+    PatchTask,
+    Resize,
+    SpatialStep,
+    Step,
+    Turn,
+    Warp,
+    run,
+)
 
 _REFUSAL = (
     "made by voxelocity.monai, which keeps nothing to invert it with; for inverses use voxelocity.monai.compile(chain, "
@@ -154,10 +165,10 @@ class Sketch:
         twin.applied_operations = list(self.applied_operations)
         return twin
 
-    def piece(self, out: torch.Tensor) -> Piece:
+    def piece(self, out: torch.Tensor) -> PatchTask:
         """The work of filling `out`, of this `shape` and `filled_dtype`."""
         source, out = (value.unsqueeze(-1) if self.num_spatial == 2 else value for value in (self.source, out))
-        return Piece(source=source, steps=tuple(self.steps), out=out)
+        return PatchTask(source=source, steps=tuple(self.steps), out=out)
 
     def dressed(self, out: torch.Tensor) -> torch.Tensor:
         """The filled `out` with affine and metadata where they are tracked, as MONAI returns it."""
@@ -223,7 +234,7 @@ def is_sketchable(value: Any) -> bool:
     return True
 
 
-def run_soon(pieces: Sequence[Piece]) -> None:
+def run_soon(pieces: Sequence[PatchTask]) -> None:
     """`run`, in plain torch until the loops are compiled; after MONAI's `set_determinism` it waits for them."""
     if get_seed() is None:
         waiting.without_waiting(lambda: run(pieces), lambda: run(pieces, engine="torch"))
@@ -231,7 +242,7 @@ def run_soon(pieces: Sequence[Piece]) -> None:
         run(pieces)
 
 
-def finish(data: Any, run: Callable[[Sequence[Piece]], None] = run) -> Any:
+def finish(data: Any, run: Callable[[Sequence[PatchTask]], None] = run) -> Any:
     """The data with a tensor in place of each sketch: of an item, of a list of items, or of a sketch alone.
 
     Args:
@@ -250,7 +261,7 @@ def finish(data: Any, run: Callable[[Sequence[Piece]], None] = run) -> Any:
     return {**data, **dict(zip(keys, _made([data[key] for key in keys], run), strict=True))}
 
 
-def _made(sketches: list[Sketch], run: Callable[[Sequence[Piece]], None]) -> list[Any]:
+def _made(sketches: list[Sketch], run: Callable[[Sequence[PatchTask]], None]) -> list[Any]:
     drawn = [sketch for sketch in sketches if sketch.kept is None]
     outs = [torch.empty(one.shape, dtype=one.filled_dtype, device=one.source.device) for one in drawn]
     run([sketch.piece(out) for sketch, out in zip(drawn, outs, strict=True)])

@@ -26,10 +26,10 @@ from voxelocity.data.augment.steps.intensity.statistic import (
     IntensityStep,
     PercentileRange,
     RelativeRician,
+    RescaleRange,
     ScaleAboutMean,
     Standardize,
     StdShift,
-    Stretch,
     percentiles,
 )
 
@@ -57,7 +57,7 @@ STEPS: dict[str, IntensityStep] = {
     "std shift": StdShift(factor=0.5, per_channel=False, nonzero=True),
     "standardize": Standardize(subtract=None, divide=None, per_channel=True, nonzero=True),
     "standardize, given": Standardize(subtract=floats(1, 2), divide=None, per_channel=False, nonzero=False),
-    "stretch": Stretch(low=-1.0, high=3.0, per_channel=True),
+    "stretch": RescaleRange(low=-1.0, high=3.0, per_channel=True),
     "about the mean": ScaleAboutMean(factor=floats(2, 0.5), keeps_mean=True, keeps_range=True, per_channel=True),
     "contrast": Contrast(gamma=0.7, is_inverted=False, keeps_moments=False),
     "contrast, inverted": Contrast(gamma=2.3, is_inverted=True, keeps_moments=True),

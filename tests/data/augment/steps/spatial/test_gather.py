@@ -6,7 +6,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxelocity.data.augment.steps import Crop, Flip, Linear, Piece, Places, Resize, Table, Turn, Warp, run
+from voxelocity.data.augment.steps import (
+    AxisWeights,
+    Crop,
+    Flip,
+    Linear,
+    PatchTask,
+    Resize,
+    SamplingGrid,
+    Turn,
+    Warp,
+    run,
+)
 from voxelocity.data.augment.steps.spatial import numba_gather
 from voxelocity.data.augment.steps.spatial.moves import passes
 
@@ -20,7 +31,7 @@ shapes = st.tuples(*[st.integers(1, 9)] * 3)
 def draw_places(rng, shape, *, is_wide=True, is_shifted=False, align_corners=False, order=(0, 1, 2), is_fused=True):
     theta = (np.eye(3, 4) + rng.normal(scale=0.3, size=(3, 4))).astype(np.float32)
     theta[:, 3] = rng.normal(scale=3.0, size=3)
-    return Places(
+    return SamplingGrid(
         lines=tuple((np.arange(side) - (side - 1) / 2).astype(np.float32) for side in shape),
         theta=theta,
         order=order,
@@ -45,7 +56,7 @@ def draw_warp(rng, places, shape, interpolation=None, beyond=None):
 def draw_table(rng, side):
     size, taps = rng.integers(1, 10), rng.integers(1, 5)
     weight = rng.dirichlet(np.ones(taps), size=size).astype(np.float32)
-    return Table(index=rng.integers(0, side, size=(size, taps)).astype(np.int32), weight=weight)
+    return AxisWeights(index=rng.integers(0, side, size=(size, taps)).astype(np.int32), weight=weight)
 
 
 def draw_exact_step(rng):
@@ -103,7 +114,7 @@ def test_compiled_passes_agree_with_plain_steps_for_any_chain_dtype_and_memory_o
     before = source.clone()
 
     def pieces():
-        return [Piece(source=source, steps=steps, out=torch.full((channels, *shape_after), 77, dtype=kind))]
+        return [PatchTask(source=source, steps=steps, out=torch.full((channels, *shape_after), 77, dtype=kind))]
 
     (ours,), (plain,) = made(pieces, "auto"), made(pieces, "torch")
     if is_exact:
@@ -128,11 +139,11 @@ def test_nearest_voxels_are_those_of_torch_one_by_one(
         # Steps of a half: many places lie halfway between two voxels.
         ties = (np.eye(3, 4) + rng.choice([0.0, 0.5], size=(3, 4))).astype(np.float32)
         sides = 2.0 / np.maximum(2, np.array(shape))
-        places = Places(**{**vars(places), "theta": ties, "scale": sides, "shifts": None})
+        places = SamplingGrid(**{**vars(places), "theta": ties, "scale": sides, "shifts": None})
     steps = [draw_warp(rng, places, (7, 6, 8), "nearest", beyond)]
 
     def pieces():
-        return [Piece(source=source, steps=steps, out=torch.empty((1, 7, 6, 8)))]
+        return [PatchTask(source=source, steps=steps, out=torch.empty((1, 7, 6, 8)))]
 
     assert torch.equal(made(pieces, "auto")[0], made(pieces, "torch")[0])
 
@@ -151,10 +162,10 @@ def test_each_rounding_of_the_sums_finds_its_own_voxels_in_a_large_patch(order, 
             drawn["shifts"] = np.round(rng.normal(size=(3, *shape)), 1).astype(np.float32)
         found = []
         for is_fused in (True, False):
-            warp = draw_warp(rng, Places(**{**drawn, "is_fused": is_fused}), shape, "nearest", "zeros")
+            warp = draw_warp(rng, SamplingGrid(**{**drawn, "is_fused": is_fused}), shape, "nearest", "zeros")
             outs = [torch.empty((1, *shape)) for _ in range(2)]
             for engine, out in zip(("auto", "torch"), outs, strict=True):
-                run([Piece(source=source, steps=[warp], out=out)], engine=engine)
+                run([PatchTask(source=source, steps=[warp], out=out)], engine=engine)
             assert torch.equal(*outs)
             found.append(outs[0])
         are_equal.append(torch.equal(*found))
@@ -173,7 +184,7 @@ def test_pieces_of_the_same_places_are_made_together_and_come_out_as_alone(monke
 
     def piece(source, kind):
         steps = [crop, draw_warp(rng, places, (8, 7, 6), kind, "zeros"), flip]
-        return Piece(source=source, steps=steps, out=torch.empty((len(source), 8, 7, 6)))
+        return PatchTask(source=source, steps=steps, out=torch.empty((len(source), 8, 7, 6)))
 
     together = [piece(*kind) for kind in kinds]
     run(together)
@@ -191,7 +202,7 @@ def test_pieces_of_the_same_places_but_other_borders_are_not_mixed_up():
     warps = [draw_warp(rng, places, (8, 8, 8), *kind) for kind in (("linear", "border"), ("nearest", "reflection"))]
 
     def pieces():
-        return [Piece(source=source, steps=[warp], out=torch.empty((1, 8, 8, 8))) for warp in warps]
+        return [PatchTask(source=source, steps=[warp], out=torch.empty((1, 8, 8, 8))) for warp in warps]
 
     for ours, plain in zip(made(pieces, "auto"), made(pieces, "torch"), strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=TOLERANCE)
@@ -208,7 +219,7 @@ def test_a_linear_change_is_made_with_the_pass_and_reaches_the_fill_too(seed, sh
 
     def pieces():
         out = torch.empty((2, *shape_after))
-        return [Piece(source=source, steps=[*steps, linear, *more, linear], out=out)]
+        return [PatchTask(source=source, steps=[*steps, linear, *more, linear], out=out)]
 
     (ours,), (plain,) = made(pieces, "auto"), made(pieces, "torch")
     torch.testing.assert_close(ours, plain, rtol=0, atol=4 * TOLERANCE)
@@ -218,11 +229,11 @@ def test_a_result_may_be_part_of_a_batch_or_lie_in_any_order():
     rng = np.random.default_rng(5)
     source = source_of(rng, 1, (9, 9, 9), "float32")
     warp = draw_warp(rng, draw_places(rng, (6, 7, 8)), (6, 7, 8), "linear", "zeros")
-    wanted = Piece(source=source, steps=[warp], out=torch.empty((1, 6, 7, 8)))
+    wanted = PatchTask(source=source, steps=[warp], out=torch.empty((1, 6, 7, 8)))
     run([wanted])
     batch, turned = torch.zeros((3, 1, 6, 7, 8)), torch.empty((8, 7, 6, 1)).permute(3, 2, 1, 0)
     for out in (batch[1], turned):
-        run([Piece(source=source, steps=[warp], out=out)])
+        run([PatchTask(source=source, steps=[warp], out=out)])
         assert torch.equal(out, wanted.out)
     assert not batch[0].any()
     assert not batch[2].any()
@@ -231,14 +242,14 @@ def test_a_result_may_be_part_of_a_batch_or_lie_in_any_order():
 def test_of_a_large_volume_only_the_box_that_is_needed_is_read():
     rng = np.random.default_rng(6)
     drawn = vars(draw_places(rng, (4, 4, 4)))
-    places = Places(**{**drawn, "scale": np.array([0.01] * 3), "theta": np.eye(3, 4, dtype=np.float32)})
+    places = SamplingGrid(**{**drawn, "scale": np.array([0.01] * 3), "theta": np.eye(3, 4, dtype=np.float32)})
     array = np.full((1, 200, 200, 200), np.nan, np.float32)
     array[:, 90:110, 90:110, 90:110] = 1.0
     out = torch.empty((1, 4, 4, 4))
     numbers = []
     for beyond in ("zeros", "reflection"):
         warp = draw_warp(rng, places, (4, 4, 4), "linear", beyond)
-        run([Piece(source=torch.from_numpy(array), steps=[warp], out=out)])
+        run([PatchTask(source=torch.from_numpy(array), steps=[warp], out=out)])
         assert (out == 1.0).all()
         low, high = numba_gather.reach(places, (200, 200, 200), beyond)
         numbers.append(max(b - a for a, b in zip(low, high, strict=True)))
@@ -258,7 +269,7 @@ def test_a_box_that_the_loops_cannot_count_is_refused_in_words(monkeypatch):
     monkeypatch.setattr(numba_gather, "_MOST_VOXELS", 100)
     rng = np.random.default_rng(8)
     warp = draw_warp(rng, draw_places(rng, (9, 9, 9)), (9, 9, 9), "linear", "border")
-    piece = Piece(source=torch.zeros((1, 9, 9, 9)), steps=[warp], out=torch.ones((1, 9, 9, 9)))
+    piece = PatchTask(source=torch.zeros((1, 9, 9, 9)), steps=[warp], out=torch.ones((1, 9, 9, 9)))
     message = r'a warp needs a box of \d+ voxels, and its compiled loops allow at most 100; .* engine="torch"'
     with pytest.raises(ValueError, match=message):
         run([piece])

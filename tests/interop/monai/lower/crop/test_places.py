@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monai.transforms.utils import map_binary_to_indices, map_classes_to_indices
 
-from voxelocity.interop.monai.lower.crop.places import Places, binary_places, class_places
+from voxelocity.interop.monai.lower.crop.places import FlatIndices, binary_places, class_places
 
 LABELS = [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float32, torch.float64]
 IMAGES = [torch.uint8, torch.int16, torch.float16, torch.float32, torch.float64]
@@ -31,7 +31,7 @@ def _voxels(draw: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
     return label.to(draw(st.sampled_from(LABELS))), draw(st.sampled_from([None, image]))
 
 
-def _all(places: Places) -> list[int]:
+def _all(places: FlatIndices) -> list[int]:
     return [places[number] for number in range(len(places))]
 
 

@@ -105,7 +105,7 @@ class Standardize:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stretch:
+class RescaleRange:
     """Maps the range of the patch, or of each channel, to `low` to `high`; to 0 and 1 if one is None.
 
     A range of a single value becomes that value times `low`, if `low` is given.
@@ -260,7 +260,9 @@ class PercentileRange:
         return steps
 
 
-Statistic = StdShift | Standardize | Stretch | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
+Statistic = (
+    StdShift | Standardize | RescaleRange | ScaleAboutMean | Contrast | Rematch | HistogramShift | RelativeRician
+)
 IntensityStep = Pointwise | Statistic | PercentileRange | Field
 """A change of an array (c, x, y, z) float32: by each voxel alone, by all of them, or by places and neighbors."""
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from voxelocity.core.jit import Engine, has_numba, kernel_imports
-from voxelocity.data.augment.steps.spatial.moves import Task
+from voxelocity.data.augment.steps.spatial.moves import GatherTask
 from voxelocity.data.augment.steps.spatial.step import Crop, Flip, Resize, SpatialStep, Turn, Warp
 
 _NUMBA_DTYPES = frozenset(
@@ -19,7 +19,7 @@ _NUMBA_DTYPES = frozenset(
 ) | {torch.float64}
 
 
-def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
+def gather(tasks: Sequence[GatherTask], engine: Engine = "auto") -> None:
     """Fills the tasks' `out`.
 
     Args:
@@ -40,12 +40,12 @@ def gather(tasks: Sequence[Task], engine: Engine = "auto") -> None:
         gather_compiled(compiled)
 
 
-def _is_for_numba(task: Task) -> bool:
+def _is_for_numba(task: GatherTask) -> bool:
     devices = {task.source.device.type, task.out.device.type}
     return devices == {"cpu"} and {task.source.dtype, task.out.dtype} <= _NUMBA_DTYPES and has_numba()
 
 
-def _by_torch(task: Task) -> None:
+def _by_torch(task: GatherTask) -> None:
     task.out.copy_(_taken(task.source, task.steps))
     if task.gain is not None:
         scale, shift = (

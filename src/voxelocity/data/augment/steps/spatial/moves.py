@@ -154,7 +154,7 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Task:
+class GatherTask:
     """A result and what it is made of.
 
     Attributes:
@@ -171,7 +171,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class SpatialPass:
     """Exact moves of an array, at most one resampling of the result, then exact moves again."""
 
     before: Moves
@@ -179,9 +179,9 @@ class Pass:
     after: Moves
 
 
-def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
+def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[SpatialPass]:
     """The passes over an array of `shape`; at least one."""
-    made: list[Pass] = []
+    made: list[SpatialPass] = []
     rest = list(steps)
     while rest or not made:
         before, num = composed(shape, _leading(rest))
@@ -192,7 +192,7 @@ def passes(shape: Index3, steps: Sequence[SpatialStep]) -> list[Pass]:
             shape = resampling.shape_after(shape)
         after, num = composed(shape, _leading(rest)) if resampling is not None else (Moves.none(shape), 0)
         rest, shape = rest[num:], after.shape
-        made.append(Pass(before=before, resampling=resampling, after=after))
+        made.append(SpatialPass(before=before, resampling=resampling, after=after))
     return made
 
 

@@ -14,8 +14,8 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.augment.memory import scratch
 from voxelocity.data.augment.steps.spatial import numba_resize, numba_sample
-from voxelocity.data.augment.steps.spatial.moves import Gain, Moves, Pass, Task, passes
-from voxelocity.data.augment.steps.spatial.step import Beyond, Places, Resize, Warp, sampler_is_fused
+from voxelocity.data.augment.steps.spatial.moves import Gain, GatherTask, Moves, SpatialPass, passes
+from voxelocity.data.augment.steps.spatial.step import Beyond, Resize, SamplingGrid, Warp, sampler_is_fused
 
 _FLOAT32 = np.dtype(np.float32)
 _BOX_DTYPES: dict[str, dict[np.dtype[Any], np.dtype[Any]]] = {
@@ -36,12 +36,12 @@ class _Last:
     """The last pass of a task."""
 
     source: Array
-    work: Pass
+    work: SpatialPass
     gain: Gain | None
     out: Array
 
 
-def gather_compiled(tasks: Sequence[Task]) -> None:
+def gather_compiled(tasks: Sequence[GatherTask]) -> None:
     """As `gather`, for tensors of a CPU and NumPy's dtypes."""
     waiting: list[tuple[_Last, Warp]] = []
     for task in tasks:
@@ -61,7 +61,7 @@ def gather_compiled(tasks: Sequence[Task]) -> None:
         _warp([last])
 
 
-def _all_but_last(task: Task) -> _Last:
+def _all_but_last(task: GatherTask) -> _Last:
     source: Array = task.source.detach().numpy()
     x, y, z = source.shape[1:]
     *first, final = passes((x, y, z), task.steps)
@@ -180,7 +180,7 @@ def _order(part: Array) -> list[int]:
     return sorted(range(3), key=lambda axis: (part.shape[axis + 1] > 1, -abs(part.strides[axis + 1])))
 
 
-def _along_result(places: Places, after: Moves, order: Sequence[int]) -> list[Any]:
+def _along_result(places: SamplingGrid, after: Moves, order: Sequence[int]) -> list[Any]:
     """The first eight arguments of the loops: places along the result's axes, in the order of its memory."""
     along = [after.along[axis] for axis in order]
     columns = [one.axis for one in along]
@@ -278,7 +278,7 @@ def _copy(source: Array, target: Array) -> None:
     numba_resize.move(source.transpose(axes), target.transpose(axes))
 
 
-def reach(places: Places, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
+def reach(places: SamplingGrid, sides: Index3, beyond: Beyond) -> tuple[Index3, Index3]:
     """The box of an array of `sides`, as start and stop, that holds every voxel that is needed; never empty."""
     if places.shifts is not None or any(line.size == 0 for line in places.lines):
         return (0, 0, 0), sides

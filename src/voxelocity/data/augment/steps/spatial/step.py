@@ -91,7 +91,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Places:
+class SamplingGrid:
     """Maps coordinates of the result's voxels to places in the array, by sums of float32 products in a fixed order.
 
     With the same roundings as the library that it stands in for: a label's nearest voxel depends on them.
@@ -175,7 +175,7 @@ class Warp:
         matrix: (4, 4), the result of `to_source`, for code that tracks where the result lies.
     """
 
-    places: Places
+    places: SamplingGrid
     shape: Index3
     interpolation: Interpolation
     beyond: Beyond
@@ -189,7 +189,7 @@ class Warp:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class AxisWeights:
     """The voxels along one axis as weighted sums of those of the array.
 
     Attributes:
@@ -200,16 +200,16 @@ class Table:
     index: npt.NDArray[np.int32]
     weight: npt.NDArray[np.float32]
 
-    def after(self, first: Table) -> Table:
+    def after(self, first: AxisWeights) -> AxisWeights:
         """The table of both: this one applied to the result of `first`."""
         num = len(self.index)
         weight = first.weight[self.index] * self.weight[:, :, None]
-        return Table(index=first.index[self.index].reshape(num, -1), weight=weight.reshape(num, -1))
+        return AxisWeights(index=first.index[self.index].reshape(num, -1), weight=weight.reshape(num, -1))
 
-    def rows(self, rows: npt.NDArray[np.intp]) -> Table:
+    def rows(self, rows: npt.NDArray[np.intp]) -> AxisWeights:
         """The table of these rows; row -1 is a voxel of value 0."""
         weight = np.where(rows[:, None] < 0, np.float32(0.0), self.weight[rows])
-        return Table(index=self.index[rows], weight=weight)
+        return AxisWeights(index=self.index[rows], weight=weight)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -221,7 +221,7 @@ class Resize:
         matrix: (4, 4), the result of `to_source`.
     """
 
-    tables: tuple[Table, Table, Table]
+    tables: tuple[AxisWeights, AxisWeights, AxisWeights]
     matrix: Matrix
 
     def to_source(self, shape: Index3) -> Matrix:

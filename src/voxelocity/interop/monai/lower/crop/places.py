@@ -20,7 +20,7 @@ _IMAGES = (torch.uint8, torch.int8, torch.int16, torch.float32, torch.float64)
 _MOST_CLASSES = 32_000  # their marks are int16
 
 
-class Places:
+class FlatIndices:
     """Flat places (C order over the spatial axes) of the voxels of one kind, in ascending order.
 
     Like a list of them as far as `len` and single items go; reads the label when an item is asked for.
@@ -56,11 +56,11 @@ class Places:
         plane = int(np.searchsorted(self._ends, number, side="right"))
         return int(self._find(plane, number - (int(self._ends[plane - 1]) if plane else 0)))
 
-    def at_most(self, num: int | None) -> Places:
+    def at_most(self, num: int | None) -> FlatIndices:
         """An even selection of `num` of these if there are more; all if it is None or 0."""
         if not num or len(self) <= max(num, 1):
             return self
-        places = Places(
+        places = FlatIndices(
             np.empty(0, np.int64), self._find, np.round(np.linspace(0, len(self) - 1, num)).astype(np.int64)
         )
         places._ends = self._ends
@@ -74,7 +74,7 @@ def binary_places(
     *,
     is_array: bool = False,
     engine: Engine = "auto",
-) -> tuple[Places, Places]:
+) -> tuple[FlatIndices, FlatIndices]:
     """The places of foreground and of background, as MONAI's `map_binary_to_indices` has them.
 
     The background of a uint8 tensor is therefore the whole array unless an image narrows it: MONAI takes the complement
@@ -101,7 +101,7 @@ def binary_places(
 
 def class_places(
     label: torch.Tensor, num_classes: int, image: torch.Tensor | None, threshold: float, *, engine: Engine = "auto"
-) -> list[Places]:
+) -> list[FlatIndices]:
     """The places of each class, as MONAI's `map_classes_to_indices` has them.
 
     Args:
@@ -142,7 +142,7 @@ class _Planes:
         is_single = image is not None and image.dtype == torch.float32
         self._threshold = np.float32(threshold) if is_single else np.float64(threshold)
 
-    def places(self, num_marks: int) -> list[Places]:
+    def places(self, num_marks: int) -> list[FlatIndices]:
         """The places of each mark."""
         from voxelocity.interop.monai.lower.crop import numba_places
 
@@ -151,7 +151,7 @@ class _Planes:
         for plane, row in enumerate(counts):
             self._mark(plane, marks)
             numba_places.count(marks, row)
-        return [Places(counts[:, mark], self._finder(mark)) for mark in range(num_marks)]
+        return [FlatIndices(counts[:, mark], self._finder(mark)) for mark in range(num_marks)]
 
     def _finder(self, mark: int) -> Callable[[int, int], int]:
         def find(plane: int, rank: int) -> int:
@@ -173,13 +173,13 @@ class _Planes:
             numba_places.leave_out(self._image[:, plane], self._threshold, 0, last, marks)
 
 
-def _everywhere(label: torch.Tensor) -> Places:
+def _everywhere(label: torch.Tensor) -> FlatIndices:
     num_planes, size = label.shape[1], label[0, 0].numel()
-    return Places(np.full(num_planes, size, np.int64), lambda plane, rank: plane * size + rank)
+    return FlatIndices(np.full(num_planes, size, np.int64), lambda plane, rank: plane * size + rank)
 
 
-def _of_mask(mask: torch.Tensor) -> Places:
+def _of_mask(mask: torch.Tensor) -> FlatIndices:
     def find(plane: int, rank: int) -> int:
         return plane * mask[0].numel() + int(mask[plane].flatten().nonzero()[rank])
 
-    return Places(mask.sum((1, 2)).cpu().numpy(), find)
+    return FlatIndices(mask.sum((1, 2)).cpu().numpy(), find)

@@ -17,10 +17,10 @@ from voxelocity.data.augment.steps.intensity.statistic import (
     Contrast,
     HistogramShift,
     PercentileRange,
+    RescaleRange,
     ScaleAboutMean,
     Standardize,
     StdShift,
-    Stretch,
 )
 from voxelocity.interop.monai.lower.intensity.float32 import (
     add_linear,
@@ -168,7 +168,7 @@ def _stretch(transform: Any, sketch: Sketch, drawn: Any) -> Sketch:
     if not gives_float32(transform, sketch):
         return as_monai(transform, sketch)
     if transform.minv is not None or transform.maxv is not None:
-        sketch.add(Stretch(low=transform.minv, high=transform.maxv, per_channel=transform.channel_wise))
+        sketch.add(RescaleRange(low=transform.minv, high=transform.maxv, per_channel=transform.channel_wise))
         return sketch
     return add_linear(sketch, scale=1.0 + (0.0 if transform.factor is None else float(transform.factor)))
 

@@ -12,7 +12,7 @@ from monai.transforms.spatial.dictionary import Affined, RandAffined, RandRotate
 from monai.transforms.utils import create_rotate
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
-from voxelocity.data.augment.steps import Places
+from voxelocity.data.augment.steps import SamplingGrid
 from voxelocity.interop.monai.lower.lowering import adds_steps, first_reason, lowers
 from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
@@ -35,7 +35,7 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
 _MODES = ("mode", "padding_mode")
 _ROTATION_MODES = (*_MODES, "align_corners")
 _Shape = tuple[int, ...]
-_Turned = dict[tuple[_Shape, bool], tuple[Places, _Shape, Any]]
+_Turned = dict[tuple[_Shape, bool], tuple[SamplingGrid, _Shape, Any]]
 
 
 def _why_not_rand_affine(transform: Any, inner: Any) -> str:
@@ -84,7 +84,7 @@ def _rand_affine_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, 
     if transform._do_transform:
         maker(shape, lazy=True)
         matrix = maker.affine
-    known: dict[_Shape, Places] = {}
+    known: dict[_Shape, SamplingGrid] = {}
     for key, mode, padding_mode in transform.key_iterator(made, transform.mode, transform.padding_mode):
         sketch = continued(made[key])
         if not is_resampled:
@@ -113,7 +113,7 @@ def _why_not_affine(transform: Any, inner: Any) -> str:
 
 
 @adds_steps(Affine, Affined, "affine", per_key=_MODES, why_not=_why_not_affine)
-def _affine(transform: Any, sketch: Sketch, known: dict[_Shape, Places], mode: Any, padding_mode: Any) -> Sketch:
+def _affine(transform: Any, sketch: Sketch, known: dict[_Shape, SamplingGrid], mode: Any, padding_mode: Any) -> Sketch:
     """It computes in float32."""
     before = sketch.spatial_shape
     shape = fall_back_tuple(transform.spatial_size, before)

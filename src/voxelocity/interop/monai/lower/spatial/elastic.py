@@ -15,7 +15,7 @@ from monai.transforms.spatial.dictionary import Rand2DElasticd, Rand3DElasticd
 from monai.utils import ensure_tuple_rep, fall_back_tuple
 
 from voxelocity.data.augment.smooth import smoothed
-from voxelocity.data.augment.steps import Places
+from voxelocity.data.augment.steps import SamplingGrid
 from voxelocity.interop.monai.lower.lowering import first_reason, lowers
 from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
@@ -27,7 +27,7 @@ from voxelocity.interop.monai.lower.spatial.sampling import (
     rounding_why_not,
 )
 
-_PlacesOf = Callable[..., Places]
+_PlacesOf = Callable[..., SamplingGrid]
 """(array transform, shape of the result, shape of the array, is_bent=...) to the places."""
 
 
@@ -58,18 +58,18 @@ def _bent_d(transform: Any, data: dict[Hashable, Any], inner: str, places_of: _P
     shape = fall_back_tuple(array.spatial_size, Sketch.of(made[first_key]).spatial_shape)
     array.randomize(shape)
     places = places_of(array, shape, shape, is_bent=transform._do_transform)
-    known: dict[tuple[int, ...], Places] = {}
+    known: dict[tuple[int, ...], SamplingGrid] = {}
     for key, mode, padding_mode in transform.key_iterator(made, transform.mode, transform.padding_mode):
         sketch = continued(made[key])
         before = sketch.spatial_shape
         if before not in known:
             scale = np.array([2.0 / max(2, side) for side in (*before, 1)[:3]])
-            known[before] = Places(**{**vars(places), "scale": scale})
+            known[before] = SamplingGrid(**{**vars(places), "scale": scale})
         made[key] = resampled(sketch, known[before], shape, mode, padding_mode, None)
     return made
 
 
-def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
+def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> SamplingGrid:
     if not is_bent:
         return centered_places(np.eye(4), shape, before)
     kernel = gaussian_1d(torch.tensor(transform.sigma), truncated=3.0).numpy()
@@ -80,7 +80,7 @@ def _places_3d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
     return centered_places(maker.affine, shape, before, shifts=shifts)
 
 
-def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> Places:
+def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *, is_bent: bool) -> SamplingGrid:
     """Places of a plane: MONAI's grid, used as the shifts of a grid whose own coordinates are 0."""
     if not is_bent:
         return centered_places(np.eye(3), shape, before)
@@ -94,7 +94,7 @@ def _places_2d(transform: Any, shape: tuple[int, ...], before: Sequence[int], *,
     shifts[:2, :, :, 0] = found[:2]
     plain = centered_places(np.eye(3), shape, before, shifts=shifts)
     still = tuple(np.zeros_like(line) for line in plain.lines)
-    return Places(**{**vars(plain), "lines": still})
+    return SamplingGrid(**{**vars(plain), "lines": still})
 
 
 for _array, _dictionary, _inner, _places_of in (

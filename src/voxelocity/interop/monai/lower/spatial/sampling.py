@@ -15,7 +15,7 @@ import torch
 from monai.networks.utils import normalize_transform
 from monai.utils import get_equivalent_dtype
 
-from voxelocity.data.augment.steps import Beyond, Interpolation, Places, Warp
+from voxelocity.data.augment.steps import Beyond, Interpolation, SamplingGrid, Warp
 from voxelocity.interop.monai.lower.sketch import Sketch, lifted_shape
 
 Floats = npt.NDArray[np.float32]
@@ -86,7 +86,7 @@ def rounding_why_not(is_fused: Callable[[int], bool | None]) -> str:
 
 
 def resampled(
-    sketch: Sketch, places: Places, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix | None
+    sketch: Sketch, places: SamplingGrid, shape: Sequence[int], mode: Any, padding_mode: Any, matrix: Matrix | None
 ) -> Sketch:
     """The sketch with a warp added; its affine moves by `matrix` (4, 4), or not at all."""
     step = Warp(
@@ -109,7 +109,7 @@ def centered_places(
     align_corners: bool = False,
     is_normalized: bool = False,
     shifts: Floats | None = None,
-) -> Places:
+) -> SamplingGrid:
     """Places as MONAI's `AffineGrid` and `Resample` make them: `matrix @ grid`, voxels counted from the center.
 
     Args:
@@ -124,7 +124,7 @@ def centered_places(
     num_spatial = len(shape)
     lines = [np.arange(side, dtype=np.float32) - np.float32((side - 1) / 2) for side in (*shape, 1)[:3]]
     scale = None if is_normalized else np.array([2.0 / max(2, side) for side in (*source_shape, 1)[:3]])
-    return Places(
+    return SamplingGrid(
         lines=(lines[0], lines[1], lines[2]),
         theta=lifted_matrix(matrix).astype(np.float32)[:3],
         order=(0, 1, 2),
@@ -137,7 +137,9 @@ def centered_places(
     )
 
 
-def unit_places(matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int], *, align_corners: bool) -> Places:
+def unit_places(
+    matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int], *, align_corners: bool
+) -> SamplingGrid:
     """Places as MONAI's `AffineTransform` makes them in float32.
 
     Args:
@@ -151,7 +153,7 @@ def unit_places(matrix: Matrix, shape: Sequence[int], source_shape: Sequence[int
     _, of_result = _normalizing(tuple(shape), align_corners)
     theta = (of_source @ torch.from_numpy(matrix.astype(np.float32))[None] @ of_result)[0].numpy()
     lines = [unit_line(side, align_corners) for side in (*shape, 1)[:3]]
-    return Places(
+    return SamplingGrid(
         lines=(lines[0], lines[1], lines[2]),
         theta=lifted_matrix(theta).astype(np.float32)[:3],
         order=(2, 1, 0),

@@ -16,7 +16,7 @@ from monai.transforms.spatial.dictionary import RandSimulateLowResolutiond, Rand
 from monai.transforms.utils import scale_affine
 from monai.utils import ensure_tuple, ensure_tuple_rep, fall_back_tuple
 
-from voxelocity.data.augment.steps import Resize, Table
+from voxelocity.data.augment.steps import AxisWeights, Resize
 from voxelocity.interop.monai.lower.lowering import adds_steps, blindly, first_reason, lowers, seeing
 from voxelocity.interop.monai.lower.sketch import Sketch, continued
 from voxelocity.interop.monai.lower.spatial.sampling import (
@@ -174,16 +174,16 @@ def _coarsen_d(transform: Any, data: dict[Hashable, Any]) -> dict[Hashable, Any]
     return made
 
 
-def _add(sketch: Sketch, tables: Sequence[Table], matrix: Matrix, *, updates_affine: bool = True) -> None:
+def _add(sketch: Sketch, tables: Sequence[AxisWeights], matrix: Matrix, *, updates_affine: bool = True) -> None:
     x, y, z = (*tables, interpolation(1, 1, "nearest", False))[:3]
     sketch.add(Resize(tables=(x, y, z), matrix=matrix), updates_affine=updates_affine)
 
 
 @functools.lru_cache(maxsize=1024)
-def interpolation(side: int, size: int, mode: str, align_corners: bool) -> Table:
+def interpolation(side: int, size: int, mode: str, align_corners: bool) -> AxisWeights:
     """From an axis of `side` voxels to `size`, as `torch.nn.functional.interpolate`; `mode` is one of `_MODES`."""
     if side == size:
-        return Table(index=np.arange(side, dtype=np.int32)[:, None], weight=np.ones((side, 1), np.float32))
+        return AxisWeights(index=np.arange(side, dtype=np.int32)[:, None], weight=np.ones((side, 1), np.float32))
     if mode in _LINEAR:
         return _linear(side, size, align_corners)
     if mode == "area":
@@ -191,7 +191,7 @@ def interpolation(side: int, size: int, mode: str, align_corners: bool) -> Table
     # Torch itself says which voxel it takes: it counts in float32.
     counted = torch.arange(side, dtype=torch.float32)[None, None]
     taken = torch.nn.functional.interpolate(counted, size=size, mode=mode)[0, 0].numpy()
-    return Table(index=taken.astype(np.int32)[:, None], weight=np.ones((size, 1), np.float32))
+    return AxisWeights(index=taken.astype(np.int32)[:, None], weight=np.ones((size, 1), np.float32))
 
 
 def padded_rows(size: int, side: int, mode: str) -> Any:
@@ -218,7 +218,7 @@ def padded_rows(size: int, side: int, mode: str) -> Any:
     return np.clip(places, 0, size - 1)
 
 
-def _linear(side: int, size: int, align_corners: bool) -> Table:
+def _linear(side: int, size: int, align_corners: bool) -> AxisWeights:
     one = np.float32(1.0)
     numbers = np.arange(size, dtype=np.float32)
     if align_corners:
@@ -229,10 +229,10 @@ def _linear(side: int, size: int, align_corners: bool) -> Table:
     below = np.minimum(place.astype(np.int32), side - 1)
     above = np.minimum(below + 1, side - 1)
     share = np.clip(place - below.astype(np.float32), np.float32(0.0), one)
-    return Table(index=np.stack([below, above], axis=1), weight=np.stack([one - share, share], axis=1))
+    return AxisWeights(index=np.stack([below, above], axis=1), weight=np.stack([one - share, share], axis=1))
 
 
-def _area(side: int, size: int) -> Table:
+def _area(side: int, size: int) -> AxisWeights:
     """Means of windows, as torch's `adaptive_avg_pool`."""
     numbers = np.arange(size)
     start, stop = numbers * side // size, -(-(numbers + 1) * side // size)
@@ -240,4 +240,4 @@ def _area(side: int, size: int) -> Table:
     index = start[:, None] + taps
     is_in = index < stop[:, None]
     weight = np.where(is_in, 1.0 / (stop - start)[:, None], 0.0).astype(np.float32)
-    return Table(index=np.where(is_in, index, start[:, None]).astype(np.int32), weight=weight)
+    return AxisWeights(index=np.where(is_in, index, start[:, None]).astype(np.int32), weight=weight)

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from shared.page import Page, assert_golden, assert_safe
 from voxelocity.monitoring.comparison import monitor_comparison_document
 from voxelocity.report import write_page
 
@@ -36,7 +37,7 @@ def test_what_neither_could_ask_is_left_out_and_what_one_could_not_has_no_value(
 def test_one_sentence_says_how_long_and_how_busy(record, gpu):
     document = monitor_comparison_document(record(20, gpus=[gpu(busy_share=0.2)]), record(10, gpus=[gpu()]))
     assert document.verdict == (
-        "It took 10 s instead of 20 s; cores were busy 50.0 % instead of 50.0 %; GPUs 80.0 % instead of 20.0 %."
+        "It took 10 s (before: 20 s); cores were busy 50.0 %, as before; GPUs were busy 80.0 % (before: 20.0 %)."
     )
 
 
@@ -62,16 +63,12 @@ def test_what_spoils_the_figures_is_said(record):
     assert monitor_comparison_document(before, before).notices == []
 
 
-def test_the_page_has_both_sides_phases_and_what_differs(record, gpu, mark, tmp_path):
+def test_the_page_reads_as_agreed(record, gpu, mark, tmp_path):
     before = record(20, phases=[mark("fit <1>", 0.0, 6.0)])
     after = record(10, gpus=[gpu()], command=("python", "fast.py"))
-    text = write_page(monitor_comparison_document(before, after), tmp_path / "both.html").read_text()
-    assert "python train.py → python fast.py" in text
-    assert "fit &lt;1&gt;" in text
-    assert "Of the whole time" in text
-    assert "command" in text
-    assert "<script" not in text
-    assert "https:" not in text
+    page = Page(write_page(monitor_comparison_document(before, after), tmp_path / "both.html").read_text())
+    assert_safe(page)
+    assert_golden(page, "monitor-comparison")
 
 
 def test_the_page_of_two_like_records_says_that_nothing_differs(record, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_accessible, assert_colored, assert_safe
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe
 from voxelocity.core.errors import InputError, OutputError
 from voxelocity.monitoring.files import MonitorFiles
 from voxelocity.monitoring.page import draw_again, render_monitor_page, render_monitor_png
@@ -27,18 +27,8 @@ def full(record, gpu, mark):
     return record(60, gpus=[gpu(0), gpu(1, busy_share=0.4)], phases=phases, missing=["NVML: no PCIe counters"])
 
 
-def test_the_page_tells_the_record_in_words_and_figures(full, tmp_path):
-    words = draw(full, tmp_path).words
-    for phrase in (
-        "Voxelocity monitor finished python train.py In 1 min, 1.00 of 2 cores were busy",
-        "2 GPUs were busy 40.0 % to 80.0 % of the time",
-        "cache 20 s 33.3 % 1 50.0 % 0.500 100 MiB/s 60.0 %",
-        "NVML: no PCIe counters",
-        "Taking 60 samples cost 50 ms of CPU time, 0.1 % of one core while it watched.",
-        "AMD EPYC",
-        "GPU 1 NVIDIA H100 80GB HBM3 40.0 %",
-    ):
-        assert phrase in words
+def test_the_page_reads_as_agreed(full, tmp_path):
+    assert_golden(draw(full, tmp_path), "monitor")
 
 
 def test_a_gpu_looks_the_same_in_line_and_legend(record, gpu, tmp_path):
@@ -62,13 +52,6 @@ def test_a_phase_that_others_fill_is_in_the_table_and_not_in_the_legend(record, 
 def test_a_cost_too_small_for_a_digit_is_not_called_none(record, tmp_path):
     words = draw(record(600, own_cpu_s=0.05), tmp_path).words
     assert "cost 50 ms of CPU time, less than 0.1 % of one core while it watched." in words
-
-
-def test_the_sections_follow_the_order_of_questions(full, tmp_path):
-    text = render_monitor_page(full, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", text) == [
-        "Phases", "Host", "GPU", "What was not measured", "Own cost and machine", "The command",
-    ]  # fmt: skip
 
 
 def test_the_page_is_safe_and_a_reader_without_eyes_or_mouse_finds_everything(full, tmp_path):

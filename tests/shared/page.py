@@ -1,9 +1,16 @@
 """A page as its reader meets it, and what must hold for every page."""
 
+import difflib
 import itertools
+import os
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
+_GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+_LINES = {"h1", "h2", "h3", "h4", "p", "li", "tr", "dl", "caption", "summary", "pre", "figcaption", "details", "figure"}
+_CELLS = {"th", "td", "dt", "dd", "span"}
+_MARKS = {"h1": "# ", "h2": "## ", "h3": "### ", "caption": "table: ", "summary": "+ ", "li": "- ", "p": ""}
 _VOID = {"meta", "link", "img", "br", "hr", "input", "wbr"}
 _ADDRESSES = ("src", "href", "xlink:href", "data", "action", "poster", "srcset")
 
@@ -14,12 +21,19 @@ class Page(HTMLParser):
     def __init__(self, source):
         super().__init__()
         self.source, self.tags, self.open, self.text, self.misnested = source, [], [], "", []
+        self._outline = [""]
         self.feed(source)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in _VOID:
             self.open.append(tag)
+        if tag in _LINES:
+            self._outline.append(_MARKS.get(tag, ""))
+        elif tag in _CELLS or tag in ("img", "svg"):
+            self._outline[-1] += " | "
+        if dict(attrs).get("role") == "img" or tag == "img":
+            self._outline[-1] += dict(attrs).get("alt") or dict(attrs)["aria-label"]
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
@@ -27,10 +41,14 @@ class Page(HTMLParser):
     def handle_endtag(self, tag):
         if not self.open or self.open.pop() != tag:
             self.misnested.append(tag)
+        if tag in _LINES:
+            self._outline.append("")
 
     def handle_data(self, data):
         if not self.open or self.open[-1] not in ("style", "script"):
             self.text += data
+            if "svg" not in self.open:
+                self._outline[-1] += data
 
     def all(self, *names):
         return [attrs for tag, attrs in self.tags if tag in names]
@@ -38,6 +56,23 @@ class Page(HTMLParser):
     @property
     def words(self):
         return " ".join(self.text.replace("\u00a0", " ").split())
+
+    @property
+    def outline(self):
+        """What is read on the page, top to bottom: a line for each heading, paragraph, row and item."""
+        lines = (" ".join(line.replace("\u00a0", " ").split()) for line in self._outline)
+        lines = (re.sub(r"(\| )+\|(?= |$)", "|", line).strip("| ") for line in lines)
+        return "".join(f"{line}\n" for line in lines if line and line not in ("-", "+", "#", "##", "###"))
+
+
+def assert_golden(page, name):
+    """The page reads as `golden/NAME.txt` says; with UPDATE_GOLDEN=1 that file is written instead."""
+    path = _GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.write_text(page.outline, encoding="utf-8")
+    kept = path.read_text(encoding="utf-8").splitlines()
+    changes = list(difflib.unified_diff(kept, page.outline.splitlines(), str(path), "the page", lineterm="", n=1))
+    assert not changes, "\n".join([*changes, "If this is meant, UPDATE_GOLDEN=1 takes it over."])
 
 
 def assert_safe(page):

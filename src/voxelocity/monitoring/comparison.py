@@ -48,7 +48,7 @@ _QUANTITIES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "gpu_energy_wh": ("GPU energy", lambda value: f"{rate_text(value)} Wh" if math.isfinite(value) else NOT_AVAILABLE),
 }
 _CARDS = ("seconds", "cpu_busy_share", "program_memory_peak_bytes", "gpu_busy_share", "gpu_memory_peak_bytes")
-_SENTENCE = {"seconds": "It took", "cpu_busy_share": "cores were busy", "gpu_busy_share": "GPUs"}
+_SENTENCE = {"seconds": "It took", "cpu_busy_share": "cores were busy", "gpu_busy_share": "GPUs were busy"}
 
 
 def monitor_comparison_document(a: MonitorRecord, b: MonitorRecord) -> Document:
@@ -94,11 +94,12 @@ def monitor_comparison_document(a: MonitorRecord, b: MonitorRecord) -> Document:
 
 def _sentence(figures: Figures) -> str:
     """The length of both, and how busy cores and GPUs were, in one sentence."""
-    parts = [
-        f"{words} {_text(key, figures[key][1])} instead of {_text(key, figures[key][0])}"
-        for key, words in _SENTENCE.items()
-        if key in figures
-    ]
+    parts = []
+    for key, words in _SENTENCE.items():
+        if key in figures:
+            before, after = (_text(key, value) for value in figures[key])
+            change = ", as before" if before == after else f" (before: {before})"
+            parts.append(f"{words} {after}{change}")
     return "; ".join(parts) + "."
 
 

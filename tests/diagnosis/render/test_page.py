@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from shared.page import Page, assert_accessible, assert_colored, assert_safe
+from shared.page import Page, assert_accessible, assert_colored, assert_golden, assert_safe
 from voxelocity.core.errors import OutputError
 from voxelocity.diagnosis.facts.whole import RefusedWrite
 from voxelocity.diagnosis.render.page import render_diagnosis_page
@@ -37,26 +37,9 @@ def test_the_page_is_safe_and_a_reader_without_eyes_or_mouse_finds_everything(pa
     assert_colored(pages[name].source)
 
 
-def test_the_page_follows_the_order_of_questions(pages):
-    headings = re.findall(r"<h2[^>]*>([^<]+)</h2>", pages["data-bound"].source)
-    assert headings == [
-        "Where the time went",
-        "With and without waiting for data",
-        "What to change",
-        "What was not measured",
-        "Steps",
-        "Between the steps",
-        "Each stage alone",
-        "Loaders and workers",
-        "Transforms",
-        "Lines of your code",
-        "Files",
-        "Calls that wait",
-        "Settings and network",
-        "The machine during the run",
-        "What it ran on",
-        "Do it again",
-    ]
+@pytest.mark.parametrize(("name", "golden"), [("data-bound", "diagnosis"), ("on a GPU", "diagnosis-gpu")])
+def test_the_page_reads_as_agreed(pages, name, golden):
+    assert_golden(pages[name], golden)
 
 
 def test_files_that_stayed_unwritten_are_on_the_page(example_diagnosis, tmp_path):
@@ -111,29 +94,6 @@ def test_a_word_of_the_command_stays_in_one_line(pages):
     assert '<span class="word">--nproc-per-node=1</span> gpu.py</h1>' in pages["on a GPU"].source
 
 
-def test_the_figures_of_the_diagnosis_stand_on_the_page(pages):
-    words = pages["data-bound"].words
-    for phrase in (
-        "python train.py The network spends 61 % of the training time waiting for data",
-        "Steps per second 1.98 7.92 images/s, validation included",
-        "waiting for data 12 s 60.4 %",
-        "a step would take 0.20 s instead of 0.50 s: about 2.6 times faster. Faster loading cannot bring",
-        "Measured: after the counted steps",
-        "Batches are made in the training's own thread, one after the other VX101 about 2.5 times faster "
-        "(measured) safe: same results",
-        "Change at train.py:38; a click selects all of it: loader = DataLoader( dataset,",
-        "The CPU is faster in bfloat16, and the network computes in float32 VX303 about 5 % less time (estimated) "
-        "changes results",
-        "Worth knowing, but not holding it back now (1)",
-        "LoadImaged monai always the same 192 52 ms 50 ms 69.7 %",
-        "The loader, without the step 0.30 s a batch 3.28 batches/s 2",
-        "Opened .nii.gz 192 times",
-        "File system of the data ext4",
-        "voxelocity diagnose -- python train.py --lr 1e-3",
-    ):
-        assert phrase in words, phrase
-
-
 def test_the_change_can_be_taken_as_it_is(pages):
     code = re.findall(r'<pre class="copy" tabindex="0"><code>(.*?)</code></pre>', pages["data-bound"].source, re.DOTALL)
     assert code[0] == "loader = DataLoader(\n    dataset, batch_size=4, num_workers=2, persistent_workers=True\n)"
@@ -152,14 +112,6 @@ def test_both_bars_of_the_ceiling_have_one_scale(pages):
     widths = [[float(w) for w in re.findall(r'width="([\d.]+)%"', bar)] for bar in bars]
     assert sum(widths[0]) == pytest.approx(100.0)
     assert widths[0][0] == widths[1][0] == pytest.approx(39.0)
-
-
-def test_kernels_and_the_trace_are_there_where_a_profile_is(pages):
-    words = pages["on a GPU"].words
-    assert "Tensor-core kernels 310 1.9 ms 52 ms" in words
-    assert "recording/trace.json.gz, relative to the folder of this page, shows what ran when." in words
-    assert "Open trace file" in words
-    assert "The trace" not in pages["data-bound"].words
 
 
 def test_a_program_that_was_killed_and_one_never_seen_are_told_as_such(pages):

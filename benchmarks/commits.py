@@ -2,8 +2,8 @@
 
     python benchmarks/commits.py c1b6f27 [--rounds 7]
 
-Each workload runs in a fresh process on the sources of either commit, which take turns; the first two rounds compile and
-do not count. The same Python and packages serve both. Writes `benchmarks/results/commits.json`.
+Each workload runs in a fresh process on the sources of either commit, which take turns; the first two rounds compile
+and do not count. The same Python and packages serve both. Writes `benchmarks/results/commits.json`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ with vx.Feed(cases, planned(**{"data.cache.tier": "memory"}), device="cpu", **wa
         for _ in range(300):
             next(feed)
 """,
-    # Three epochs of MONAI's CacheDataset and ThreadDataLoader, imported from us.
+    # Six epochs of MONAI's CacheDataset and ThreadDataLoader, imported from us.
     "drop-ins": """
 from monai.transforms import (Compose, EnsureChannelFirstd, LoadImaged, RandAffined, RandFlipd, RandGaussianNoised,
                               RandScaleIntensityd, RandSpatialCropd, ScaleIntensityRanged)

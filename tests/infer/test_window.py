@@ -10,6 +10,7 @@ from monai.inferers import sliding_window_inference
 from voxelocity.core.errors import ConfigError, InputError, ScanError
 from voxelocity.infer import WindowConfig
 from voxelocity.infer.blending import importance
+from voxelocity.infer.sinks import ClassMap
 from voxelocity.infer.stitched import Stitched
 from voxelocity.infer.window import stitch_volumes
 from voxelocity.testing.window_reference import reference_probabilities
@@ -36,9 +37,44 @@ def image(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
+class Probabilities:
+    """Keeps every slab, and checks that they come in order and begin with the plane before."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape, self.whole, self.num_slabs = shape, None, 0
+
+    def take(self, logits_kxyz: torch.Tensor, box, *, axis: int, num_taken: int) -> None:
+        if self.whole is None:
+            self.whole = torch.full((len(logits_kxyz), *self.shape), torch.nan, device=logits_kxyz.device)
+        target = self.whole[:, *box.slices]
+        assert target.shape == logits_kxyz.shape
+        assert num_taken == (self.num_slabs > 0)
+        if num_taken:
+            assert torch.equal(target.narrow(1 + axis, 0, 1), logits_kxyz.narrow(1 + axis, 0, 1))
+        target.copy_(logits_kxyz)
+        self.num_slabs += 1
+
+    def result(self) -> torch.Tensor:
+        return self.whole.softmax(dim=0)
+
+
+def with_sinks(images, sink=Probabilities):
+    """The images with their sinks, and the sinks."""
+    both = [(each, sink(tuple(each.shape[1:]))) for each in images]
+    return both, [taken for _, taken in both]
+
+
 def predict_volumes(forward, images, config, **options):
-    for stitched in stitch_volumes(forward, images, config, **options):
-        yield stitched.probabilities()
+    sinks = []
+
+    def both():
+        for each in images:
+            sinks.append(Probabilities(tuple(each.shape[1:])))
+            yield each, sinks[-1]
+
+    for number, stitched in enumerate(stitch_volumes(forward, both(), config, **options)):
+        stitched.check()
+        yield sinks[number].result()
 
 
 def predict_volume(forward, image_cxyz, config, **options):
@@ -82,6 +118,23 @@ def test_probabilities_equal_the_reference(shape, window, overlap, blend, sigma_
     ours = predict_volume(network, volume, config, device=CPU)
     reference = reference_probabilities(network, volume, shape_voxel=window, **chosen)
     np.testing.assert_allclose(ours.numpy(), reference, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("overlap", [0.0, 0.5, 0.7])
+def test_slabs_leave_along_the_longest_way_and_hold_a_windows_depth(axis, overlap):
+    shape = [7, 7, 7]
+    shape[axis] = 41
+    both, (sink,) = with_sinks([image(1, *shape)])
+    config = WindowConfig(shape_voxel=(5, 5, 5), overlap=overlap)
+    (stitched,) = stitch_volumes(Counting(), both, config, device=CPU)
+    assert stitched._held_shape() == tuple(6 if a == axis else 7 for a in range(3))
+    assert sink.num_slabs > 5
+    reference = reference_probabilities(
+        Counting(), image(1, *shape), shape_voxel=(5, 5, 5), overlap=overlap, blend="gaussian", sigma_scale=0.125,
+        mirror_axes=(),
+    )  # fmt: skip
+    np.testing.assert_allclose(sink.result().numpy(), reference, atol=1e-5)
 
 
 def test_constant_logits_come_back_whatever_the_blending():
@@ -209,10 +262,12 @@ def test_network_that_writes_every_answer_into_one_buffer_gives_the_same():
 @pytest.mark.parametrize("shape", [(8, 6, 4), (20, 9, 5), (5, 14, 4)])
 @pytest.mark.parametrize("piece_values", [1, 100, 1 << 24])
 def test_classes_are_those_of_the_largest_probability(monkeypatch, shape, piece_values):
-    monkeypatch.setattr("voxelocity.infer.stitched._PIECE_VALUES", piece_values)
+    monkeypatch.setattr("voxelocity.infer.sinks._PIECE_VALUES", piece_values)
     network, config, volume = Counting(), WindowConfig(shape_voxel=WINDOW), image(1, *shape)
-    (stitched,) = stitch_volumes(network, [volume], config, device=CPU)
-    classes = stitched.classes()
+    both, (classes,) = with_sinks([volume], ClassMap)
+    (stitched,) = stitch_volumes(network, both, config, device=CPU)
+    stitched.check()
+    classes = classes.result()
     assert (classes.dtype, classes.shape) == (torch.uint8, shape)
     assert torch.equal(classes.long(), predict_volume(network, volume, config, device=CPU).argmax(0))
 
@@ -229,11 +284,13 @@ def test_an_answer_that_is_not_finite_is_an_error_of_its_volume_alone(value):
     images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
     images[1][0, 15, 2, 2] = 99.0
     config = WindowConfig(shape_voxel=WINDOW, batch_size=2)
-    first, second, third = stitch_volumes(answer, images, config, device=CPU)
-    for stitched, volume in ((first, images[0]), (third, images[2])):
-        torch.testing.assert_close(stitched.probabilities(), predict_volume(network, volume, config, device=CPU))
+    both, sinks = with_sinks(images)
+    first, second, third = stitch_volumes(answer, both, config, device=CPU)
+    for stitched, sink, volume in ((first, sinks[0], images[0]), (third, sinks[2], images[2])):
+        stitched.check()
+        torch.testing.assert_close(sink.result(), predict_volume(network, volume, config, device=CPU))
     with pytest.raises(ScanError, match=r"the network returned NaN or infinity .* float16"):
-        second.classes()
+        second.check()
 
 
 def test_passes_that_do_not_fit_are_cut_and_give_the_same():
@@ -246,7 +303,7 @@ def test_passes_that_do_not_fit_are_cut_and_give_the_same():
 
     images = [image(1, 20, 9, 4, seed=seed) for seed in range(2)]
     config = WindowConfig(shape_voxel=WINDOW, batch_size=7)
-    results = [each.probabilities() for each in stitch_volumes(small, images, config, device=CPU, warn=warnings.append)]
+    results = list(predict_volumes(small, images, config, device=CPU, warn=warnings.append))
     assert max(network.batches) == 2
     assert warnings == [], "nothing was moved"
     for ours, alone in zip(results, one_by_one(network, images, config), strict=True):
@@ -263,10 +320,7 @@ def test_sums_leave_a_full_device_before_passes_are_cut(monkeypatch):
         return network(windows)
 
     volume, config = image(1, 20, 9, 4), WindowConfig(shape_voxel=WINDOW, batch_size=3)
-    (ours,) = (
-        each.probabilities()
-        for each in stitch_volumes(full_until_moved, [volume], config, device=CPU, warn=told.append)
-    )
+    ours = predict_volume(full_until_moved, volume, config, device=CPU, warn=told.append)
     assert len(moved) == len(told) == 1
     assert "too small" in told[0]
     assert max(network.batches) == 3
@@ -283,10 +337,13 @@ def test_a_window_that_does_not_fit_is_an_error_of_its_volume_alone():
 
     images = [image(1, 20, 6, 4, seed=seed) for seed in range(3)]
     images[1][0, 2, 2, 2] = 99.0
-    first, second, third = stitch_volumes(too_small, images, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
-    assert first.probabilities().shape == third.probabilities().shape == (3, 20, 6, 4)
+    both, sinks = with_sinks(images)
+    first, second, third = stitch_volumes(too_small, both, WindowConfig(shape_voxel=WINDOW, batch_size=3), device=CPU)
+    first.check()
+    third.check()
+    assert sinks[0].result().shape == sinks[2].result().shape == (3, 20, 6, 4)
     with pytest.raises(ScanError, match=r"one window of 8 x 6 x 4 voxels does not fit .* predict with --device cpu"):
-        second.probabilities()
+        second.check()
 
 
 def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
@@ -298,15 +355,16 @@ def test_another_error_of_the_network_is_not_taken_for_a_full_memory():
 
 
 def test_scores_that_memory_cannot_hold_are_an_error_with_both_figures(monkeypatch):
-    monkeypatch.setattr("voxelocity.infer.stitched.available_memory_bytes", lambda: 3 * 20 * 6 * 4 * 4)
-    config = WindowConfig(shape_voxel=WINDOW)
-    small, large, last = stitch_volumes(Counting(), [image(1, n, 6, 4) for n in (20, 21, 5)], config, device=CPU)
-    assert small.probabilities().shape == (3, 20, 6, 4)
-    assert last.classes().shape == (5, 6, 4)
+    monkeypatch.setattr("voxelocity.infer.stitched.available_memory_bytes", lambda: 3 * 9 * 6 * 4 * 4)
+    both, sinks = with_sinks([image(1, *shape) for shape in ((200, 6, 4), (20, 7, 4), (5, 6, 4))])
+    long, large, last = stitch_volumes(Counting(), both, WindowConfig(shape_voxel=WINDOW), device=CPU)
+    long.check()
+    last.check()
+    assert sinks[0].result().shape == (3, 200, 6, 4), "no more than a window's depth of it is held"
     with pytest.raises(
-        ScanError, match=r"3 classes for 21 x 6 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; free"
+        ScanError, match=r"3 classes for 9 x 7 x 4 .* take 0\.0 GB of memory, and 0\.0 GB are free; free"
     ):
-        large.probabilities()
+        large.check()
 
 
 @pytest.mark.gpu
@@ -320,8 +378,7 @@ def test_a_full_device_is_helped_out_by_main_memory():
     room_bytes = torch.cuda.memory_reserved() + host.nbytes // 2
     torch.cuda.set_per_process_memory_fraction(room_bytes / torch.cuda.get_device_properties(0).total_memory)
     try:
-        (stitched,) = stitch_volumes(network, [volume], config, device=torch.device("cuda"), warn=told.append)
-        ours = stitched.probabilities()
+        ours = predict_volume(network, volume, config, device=torch.device("cuda"), warn=told.append)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert len(told) == 1

@@ -2,7 +2,8 @@
 
 from voxelocity.infer.files import PredictedScan, find_scans, predict_files
 from voxelocity.infer.model import SPEC_NAME, WEIGHTS_NAME, ModelSpec, TrainedOn, load_model, save_model
-from voxelocity.infer.predictor import ClassIndices, Predictor
+from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.sinks import ClassIndices
 from voxelocity.infer.window import WindowConfig
 
 __all__ = [

@@ -20,7 +20,8 @@ from voxelocity.core.whole_file import remove_abandoned
 from voxelocity.data.decode import HOW_TO_CONVERT, ScanHeader, read_header, write_scan
 from voxelocity.infer.doubts import grid_doubts, intensity_doubts, model_doubts
 from voxelocity.infer.model import ModelSpec, load_model
-from voxelocity.infer.predictor import ClassIndices, Predictor
+from voxelocity.infer.predictor import Predictor
+from voxelocity.infer.sinks import ClassIndices
 
 _NIFTI = re.compile(r"(?P<stem>.+?)(?P<ending>\.nii(\.gz)?)\Z", re.IGNORECASE | re.DOTALL)
 _CHANNEL = re.compile(r"(?P<case>.+)_(?P<channel>\d{4})\Z", re.DOTALL)

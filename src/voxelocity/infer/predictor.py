@@ -6,12 +6,10 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from voxelocity.core.errors import ScanError
@@ -21,16 +19,16 @@ from voxelocity.core.volume import Volume, VolumeRef
 from voxelocity.data.decode import read_case
 from voxelocity.data.feed import OrderedPrefetch
 from voxelocity.data.patch import grid_regions
-from voxelocity.data.prepare import Preparation, is_resampled, restore_labels, restore_probabilities
+from voxelocity.data.prepare import Preparation
 from voxelocity.infer.model import ModelSpec
-from voxelocity.infer.stitched import Stitched, spatial_shape
+from voxelocity.infer.sinks import ClassIndices, ClassMap, ScanLabels
+from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.infer.window import WindowConfig, stitch_volumes
 from voxelocity.observe import Clock
 from voxelocity.step import autocast, precision_on
 
 _MOST_ROUNDS = 5
 
-ClassIndices = npt.NDArray[np.uint8]
 OnFailure = Callable[[str, ScanError], None]
 _Pair = tuple[Volume, Volume]
 
@@ -63,7 +61,7 @@ class Predictor:
         self._warn = warn
         self._preparation = Preparation(spec.prepare)
         self._precision = precision_on(spec.precision, device)
-        # A CPU would gain nothing from it and would hold the scores of two volumes.
+        # A CPU would gain nothing from it and would hold the scores of two slabs.
         self._restores_behind = device.type != "cpu"
         self._on_windows = on_windows
 
@@ -84,20 +82,22 @@ class Predictor:
         Raises:
             ScanError: the network returned NaN or infinity.
         """
-        waiting: deque[Volume] = deque()
+        waiting: deque[tuple[Volume, ClassMap]] = deque()
 
-        def images() -> Iterator[torch.Tensor]:
+        def images() -> Iterator[tuple[torch.Tensor, Sink]]:
             for volume in volumes:
-                waiting.append(volume)
-                yield _image_of(volume)
+                image = _image_of(volume)
+                classes = ClassMap(spatial_shape(image))
+                waiting.append((volume, classes))
+                yield image, classes
 
         for stitched in self._stitched(images()):
-            volume = waiting.popleft()
+            volume, classes = waiting.popleft()
             try:
-                classes = stitched.classes()
+                stitched.check()
             except ScanError as error:
                 raise _of_case(volume.case_id, error) from None
-            yield volume, classes
+            yield volume, classes.result()
 
     def window_seconds(self, volume: Volume, *, limit_s: float, clock: Clock) -> float:
         """Seconds of one window in one forward pass, with its share of blending, from a few windows of a prepared case.
@@ -119,9 +119,12 @@ class Predictor:
         self._network.eval()
 
         def predict() -> None:
-            for stitched in stitch_volumes(self._forward, images, window, device=self._device, warn=self._warn):
+            both = [(each, ClassMap(spatial_shape(each))) for each in images]
+            for stitched in stitch_volumes(self._forward, both, window, device=self._device, warn=self._warn):
+                stitched.check()
+            for _, classes in both:
                 # Reads the result, because only then has the device finished.
-                stitched.classes().cpu()
+                classes.result().cpu()
 
         begin_s = clock()
         predict()
@@ -185,15 +188,22 @@ class Predictor:
 
         An error of `loaded` is raised after the predictions of all pairs before it have been yielded.
         """
-        waiting: deque[_Pair] = deque()
+        waiting: deque[tuple[Volume, ScanLabels]] = deque()
         failures: list[Exception] = []
 
-        def images() -> Iterator[torch.Tensor]:
+        def images(behind: ThreadPoolExecutor) -> Iterator[tuple[torch.Tensor, Sink]]:
             try:
                 for pair in loaded:
                     if not isinstance(pair, _Failed):
-                        waiting.append(pair)
-                        yield _image_of(pair[1])
+                        scan, volume = pair
+                        labels = ScanLabels(
+                            volume.grid.shape,
+                            volume.trace,
+                            num_threads=num_threads,
+                            behind=behind if self._restores_behind else None,
+                        )
+                        waiting.append((scan, labels))
+                        yield _image_of(volume), labels
                     elif on_failure is None:
                         raise pair.error
                     else:
@@ -203,33 +213,23 @@ class Predictor:
                 failures.append(error)
 
         with ThreadPoolExecutor(max_workers=1) as behind:
-            restoring: tuple[Volume, Future[ClassIndices]] | None = None
-            for stitched in self._stitched(images()):
-                scan, volume = waiting.popleft()
-                # The scores of the last volume leave main memory before those of the next one arrive.
-                if restoring is not None:
-                    yield restoring[0], restoring[1].result()
-                    restoring = None
+            for stitched in self._stitched(images(behind)):
+                scan, labels = waiting.popleft()
                 try:
-                    scores = _on_host(stitched, volume)
+                    stitched.check()
                 except ScanError as error:
                     if on_failure is None:
                         raise _of_case(scan.case_id, error) from None
                     on_failure(scan.case_id, _of_case(scan.case_id, error))
                     continue
-                if self._restores_behind:
-                    restoring = scan, behind.submit(_put_back, scores, volume, num_threads)
-                else:
-                    yield scan, _put_back(scores, volume, num_threads)
-                # Otherwise this frame would keep the scores while the next volume is predicted.
-                del scores, scan, volume
-            if restoring is not None:
-                yield restoring[0], restoring[1].result()
+                yield scan, labels.result()
+                # Otherwise this frame would keep them while the next volume is predicted.
+                del scan, labels
         if failures:
             # Popped, because the traceback holds this frame, and the frame would hold the error.
             raise failures.pop()
 
-    def _stitched(self, images: Iterable[torch.Tensor]) -> Iterator[Stitched]:
+    def _stitched(self, images: Iterable[tuple[torch.Tensor, Sink]]) -> Iterator[Stitched]:
         self._network.eval()
         window = self._spec.window
         swapped = swapped_classes(self._spec.class_names, window.swap_pairs)
@@ -251,18 +251,6 @@ class _Failed(NamedTuple):
 
     case_id: str
     error: ScanError
-
-
-def _on_host(stitched: Stitched, volume: Volume) -> npt.NDArray[np.generic]:
-    """What restoring the scan's grid needs of a volume's scores: probabilities if it interpolates, else classes."""
-    needed = stitched.probabilities() if is_resampled(volume.trace) else stitched.classes()
-    return needed.cpu().numpy()
-
-
-def _put_back(scores: npt.NDArray[np.generic], volume: Volume, num_threads: int) -> ClassIndices:
-    if is_resampled(volume.trace):
-        return restore_probabilities(scores, volume.trace, num_threads=num_threads)
-    return restore_labels(scores, volume.trace)
 
 
 def _of_case(case_id: str, error: ScanError) -> ScanError:

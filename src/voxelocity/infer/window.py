@@ -22,7 +22,7 @@ from voxelocity.core.errors import InputError, ScanError
 from voxelocity.core.region import Region
 from voxelocity.core.warn_once import WarnOnce
 from voxelocity.infer.blending import Blend
-from voxelocity.infer.stitched import Stitched, spatial_shape
+from voxelocity.infer.stitched import Sink, Stitched, spatial_shape
 from voxelocity.step import is_out_of_memory
 
 _X = 2  # of (b, c, x, y, z)
@@ -56,24 +56,25 @@ class WindowConfig(Config):
 
 def stitch_volumes(
     forward: Forward,
-    images: Iterable[torch.Tensor],
+    images: Iterable[tuple[torch.Tensor, Sink]],
     config: WindowConfig,
     *,
     device: torch.device,
     swapped_classes: Sequence[int] = (),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Iterator[Stitched]:
-    """The blended logits of each volume, in order; windows of neighboring small volumes share forward passes.
+    """Gives the blended logits of each volume to its sink; windows of neighboring small volumes share forward passes.
 
     The result of a volume does not depend on its neighbors (beyond rounding, about 1e-6). Images are taken when they
-    are needed, so they may be loaded lazily. Nothing waits for the device. For a volume of many windows, the device
-    holds the image and the sum of its logits, 4 * (c + k) bytes per voxel; if that is too much, main memory holds the
-    sum.
+    are needed, so they may be loaded lazily. Nothing here waits for the device. For a volume of many windows, the
+    device holds the image, 4 * c bytes per voxel, and the sum of the logits, 4 * k bytes per voxel of as many planes
+    as a window is deep, and one more; if that is too much, main memory holds the sum.
 
     Args:
         forward: the network in evaluation mode, or a function that runs it at its precision. Called without gradients,
             with at most `batch_size` windows each time.
-        images: (c, x, y, z) each, floating point, on any device; they are not changed.
+        images: (c, x, y, z) each, floating point, on any device, with what takes the logits of it, as slabs along the
+            axis whose planes take the least memory; images are not changed.
         config: how volumes are covered.
         device: where the network is, and where the results will be if there is room.
         swapped_classes: for each of the k classes, the one whose channel takes its place in windows mirrored along x
@@ -81,7 +82,8 @@ def stitch_volumes(
         warn: called once, if the device has too little memory.
 
     Yields:
-        One for each image. Logits of mirrored windows are also averaged before the softmax, as in nnU-Net v2.
+        One for each image, in order, once its sink has taken everything; `check` it before you use the sink's result.
+        Logits of mirrored windows are also averaged before the softmax, as in nnU-Net v2.
 
     Raises:
         InputError: an image does not have four axes, or the network's output does not have the shape of its windows.
@@ -169,15 +171,15 @@ class _Passes:
 
 
 def _windows(
-    images: Iterable[torch.Tensor],
+    images: Iterable[tuple[torch.Tensor, Sink]],
     config: WindowConfig,
     device: torch.device,
     pending: deque[Stitched],
     on_full: Callable[[], None],
 ) -> Iterator[_Window | None]:
     """Every window of every volume; a volume is put into `pending` just before its first. None ends a pass."""
-    for image in images:
-        stitched = Stitched(image, config, device, on_full)
+    for image, sink in images:
+        stitched = Stitched(image, sink, config, device, on_full)
         pending.append(stitched)
         for box in stitched.boxes:
             if not stitched.has_failed:
@@ -185,7 +187,7 @@ def _windows(
         if len(stitched.boxes) > _MOST_PASSES_SHARED * config.batch_size:
             yield None
         # The next volume is loaded now, and this frame must not keep this one alive.
-        del image, stitched
+        del image, sink, stitched
 
 
 def _next_batch(windows: Iterator[_Window | None], num: int) -> list[_Window]:

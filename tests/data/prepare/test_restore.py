@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.spatial.transform import Rotation
 
 from voxelocity.core.volume import Grid, Volume
-from voxelocity.data.prepare import Preparation, PrepareConfig, restore_labels, restore_probabilities
+from voxelocity.data.prepare import Preparation, PrepareConfig, Restoration, restore_labels, restore_probabilities
 
 PLAIN = {"crop": "nonzero", "intensity": {"mode": "none"}}
 
@@ -152,6 +152,28 @@ def test_slabs_and_threads_change_nothing(make_volume, oblique: np.ndarray, monk
     whole = restore_probabilities(scores, prepared.trace)
     monkeypatch.setattr("voxelocity.data.prepare.restore._SLAB_VALUES", 500)
     assert np.array_equal(restore_probabilities(scores, prepared.trace, num_threads=num_threads), whole)
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 12)] * 3),
+    spacing=st.tuples(*[st.sampled_from([0.4, 1.0, 1.3, 2.7])] * 3),
+    axis=st.integers(0, 2),
+    cuts=st.lists(st.integers(1, 11), max_size=4, unique=True),
+    num_threads=st.integers(1, 2),
+)
+def test_slab_by_slab_is_as_from_the_whole(shape, spacing, axis, cuts, num_threads) -> None:
+    config = PrepareConfig.parse({"intensity": {"mode": "none"}, "spacing_mm": spacing})
+    scan = Volume(case_id="a", image=np.ones((1, *shape), np.int16), label=None, grid=Grid.of(shape, np.eye(4)))
+    prepared = Preparation(config)(scan)
+    scores = np.random.default_rng(0).random((3, *prepared.grid.shape), dtype=np.float32)
+    num = prepared.grid.shape[axis]
+    restoration = Restoration(prepared.trace, prepared.grid.shape, num_threads=num_threads)
+    start = 0
+    for stop in [*sorted(cut for cut in cuts if cut < num), num]:
+        slab = scores.take(range(start, stop), axis=1 + axis)
+        restoration.add(slab, start=start, axis=axis)
+        start = stop - 1
+    assert np.array_equal(restoration.result(), restore_probabilities(scores, prepared.trace))
 
 
 def test_the_way_back_takes_no_volume_of_floats(make_volume) -> None:

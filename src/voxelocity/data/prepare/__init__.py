@@ -3,13 +3,15 @@
 from voxelocity.data.prepare.cast import in_c_order
 from voxelocity.data.prepare.chain import PREPARATION_VERSION, Preparation
 from voxelocity.data.prepare.config import IntensityConfig, PrepareConfig
-from voxelocity.data.prepare.restore import is_resampled, restore_labels, restore_probabilities
+from voxelocity.data.prepare.restore import Restoration, Trace, is_resampled, restore_labels, restore_probabilities
 
 __all__ = [
     "PREPARATION_VERSION",
     "IntensityConfig",
     "Preparation",
     "PrepareConfig",
+    "Restoration",
+    "Trace",
     "in_c_order",
     "is_resampled",
     "restore_labels",

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array
 from voxelocity.data.prepare import crop, orient, resample
 from voxelocity.data.prepare.cast import in_c_order
-from voxelocity.data.prepare.interpolate import Positions
+from voxelocity.data.prepare.interpolate import Positions, neighbors
 
 _MAX_CLASSES = 256
 # Voxels of the scan processed at a time: 1 MiB as float32, so that scores and the best so far stay in the caches.
@@ -35,39 +36,71 @@ def restore_labels(labels_xyz: Array, trace: Trace) -> Array:
 def restore_probabilities(probabilities_kxyz: Array, trace: Trace, *, num_threads: int = 1) -> npt.NDArray[np.uint8]:
     """Class indices (x, y, z) uint8 on the scan's own grid, from probabilities (k, x, y, z) of a prepared volume.
 
-    If the scan was resampled, the probabilities of each class are interpolated linearly, slab by slab of the scan, and
-    each voxel takes the class with the largest (the lowest index of equals). Besides the argument and the result this
-    needs a few MiB per thread, whatever the number of classes. Voxels that were cropped away become 0. C-contiguous.
-    The GIL is free most of the time.
+    As `Restoration`, from one slab.
+    """
+    x, y, z = probabilities_kxyz.shape[1:]
+    restoration = Restoration(trace, (x, y, z), num_threads=num_threads)
+    restoration.add(probabilities_kxyz, start=0)
+    return restoration.result()
+
+
+class Restoration:
+    """Class indices on the scan's own grid, from the probabilities of a prepared volume, taken slab by slab.
+
+    If the scan was resampled, the probabilities of each class are interpolated linearly, and each voxel takes the class
+    with the largest (the lowest index of equals). Besides a slab and the result this needs a few MiB per thread,
+    whatever the number of classes. Voxels that were cropped away become 0. The GIL is free most of the time.
 
     Args:
-        probabilities_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most 256
-            classes.
         trace: of the prepared volume.
-        num_threads: slabs made at once.
+        shape: of the prepared volume.
+        num_threads: pieces of a slab made at once.
     """
-    num_classes = len(probabilities_kxyz)
-    assert 1 <= num_classes <= _MAX_CLASSES, f"{num_classes} classes do not fit uint8"
-    steps = list(trace)
-    positions = None
-    if is_resampled(steps):
-        positions = resample.positions_back(steps.pop())
-    shape = probabilities_kxyz.shape[1:] if positions is None else tuple(len(axis) for axis in positions)
-    labels = np.zeros(shape, dtype=np.uint8)
 
-    def fill(start: int) -> None:
-        _fill_argmax(probabilities_kxyz, positions, slice(start, start + thickness), labels)
+    def __init__(self, trace: Trace, shape: Index3, *, num_threads: int = 1) -> None:
+        self._shape, self._steps, self._num_threads = shape, list(trace), num_threads
+        self._positions: tuple[Positions, ...] = tuple(np.arange(n, dtype=np.float64) for n in shape)
+        if is_resampled(trace):
+            self._positions = resample.positions_back(self._steps.pop())
+        self._labels = np.zeros([len(axis) for axis in self._positions], dtype=np.uint8)
+        self._num_done = 0
 
-    thickness = max(1, _SLAB_VALUES // (shape[1] * shape[2]))
-    starts = range(0, shape[0], thickness)
-    if num_threads > 1 and len(starts) > 1:
-        with ThreadPoolExecutor(max_workers=num_threads) as pool:
-            list(pool.map(fill, starts))
-    else:
-        for start in starts:
-            fill(start)
-    restored: npt.NDArray[np.uint8] = restore_labels(labels, steps)
-    return restored
+    def add(self, probabilities_kxyz: Array, *, start: int, axis: int = 0) -> None:
+        """Fills every plane of the scan that lies between two planes known by now.
+
+        Args:
+            probabilities_kxyz: of any float type, finite; any scores whose largest marks the class are allowed. At most
+                256 classes. Slabs come in order along `axis` and are whole along the others. Each begins with the plane
+                with which the slab before ended.
+            start: of the slab, in planes of the prepared volume.
+            axis: along which the volume is cut.
+        """
+        assert 1 <= len(probabilities_kxyz) <= _MAX_CLASSES, f"{len(probabilities_kxyz)} classes do not fit uint8"
+        stop = start + probabilities_kxyz.shape[1 + axis]
+        _, above, _ = neighbors(self._positions[axis], self._shape[axis])
+        rows = slice(self._num_done, int(np.searchsorted(above, stop)))
+        self._num_done = rows.stop
+        positions = list(self._positions)
+        positions[axis] = positions[axis][rows] - start
+        target = self._labels[tuple(rows if a == axis else slice(None) for a in range(3))]
+        thickness = max(1, _SLAB_VALUES // max(1, target.shape[1] * target.shape[2]))
+
+        def fill(first: int) -> None:
+            piece = slice(first, first + thickness)
+            _fill_argmax(probabilities_kxyz, (positions[0][piece], *positions[1:]), target[piece])
+
+        starts = range(0, target.shape[0], thickness) if target.size else range(0)
+        if self._num_threads > 1 and len(starts) > 1:
+            with ThreadPoolExecutor(max_workers=self._num_threads) as pool:
+                list(pool.map(fill, starts))
+        else:
+            for first in starts:
+                fill(first)
+
+    def result(self) -> npt.NDArray[np.uint8]:
+        """(x, y, z) uint8, C-contiguous, once all slabs were added."""
+        restored: npt.NDArray[np.uint8] = restore_labels(self._labels, self._steps)
+        return restored
 
 
 def is_resampled(trace: Trace) -> bool:
@@ -75,20 +108,11 @@ def is_resampled(trace: Trace) -> bool:
     return len(trace) > 0 and trace[-1]["step"] == resample.STEP
 
 
-def _fill_argmax(
-    scores_kxyz: Array, positions: tuple[Positions, ...] | None, slab: slice, labels: npt.NDArray[np.uint8]
-) -> None:
-    def scores_of(index: int) -> Array:
-        if positions is None:
-            return scores_kxyz[index, slab]
-        return resample.interpolate(scores_kxyz[index], (positions[0][slab], *positions[1:]))
-
-    target = labels[slab]
-    best = scores_of(0)
-    if positions is None:
-        best = best.copy()
+def _fill_argmax(scores_kxyz: Array, positions: tuple[Positions, ...], target: npt.NDArray[np.uint8]) -> None:
+    # A copy, because nothing is interpolated where all positions are whole.
+    best = np.array(resample.interpolate(scores_kxyz[0], positions))
     for index in range(1, len(scores_kxyz)):
-        scores = scores_of(index)
+        scores = resample.interpolate(scores_kxyz[index], positions)
         wins = scores > best
         target[wins] = index
         np.copyto(best, scores, where=wins)

@@ -1,0 +1,98 @@
+"""What becomes of a volume's logits, slab by slab: classes on its own grid, or on the grid of its scan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from voxelocity.core.region import Index3, Region
+from voxelocity.data.prepare import Restoration, Trace, is_resampled, restore_labels
+
+# Values of the logits that are turned into probabilities or classes at a time: 64 MiB as float32.
+_PIECE_VALUES = 1 << 24
+
+ClassIndices = npt.NDArray[np.uint8]
+
+
+class ClassMap:
+    """The class of the largest logit of each voxel, on the device of the logits.
+
+    Args:
+        shape: of the volume.
+    """
+
+    def __init__(self, shape: Index3) -> None:
+        self._shape = shape
+        self._classes: torch.Tensor | None = None
+
+    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
+        if self._classes is None:
+            self._classes = torch.empty(self._shape, dtype=torch.uint8, device=logits_kxyz.device)
+        classes = self._classes[box.slices]
+        for piece, target in zip(_pieces(logits_kxyz), _pieces(classes, num_layers=len(logits_kxyz)), strict=True):
+            # argmax takes 3 to 17 times as long on a CPU (docs/log.md).
+            target.copy_(piece.max(dim=0).indices)
+
+    def result(self) -> torch.Tensor:
+        """(x, y, z) uint8, once all slabs were taken."""
+        assert self._classes is not None
+        return self._classes
+
+
+class ScanLabels:
+    """Class indices on the grid of the scan that a volume was prepared from.
+
+    If the scan was resampled, probabilities are interpolated and each voxel takes the class of the largest.
+
+    Args:
+        shape: of the prepared volume.
+        trace: of its preparation.
+        num_threads: threads that interpolate.
+        behind: does so while the network continues; the calling thread if None.
+    """
+
+    def __init__(
+        self, shape: Index3, trace: Trace, *, num_threads: int, behind: ThreadPoolExecutor | None = None
+    ) -> None:
+        self._trace = trace
+        self._behind = behind
+        self._last: Future[None] | None = None
+        self._classes = ClassMap(shape)
+        self._restoration = Restoration(trace, shape, num_threads=num_threads) if is_resampled(trace) else None
+
+    def take(self, logits_kxyz: torch.Tensor, box: Region, *, axis: int, num_taken: int) -> None:
+        if self._restoration is None:
+            self._classes.take(logits_kxyz, box, axis=axis, num_taken=num_taken)
+            return
+        fresh = logits_kxyz.narrow(axis + 1, num_taken, box.shape[axis] - num_taken)
+        for piece in _pieces(fresh):
+            piece.copy_(torch.softmax(piece, dim=0))
+        if self._behind is None:
+            self._restoration.add(logits_kxyz.cpu().numpy(), start=box.start[axis], axis=axis)
+            return
+        copied = logits_kxyz.clone() if logits_kxyz.device.type == "cpu" else logits_kxyz.cpu()
+        if self._last is not None:
+            self._last.result()
+        self._last = self._behind.submit(self._restoration.add, copied.numpy(), start=box.start[axis], axis=axis)
+
+    def result(self) -> ClassIndices:
+        """(x, y, z) uint8, once all slabs were taken. Can be called once."""
+        if self._restoration is None:
+            return restore_labels(self._classes.result().cpu().numpy(), self._trace)
+        if self._last is not None:
+            self._last.result()
+        return self._restoration.result()
+
+
+def _pieces(tensor: torch.Tensor, *, num_layers: int = 1) -> Iterator[torch.Tensor]:
+    """Views of (..., x, y, z), cut along x, of at most `_PIECE_VALUES` values times layers, but at least one plane."""
+    *_, num_x, num_y, num_z = tensor.shape
+    layers = math.prod(tensor.shape[:-3]) * num_layers
+    thickness = max(1, _PIECE_VALUES // (layers * num_y * num_z))
+    for start in range(0, num_x, thickness):
+        yield tensor.narrow(-3, start, min(thickness, num_x - start))

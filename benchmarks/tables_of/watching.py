@@ -8,7 +8,6 @@ from typing import Any
 
 from tables_of.results import load, markdown_table, of_records, percents, range_text, source_line
 from voxelocity.core.quantities import factor_text
-from voxelocity.report import duration_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 
@@ -42,21 +41,6 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
         ]  # fmt: skip
     lines = markdown_table(("what", "median (least to most)", "", "n"), rows)
     return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
-
-
-@of_records("time_split.json")
-def split_lines(record: dict[str, Any]) -> list[str]:
-    """How the split of the report compares with the time of the process."""
-    rows = [
-        ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
-         duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
-         f"{run['other_share_of_steps']:.1%}")
-        for run in record["runs"]
-    ]  # fmt: skip
-    heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
-    lines = markdown_table(heads, rows)
-    return [*lines, "", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
-              f"{source_line(record)}"]  # fmt: skip
 
 
 def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:

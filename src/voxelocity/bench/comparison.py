@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from voxelocity.core.quantities import NOT_AVAILABLE, count_text, factor_text
+from voxelocity.core.quantities import count_text, factor_text, figure_text
 from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
 from voxelocity.report.document import Card, Code, Document, Section, Table, Text, below_heading
@@ -21,7 +21,6 @@ Better = Literal["larger", "smaller"]
 Once = Callable[[], float]
 """One repeat; returns its figure in the unit of the comparison."""
 
-_LARGE = 1000.0
 # A factor below it is worse by more than its rounding.
 _EQUAL = 0.95
 
@@ -205,18 +204,14 @@ def _card(comparison: Comparison) -> Card | None:
         return None
     best = min(known, key=lambda peer: statistics.median(comparison.ratios(peer)))
     factor = statistics.median(comparison.ratios(best))
-    note = f"{best.name} {_number(best.median or 0.0)}, ours {_number(ours.median)} {comparison.unit}"
+    note = f"{best.name} {figure_text(best.median)}, ours {figure_text(ours.median)} {comparison.unit}"
     return Card(name=comparison.title, value=factor_text(factor), note=note, is_worse=factor < _EQUAL)
 
 
 def _cells(comparison: Comparison, figure: Figure) -> tuple[str, ...]:
     if figure.median is None:
-        return figure.name, NOT_AVAILABLE, "", "", ""
+        return figure.name, figure_text(figure.median), "", "", ""
     ratios = comparison.ratios(figure)
-    spread = f"{_number(min(figure.values))} to {_number(max(figure.values))}" if len(figure.values) > 1 else ""
+    spread = f"{figure_text(min(figure.values))} to {figure_text(max(figure.values))}" if len(figure.values) > 1 else ""
     ratio = factor_text(statistics.median(ratios)) if ratios else ""
-    return figure.name, _number(figure.median), spread, str(len(figure.values)), ratio
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+    return figure.name, figure_text(figure.median), spread, str(len(figure.values)), ratio

@@ -27,7 +27,7 @@ from monai.transforms import (
 )
 
 from harness import head, parser_of, write_record
-from voxelocity.bench.comparison import Comparison, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, compare
 from voxelocity.bench.phantom import PhantomSet, make_phantoms, work_folder
 from voxelocity.interop.monai.deterministic import faster
 
@@ -61,8 +61,8 @@ def comparisons(name: str, item: Any, repeats: int) -> Iterator[Comparison]:
         quick = faster(transform)
         if quick is not None:
             sides = [
-                Side(name="Voxelocity", once=_cpu_ms(quick, item)),
-                Side(name="MONAI", once=_cpu_ms(transform, item)),
+                BenchSide(name="Voxelocity", once=_cpu_ms(quick, item)),
+                BenchSide(name="MONAI", once=_cpu_ms(transform, item)),
             ]
             title = f"{_words(transform)}, {name}"
             yield compare(title, "CPU ms", sides, repeats=repeats)

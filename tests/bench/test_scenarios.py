@@ -21,7 +21,7 @@ TITLES = {
     "cache": ["first patch", "first patch", "reopening", "kinds", "bytes", "memory"],
     "patches": ["ct", "mr"],
     "transforms": ["ct", "nnunet", "mr"],
-    "feed": ["rate"] * 3 + ["step", "waiting"],
+    "feed": ["rate"] * 3,
     "windows": ["default", "tutorials", "dense"],
     "build": ["decoders", "build"],
     "training": ["step", "waiting"],

@@ -179,7 +179,7 @@ def draw_case(seed: int, index: int, scale: float = 1.0) -> tuple[NDArray[np.int
     """Return image (HU), labels and grid of case `index`, axes pointing to R, A and S. Deterministic, thread-safe."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     grid = _draw_grid(rng, index, scale)
-    canvas = Canvas(rng, grid)
+    canvas = BodyCanvas(rng, grid)
     _paint_trunk(canvas, rng)
     _paint_lookalikes(canvas, rng)
     _paint_organs(canvas, rng)
@@ -187,7 +187,7 @@ def draw_case(seed: int, index: int, scale: float = 1.0) -> tuple[NDArray[np.int
     return canvas.expose(rng), canvas.labels, grid
 
 
-class Canvas:
+class BodyCanvas:
     """Hounsfield units and labels under construction, with warped body coordinates so that no shape is regular."""
 
     def __init__(self, rng: np.random.Generator, grid: PhantomGrid) -> None:
@@ -258,7 +258,7 @@ class Canvas:
         return bounds[0], bounds[1], bounds[2]
 
 
-def _paint_trunk(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_trunk(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Skin, fat rim, muscle with ribs, and the fatty mesentery that fills the cavity."""
     x, y, z = canvas.position_mm
     whole = (slice(None), slice(None), slice(None))
@@ -275,7 +275,7 @@ def _paint_trunk(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.cavity = radius < wall - 0.02
 
 
-def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_lookalikes(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Unlabeled structures whose densities overlap with the organs: bowel, stomach, muscles, vessels, heart."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     for side in (-1, 1):
@@ -300,7 +300,7 @@ def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.fill(window, bubble, -900.0)
 
 
-def _paint_organs(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_organs(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """The labeled organs; they touch each other and the cavity's wall."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     phase = rng.uniform(0.85, 1.15)  # how much contrast agent has arrived: moves all organs together
@@ -333,7 +333,7 @@ def _paint_organs(canvas: Canvas, rng: np.random.Generator) -> None:
         canvas.fill(window, level < 0, -60 + 20 * canvas.grain[window])
 
 
-def _paint_frame(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_frame(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """What pushes the organs aside: lungs, heart, spine and the great vessels."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     dome_mm = rng.uniform(72, 80)

@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
-from voxelocity.bench.ours import MEMORY, NONE, Cases, feed_of
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity.bench.peers import missing, peer_side
-from voxelocity.bench.phantom import PhantomSet, Places
+from voxelocity.bench.phantom import BenchFolders, PhantomSet
 from voxelocity.bench.processes import grown_bytes
-from voxelocity.bench.streams import batches_per_s
+from voxelocity.bench.streams import MEMORY, NONE, BenchCases, batches_per_s, feed_of
 from voxelocity.core.config import AUTO, Config
 from voxelocity.core.region import Index3, Region
 from voxelocity.data.cache import CacheConfig
@@ -49,7 +48,7 @@ MONAI_FORMS: dict[str, bool | str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kinds:
+class CacheKinds:
     """One thread that takes a patch of each case in turn, as a batch of one: no loader, the data set alone."""
 
     cases: PhantomSet = _FOUR_CTS
@@ -69,7 +68,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache:
+class CacheScenario:
     """A training that comes back to its cache: larger than memory, made on another day, shared with a second job."""
 
     large: PhantomSet = _LARGE_CT
@@ -78,24 +77,24 @@ class Cache:
     small_patch: Index3 = (32, 32, 32)
     shared: PhantomSet = _SHARED_CTS
     num_processes: int = 2
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: CacheKinds = field(default_factory=CacheKinds)
     repeats: int = 9
     repeats_from_disk: int = 5
     repeats_of_epochs: int = 5
     repeats_of_processes: int = 2
 
 
-def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
+def run(scenario: CacheScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; reopening also of real cases (MSD hippocampus)."""
-    with tempfile.TemporaryDirectory(prefix="cache-", dir=places.work) as name:
+    with tempfile.TemporaryDirectory(prefix="cache-", dir=folders.work) as name:
         place = Path(name)
-        yield from _first_patch(scenario, Cases.of(scenario.large, places.work), place / "large")
-        yield _reopening(scenario, Cases.of(scenario.small, places.work), place / "small")
-        if real := places.hippocampus():
+        yield from _first_patch(scenario, BenchCases.of(scenario.large, folders.work), place / "large")
+        yield _reopening(scenario, BenchCases.of(scenario.small, folders.work), place / "small")
+        if real := folders.hippocampus():
             words = f"{len(real)} cases of MSD's hippocampus"
-            yield _reopening(scenario, Cases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
-        yield _patches_by_kind(scenario.kinds, Cases.of(scenario.kinds.cases, places.work), place / "kinds")
-        shared = Cases.of(scenario.shared, places.work)
+            yield _reopening(scenario, BenchCases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
+        yield _patches_by_kind(scenario.kinds, BenchCases.of(scenario.kinds.cases, folders.work), place / "kinds")
+        shared = BenchCases.of(scenario.shared, folders.work)
         yield _bytes_per_voxel(scenario, shared, place / "shared")
         yield _shared_memory(scenario, shared, place / "shared")
 
@@ -121,7 +120,7 @@ def disk_tiers(model: type[Config], folder: Path) -> dict[str, dict[str, Any]]:
     return tiers
 
 
-def _first_patch(scenario: Cache, cases: Cases, place: Path) -> Iterator[Comparison]:
+def _first_patch(scenario: CacheScenario, cases: BenchCases, place: Path) -> Iterator[Comparison]:
     openers: dict[str, Callable[[], Callable[[], object]]] = {}
     for name, cache in disk_tiers(CacheConfig, place).items():
         cases.filled(cache)
@@ -136,8 +135,8 @@ def _first_patch(scenario: Cache, cases: Cases, place: Path) -> Iterator[Compari
         ("in the page cache", lambda: None, scenario.repeats),
         ("dropped from the page cache", lambda: _drop(place), scenario.repeats_from_disk),
     ):
-        sides = [Side(name=name, once=_prepared_ms(open_, before)) for name, open_ in openers.items()]
-        sides += [Side(name=name, once=None, note=why) for name, peer in absent.items() if (why := missing(peer))]
+        sides = [BenchSide(name=name, once=_prepared_ms(open_, before)) for name, open_ in openers.items()]
+        sides += [BenchSide(name=name, once=None, note=why) for name, peer in absent.items() if (why := missing(peer))]
         yield compare(
             f"{'x'.join(map(str, scenario.patch))} patch of an entry not opened before, files {where}, {cases.words}",
             "ms",
@@ -168,7 +167,9 @@ def _read_patch(cases: PreparedCases, index: int, patch: Index3) -> None:
     label.copy()
 
 
-def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str, Callable[[], Callable[[], object]]]:
+def _persistent_openers(
+    scenario: CacheScenario, cases: BenchCases, place: Path
+) -> dict[str, Callable[[], Callable[[], object]]]:
     if missing("MONAI"):
         return {}
     from voxelocity.bench.peers import monai
@@ -195,7 +196,7 @@ def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str,
     return openers
 
 
-def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     def read_all(cache: Mapping[str, Any]) -> float:
         watch = Stopwatch()
         opened = cases.opened(cache)
@@ -220,7 +221,7 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     sides = []
     for name, cache in disk_tiers(CacheConfig, place).items():
         cases.filled(cache)
-        sides.append(Side(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
+        sides.append(BenchSide(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
     return compare(
         f"a patch of each case from a cache on disk, just opened, {cases.words}",
         "s",
@@ -230,7 +231,7 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     )
 
 
-def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
+def _patches_by_kind(kinds: CacheKinds, cases: BenchCases, place: Path) -> Comparison:
     return compare(
         f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {cases.words}",
         "patches/s",
@@ -240,7 +241,7 @@ def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
     )
 
 
-def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+def _our_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[BenchSide]:
     def rate(prepared: PreparedCases, num_patches: int, **options: Any) -> Once:
         feed = functools.partial(
             feed_of, prepared, patch=kinds.patch, batch_size=1, augment=NONE, num_threads=0, **options
@@ -258,7 +259,7 @@ def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
             # The second of our sides is there to show memory that cannot be shared.
             warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
             prepared = cases.filled(cache)
-        yield Side(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
+        yield BenchSide(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
     rotating = {
         "tier": "rotating",
         "max_bytes": _BUDGET_BYTES,
@@ -267,10 +268,10 @@ def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
     }
     # The batch before them, which does not count, fills the first window.
     once = rate(cases.opened(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
-    yield Side(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
+    yield BenchSide(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
 
 
-def _monai_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+def _monai_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[BenchSide]:
     def epoch_of(name: str) -> Once:
         from voxelocity.bench.peers import monai
 
@@ -312,11 +313,11 @@ def _patches_per_s(dataset: Any, end_of_epoch: Callable[[], None]) -> float:
     return len(dataset) / watch.elapsed_s
 
 
-def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _bytes_per_voxel(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     num_voxels = int(np.prod(scenario.shared.shape)) * len(cases.refs)
 
-    def side(name: str, num_bytes: int, note: str = "") -> Side:
-        return Side(name=name, once=lambda: num_bytes / num_voxels, note=note)
+    def side(name: str, num_bytes: int, note: str = "") -> BenchSide:
+        return BenchSide(name=name, once=lambda: num_bytes / num_voxels, note=note)
 
     def monai_bytes(*, indices: bool) -> Once:
         from voxelocity.bench.peers import monai
@@ -338,14 +339,16 @@ def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     return compare(title, "bytes", sides, repeats=1, warmup=0, note=note)
 
 
-def _shared_memory(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _shared_memory(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     def grown_mib(holder: str, **options: Any) -> Once:
         options |= {"kind": cases.kind, "num_classes": cases.num_classes}
         num_processes = scenario.num_processes
         return lambda: grown_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
 
     tiers = {"memory tier": MEMORY, **disk_tiers(CacheConfig, place)}
-    sides = [Side(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()]
+    sides = [
+        BenchSide(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()
+    ]
     for words, form in MONAI_FORMS.items():
         make = functools.partial(grown_mib, "monai", runtime_cache=form)
         sides.append(peer_side(f"MONAI CacheDataset, {words}", "MONAI", make))

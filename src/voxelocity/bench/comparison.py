@@ -26,7 +26,7 @@ _EQUAL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class BenchSide:
     """One of the things compared; `once` is None where it cannot be run here, and `note` then says why."""
 
     name: str
@@ -83,7 +83,7 @@ class Comparison:
 
 
 def compare(
-    title: str, unit: str, sides: Sequence[Side], *, repeats: int, warmup: int = 1, note: str = ""
+    title: str, unit: str, sides: Sequence[BenchSide], *, repeats: int, warmup: int = 1, note: str = ""
 ) -> Comparison:
     """Runs every side, ours first, once a round, so that other work on the machine affects all of them alike.
 
@@ -179,12 +179,12 @@ class Record:
         return page, write_whole(folder / f"{stem}.json", content.replace(f'"{home}', '"~').encode())
 
 
-def comparison_section(comparison: Comparison) -> Section:
-    """A line for each side, ours first, and the notes."""
+def comparison_section(comparison: Comparison, *, ratio: str = "Ours better by") -> Section:
+    """A line for each side, ours first, and the notes; `ratio` is the head of the ratios to the first side."""
     notes = [comparison.note, *(f"{figure.name}: {figure.note}" for figure in comparison.figures if figure.note)]
     table = Table(
         caption=comparison.title,
-        heads=("Side", comparison.unit, "Least to most", "n", "Ours better by"),
+        heads=("Side", comparison.unit, "Least to most", "n", ratio),
         rows=[_cells(comparison, figure) for figure in comparison.figures],
         marked_columns=frozenset({4}),
         hides_caption=True,

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity.bench.peers import missing, peer_side
-from voxelocity.bench.phantom import PhantomSet, Places, make_phantoms
+from voxelocity.bench.phantom import BenchFolders, PhantomSet, make_phantoms
 from voxelocity.bench.processes import grown_bytes
 from voxelocity.bench.streams import OpenStream, batches_per_s
 from voxelocity.core.region import Index3
@@ -33,7 +33,7 @@ _THREADS = "CacheDataset + ThreadDataLoader"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonaiChains:
+class MonaiScenario:
     """Someone with a script that works: how much faster is it when its import lines are changed?"""
 
     cases: PhantomSet = _THREE_CTS
@@ -71,11 +71,11 @@ class _Pair:
     note: str = ""
 
 
-def run(scenario: MonaiChains, places: Places) -> Iterator[Comparison]:
+def run(scenario: MonaiScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; every pair is checked for equal batches first."""
-    refs = make_phantoms(scenario.cases, places.work)
-    brains = make_phantoms(scenario.brains, places.work)
-    with tempfile.TemporaryDirectory(prefix="monai-", dir=places.work) as name:
+    refs = make_phantoms(scenario.cases, folders.work)
+    brains = make_phantoms(scenario.brains, folders.work)
+    with tempfile.TemporaryDirectory(prefix="monai-", dir=folders.work) as name:
         place = Path(name)
         for pair in _pairs(scenario, refs, brains, place):
             yield _patches_per_s(scenario, pair)
@@ -84,7 +84,7 @@ def run(scenario: MonaiChains, places: Places) -> Iterator[Comparison]:
 
 
 def _pairs(
-    scenario: MonaiChains, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
+    scenario: MonaiScenario, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
 ) -> Iterator[_Pair]:
     """One after the other, so that what a pair caches is released before the next."""
     from voxelocity.bench.peers import monai_scripts as scripts
@@ -102,7 +102,9 @@ def _pairs(
     yield _pair(scenario, _THREADS, "BraTS chain, 4 channels", partial(cached, "brats", brains), patches_per_image=1)
 
 
-def _cached_spleen(scenario: MonaiChains, refs: Sequence[VolumeRef], cached: Callable[[Names], Any]) -> Iterator[_Pair]:
+def _cached_spleen(
+    scenario: MonaiScenario, refs: Sequence[VolumeRef], cached: Callable[[Names], Any]
+) -> Iterator[_Pair]:
     """The spleen chain with RandAffined from memory: by every loader, and compiled."""
     from voxelocity.bench.peers import monai_scripts as scripts
 
@@ -143,14 +145,19 @@ def _theirs(make: Callable[[Names], Any]) -> dict[str, Any]:
 
 
 def _pair(
-    scenario: MonaiChains, what: str, chain: str, make: Callable[[Names], Any], *, patches_per_image: int | None = None
+    scenario: MonaiScenario,
+    what: str,
+    chain: str,
+    make: Callable[[Names], Any],
+    *,
+    patches_per_image: int | None = None,
 ) -> _Pair:
     ours = make("voxelocity.monai")
     return _pair_of(scenario, what, chain, ours=ours, theirs=_theirs(make), patches_per_image=patches_per_image)
 
 
 def _pair_of(
-    scenario: MonaiChains,
+    scenario: MonaiScenario,
     what: str,
     chain: str,
     *,
@@ -173,11 +180,11 @@ def _pair_of(
     )
 
 
-def _patches_per_s(scenario: MonaiChains, pair: _Pair) -> Comparison:
+def _patches_per_s(scenario: MonaiScenario, pair: _Pair) -> Comparison:
     from voxelocity.bench.peers import monai_scripts as scripts
 
-    def side(name: str, stream: OpenStream, num_batches: int) -> Side:
-        return Side(name=name, once=lambda: pair.patches * batches_per_s(stream, num_batches))
+    def side(name: str, stream: OpenStream, num_batches: int) -> BenchSide:
+        return BenchSide(name=name, once=lambda: pair.patches * batches_per_s(stream, num_batches))
 
     sides = [side("Voxelocity", pair.ours, scenario.num_batches)]
     sides += [side(f"Voxelocity, {words}", each, scenario.num_batches) for words, each in pair.variants.items()]
@@ -187,18 +194,18 @@ def _patches_per_s(scenario: MonaiChains, pair: _Pair) -> Comparison:
     if pair.theirs:
         notes.append(f"first batch of one seed: {scripts.checked(pair.ours, pair.theirs[''], pair.title)}")
     else:
-        sides.append(Side(name="MONAI", once=None, note=missing("MONAI")))
+        sides.append(BenchSide(name="MONAI", once=None, note=missing("MONAI")))
     return compare(pair.title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
 
 
-def _both(once: Callable[[Names], float]) -> list[Side]:
+def _both(once: Callable[[Names], float]) -> list[BenchSide]:
     def theirs() -> Once:
         return lambda: once("monai.data")
 
-    return [Side(name="Voxelocity", once=lambda: once("voxelocity.monai")), peer_side("MONAI", "MONAI", theirs)]
+    return [BenchSide(name="Voxelocity", once=lambda: once("voxelocity.monai")), peer_side("MONAI", "MONAI", theirs)]
 
 
-def _filling(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> Comparison:
+def _filling(scenario: MonaiScenario, refs: Sequence[VolumeRef], place: Path) -> Comparison:
     from voxelocity.bench.peers import monai_scripts as scripts
 
     numbers = itertools.count()
@@ -230,7 +237,7 @@ def _copied(ref: VolumeRef, folder: Path) -> VolumeRef:
     return replace(ref, images=images, label=Path(shutil.copyfile(ref.label, folder / ref.label.name)))
 
 
-def _memory(scenario: MonaiChains, refs: Sequence[VolumeRef]) -> Comparison:
+def _memory(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Comparison:
     def once(module: Names) -> float:
         return grown_bytes("drop-in", refs, num_processes=1, options={"module": module}) / 2**20 / len(refs)
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from voxelocity.bench import ours
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity.bench.peers import best_side, peer_side, versions
-from voxelocity.bench.phantom import PhantomSet, Places
-from voxelocity.bench.streams import Work
+from voxelocity.bench.phantom import BenchFolders, PhantomSet
+from voxelocity.bench.streams import AS_MONAI, AS_NNUNET, NONE, Work
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Index3
 from voxelocity.core.rng import generator
@@ -36,7 +35,7 @@ _BARE_MONAI = "copy_cache=False, no metadata, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patches:
+class PatchScenario:
     """A training without augmentation: what is left is copying boxes of stored voxels into batches of float32."""
 
     sets: tuple[PhantomSet, ...] = _SETS
@@ -50,7 +49,7 @@ class Patches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transforms:
+class TransformScenario:
     """A training that waits for its augmentation: every patch is moved, flipped, scaled, shifted and made noisy."""
 
     sets: tuple[PhantomSet, ...] = _SETS
@@ -69,31 +68,33 @@ class Transforms:
     repeats: int = 5
 
 
-def _work(scenario: Patches | Transforms, phantoms: PhantomSet, places: Places) -> Work:
+def _work(scenario: PatchScenario | TransformScenario, phantoms: PhantomSet, folders: BenchFolders) -> Work:
     return Work.of(
-        phantoms, places.work, patch=scenario.patch, batch_size=scenario.batch_size, workers=scenario.workers
+        phantoms, folders.work, patch=scenario.patch, batch_size=scenario.batch_size, workers=scenario.workers
     )
 
 
-def _best(scenario: Patches | Transforms, work: Work, chain: str, name: str, peer: str, note: str = "") -> Side:
+def _best(
+    scenario: PatchScenario | TransformScenario, work: Work, chain: str, name: str, peer: str, note: str = ""
+) -> BenchSide:
     num_batches, per_batch = scenario.num_peer_batches, scenario.batch_size
     return best_side(name, peer, work, chain, num_batches, note=note, per_batch=per_batch)
 
 
-def run_patches(scenario: Patches, places: Places) -> Iterator[Comparison]:
+def run_patches(scenario: PatchScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Patches cut from memory and nothing else, against MONAI and against the memory itself."""
     per_batch = scenario.batch_size
     num_copied = scenario.num_batches * per_batch
     for phantoms in scenario.sets:
-        work = _work(scenario, phantoms, places)
+        work = _work(scenario, phantoms, folders)
         copy = functools.partial(copies_per_s, work.volumes, scenario.patch, num_copied, num_threads=cpu_budget())
         yield compare(
             f"{_shape(scenario.patch)} patches cut from memory, {phantoms.words}",
             "patches/s",
             [
-                work.feed_side(ours.NONE, scenario.num_batches, per_batch=per_batch),
+                work.feed_side(NONE, scenario.num_batches, per_batch=per_batch),
                 _best(scenario, work, "crop", "MONAI CacheDataset", "MONAI", _BARE_MONAI),
-                Side(
+                BenchSide(
                     name=f"plain copy and cast ({cpu_budget()} threads)",
                     once=copy,
                     note="the same boxes into the same two arrays again and again: what the memory allows",
@@ -129,16 +130,16 @@ def copies_per_s(volumes: Sequence[Volume], patch: Index3, num_copies: int, *, n
         return num_copies / watch.elapsed_s
 
 
-def run_transforms(scenario: Transforms, places: Places) -> Iterator[Comparison]:
+def run_transforms(scenario: TransformScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Augmented patches per second from memory, and nnU-Net's augmentation in CPU time."""
     for phantoms in scenario.sets:
-        work = _work(scenario, phantoms, places)
+        work = _work(scenario, phantoms, folders)
         best = functools.partial(_best, scenario, work, "affine")
         yield compare(
             f"augmented {_shape(scenario.patch)} patches from memory, {phantoms.words}",
             "patches/s",
             [
-                work.feed_side(ours.AS_MONAI, scenario.num_batches, per_batch=scenario.batch_size),
+                work.feed_side(AS_MONAI, scenario.num_batches, per_batch=scenario.batch_size),
                 best("MONAI CacheDataset", "MONAI", _BARE_MONAI),
                 best("torch: one grid_sample a batch", "torch"),
                 best("TorchIO", "TorchIO", f"{versions()['torchio']}, without scale and shift, "),
@@ -150,14 +151,14 @@ def run_transforms(scenario: Transforms, places: Places) -> Iterator[Comparison]
             yield _nnunet_cpu_ms(scenario, work)
 
 
-def _nnunet_cpu_ms(scenario: Transforms, work: Work) -> Comparison:
+def _nnunet_cpu_ms(scenario: TransformScenario, work: Work) -> Comparison:
     patch, num_samples = scenario.nnunet_patch, scenario.num_nnunet_samples
     with _one_thread():
         return compare(
             f"nnU-Net's default augmentation, {_shape(patch)}, {work.phantoms.words}",
             "CPU-ms a sample",
             [
-                Side(
+                BenchSide(
                     name="Voxelocity (one thread)",
                     once=_our_cpu_ms(work.volumes, patch, num_samples),
                     note="from the volume as stored (int16), the read included",
@@ -183,9 +184,7 @@ def _our_cpu_ms(volumes: Sequence[Volume], patch: Index3, num_samples: int) -> O
         number = next(numbers)
         volume = volumes[number % len(volumes)]
         draw = Draw(case_id=volume.case_id, case=number % len(volumes), epoch=number)
-        params = sample(
-            [draw], seed=0, num_channels=num_channels, patch_shape=patch, config=ours.AS_NNUNET, spacing_mm=None
-        )
+        params = sample([draw], seed=0, num_channels=num_channels, patch_shape=patch, config=AS_NNUNET, spacing_mm=None)
         rng = generator(0, stage="patch", epoch=draw.epoch, case=draw.case)
         region = choose_region(volume.grid.shape, volume.foreground, config, rng)
         box = needed_box(params, 0, region, volume.grid.shape)

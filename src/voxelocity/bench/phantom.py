@@ -1,7 +1,7 @@
 """What scenarios measure on: volumes of realistic size, smooth tissue in noise, which packs like a real scan.
 
 They show no patient, and have only what costs time in a pipeline: sizes, classes, and bytes that are neither zeros nor
-pure noise. The phantoms of `body` have anatomy to learn and take a second each. `Places` finds a few real scans.
+pure noise. The phantoms of `body` have anatomy to learn and take a second each. `BenchFolders` finds a few real scans.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _case(phantoms: PhantomSet, index: int, place: Path) -> VolumeRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class BenchFolders:
     """Folders of a run.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from voxelocity.bench.comparison import Once, Side
+from voxelocity.bench.comparison import BenchSide, Once
 from voxelocity.bench.streams import OpenStream, Work, batches_per_s, fastest
 
 
@@ -19,7 +19,7 @@ class Peer:
 
     Attributes:
         needs: modules without which it cannot be run.
-        streams: takes a `Work` and "crop", "affine" (changes as `ours.AS_MONAI`) or "nnU-Net" (its default
+        streams: takes a `Work` and "crop", "affine" (changes as `streams.AS_MONAI`) or "nnU-Net" (its default
             augmentation); batches by the settings of a loader. None of a peer that makes no batches.
     """
 
@@ -74,19 +74,19 @@ def _version(name: str) -> str | None:
         return None
 
 
-def peer_side(name: str, peer: str, make: Callable[[], Once], note: str = "") -> Side:
+def peer_side(name: str, peer: str, make: Callable[[], Once], note: str = "") -> BenchSide:
     """The side that `make` prepares where the peer is installed; else one that says what is missing. "" needs none."""
     why = missing(peer) if peer else ""
-    return Side(name=name, once=None if why else make(), note=why or note)
+    return BenchSide(name=name, once=None if why else make(), note=why or note)
 
 
 def best_side(
     name: str, peer: str, work: Work, chain: str, num_batches: int, *, note: str = "", per_batch: int = 1
-) -> Side:
+) -> BenchSide:
     """The rate of a peer's batches at the best of its settings, which the note names."""
     why, streams = missing(peer), PEERS[peer].streams
     if why:
-        return Side(name=name, once=None, note=why)
+        return BenchSide(name=name, once=None, note=why)
     assert streams is not None, f"{peer} makes no batches"
     best, stream = fastest(streams(work, chain), num_batches)
-    return Side(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches), note=f"{note}{best}")
+    return BenchSide(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches), note=f"{note}{best}")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import voxelocity
-from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.body import make_bodies
 from voxelocity.bench.phantom import BenchFolders
 from voxelocity.bench.race import rounds, scenario
 from voxelocity.bench.race.job import LIMITS, script_job
@@ -37,7 +37,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory):
-    return make_phantoms(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
+    return make_bodies(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def _three_organs(folders: BenchFolders) -> Path:
 TASKS: dict[str, RaceTask] = {
     "phantoms": RaceTask(
         words="22 phantoms of the upper abdomen",
-        dataset=lambda folders: body.make_phantoms(folders.work / "race-phantoms", 22, scale=1.25),
+        dataset=lambda folders: body.make_bodies(folders.work / "race-phantoms", 22, scale=1.25),
         target_dice=0.88,
         keys=PHANTOM_KEYS,
         peer_keys=PHANTOM_PEER_KEYS,

@@ -13,20 +13,6 @@ def own_cost():
     return importlib.import_module("own_cost")
 
 
-def test_spans_are_timed_with_and_without_a_recorder(own_cost):
-    amount = own_cost.Amount(num_spans=200, span_repeats=3)
-    for listened in (False, True):
-        found = own_cost.span_us(amount, listened=listened)
-        assert found["n"] == 3
-        assert found["low"] <= found["median"] <= found["high"]
-
-
-def test_steps_are_compared_in_pairs_and_their_spans_counted(own_cost):
-    found = own_cost.step_share(own_cost.Amount(step_pairs=2))
-    assert found["spans_per_step"] == 7
-    assert found["share"]["n"] == found["step_cpu_s"]["n"] == 2
-
-
 def test_what_a_watcher_takes_is_the_cpu_time_beside_the_programs(own_cost):
     forks = "import subprocess, sys; sum(range(30_000_000)); sys.exit(subprocess.call(sys.argv[2:]))"
     found = own_cost.watched(lambda folder: [sys.executable, "-c", forks], "cpu", 2, 2)
@@ -50,13 +36,6 @@ def test_a_watcher_that_is_not_there_has_a_note_and_no_figures(own_cost):
     assert own_cost.watched(lambda folder: [sys.executable, "-c", "raise SystemExit(2)"], "cpu", 1, 1) == {
         "note": "could not be run: -c raise SystemExit(2)"
     }
-
-
-def test_the_commands_are_those_that_a_person_gives(own_cost):
-    assert own_cost.monitor(0.5)(Path("out"))[1:] == [
-        "-m", "voxelocity", "monitor", "--period", "0.5", "--no-page", "-o", "out",
-    ]  # fmt: skip
-    assert own_cost.diagnose(Path("out"))[1:] == ["-m", "voxelocity", "diagnose", "-o", "out"]
 
 
 @pytest.mark.nightly

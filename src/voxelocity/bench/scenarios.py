@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxelocity.bench import build, cache, feed, monai_chains, patches, training, windows
+from voxelocity.bench import build, cache, monai_chains, patches, training, windows
 from voxelocity.bench.comparison import Comparison, Record
 from voxelocity.bench.peers import versions
 from voxelocity.bench.phantom import BenchFolders, PhantomSet, real_data, work_folder
@@ -56,10 +56,10 @@ _SCENARIOS: dict[str, tuple[DataclassInstance, _Run]] = {
         patches.run_transforms,
     ),
     "feed": (
-        feed.FeedScenario(
-            cases=_SMALL_CT, patch=_SIDE, batch_size=2, num_batches=4, num_peer_batches=2, repeats=1,
+        patches.FeedScenario(
+            cases=_SMALL_CT, patch=_SIDE, batch_size=2, num_batches=4, num_peer_batches=2, workers=(1,), repeats=1,
         ),
-        feed.run,
+        patches.run_feed,
     ),
     "windows": (windows.WindowScenario(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1), windows.run),
     "build": (build.BuildScenario(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1), build.run),

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from harness import VOXELOCITY, head, parser_of, write_record
+from voxelocity.bench.comparison import spread
 from voxelocity.bench.race.scenario import PHANTOM_KEYS as KEYS
 from voxelocity.observe import SpanRecorder, span
 from voxelocity.planning.step_timing import random_batch
@@ -65,7 +66,7 @@ PERIODS_S = (0.5, 0.1)
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median, least, most and number of repeats."""
-    return {"median": statistics.median(values), "low": min(values), "high": max(values), "n": len(values)}
+    return {**spread(values), "n": len(values)}
 
 
 def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:

@@ -75,9 +75,9 @@ class Comparison:
         return {"title": self.title, "unit": self.unit, "better": self.better, "note": self.note, "sides": sides}
 
     def _side(self, figure: Figure) -> dict[str, Any]:
-        side = {"name": figure.name, "note": figure.note, "n": len(figure.values), **_spread(figure.values)}
+        side = {"name": figure.name, "note": figure.note, "n": len(figure.values), **spread(figure.values)}
         if ratios := self.ratios(figure):
-            finite = {key: value if value < float("inf") else None for key, value in _spread(ratios).items()}
+            finite = {key: value if value < float("inf") else None for key, value in spread(ratios).items()}
             side["ours_better_by"] = finite
         return side
 
@@ -192,7 +192,15 @@ def comparison_section(comparison: Comparison, *, ratio: str = "Ours better by")
     return Section(title=comparison.title, blocks=[table, *(Text(text=note) for note in notes if note)])
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def cpu_ms(call: Callable[[], object]) -> float:
+    """Milliseconds of CPU that a call takes, over all threads of the process: other programs change it little."""
+    start_s = time.process_time()
+    call()
+    return 1000.0 * (time.process_time() - start_s)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most; empty without a value."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)} if values else {}
 
 

@@ -6,8 +6,7 @@ import contextlib
 import functools
 import itertools
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare, cpu_ms
 from voxelocity.bench.peers import best_side, peer_side, versions
 from voxelocity.bench.phantom import BenchFolders, PhantomSet
 from voxelocity.bench.streams import AS_MONAI, AS_NNUNET, NONE, Work
@@ -249,7 +248,7 @@ def _our_cpu_ms(volumes: Sequence[Volume], patch: Index3, num_samples: int) -> O
         for _ in range(num_samples):
             fill()
 
-    return lambda: _cpu_ms(fill_all) / num_samples
+    return lambda: cpu_ms(fill_all) / num_samples
 
 
 def _batchgenerators_cpu_ms(volumes: list[Volume], patch: Index3, num_samples: int) -> Once:
@@ -264,16 +263,10 @@ def _batchgenerators_cpu_ms(volumes: list[Volume], patch: Index3, num_samples: i
         for _ in range(num_samples):
             image, label = patches.read(next(numbers) % len(patches))
             with torch.no_grad():
-                spent_ms += _cpu_ms(functools.partial(augmentation, image=image, segmentation=label))
+                spent_ms += cpu_ms(functools.partial(augmentation, image=image, segmentation=label))
         return spent_ms / num_samples
 
     return once
-
-
-def _cpu_ms(call: Callable[[], object]) -> float:
-    start_s = time.process_time()
-    call()
-    return 1000.0 * (time.process_time() - start_s)
 
 
 def _shape(patch: Index3) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare, cpu_ms
 from voxelocity.bench.peers import peer_side
 from voxelocity.bench.phantom import BenchFolders
 from voxelocity.core.region import Index3
@@ -45,10 +44,9 @@ def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
 
     def once(function: Callable[..., Any]) -> float:
         """CPU seconds of one whole image, over all threads."""
-        start_s = time.process_time()
+        given = (image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
         with torch.no_grad():
-            function(image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
-        return time.process_time() - start_s
+            return cpu_ms(lambda: function(*given)) / 1000.0
 
     def theirs() -> Once:
         import monai.inferers

@@ -6,12 +6,11 @@ import contextlib
 import functools
 import os
 import tempfile
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,13 +19,10 @@ from voxelocity.bench.peers import missing, peer_side
 from voxelocity.bench.phantom import BenchFolders, PhantomSet
 from voxelocity.bench.processes import grown_bytes
 from voxelocity.bench.streams import MEMORY, NONE, BenchCases, batches_per_s, feed_of
-from voxelocity.core.config import AUTO, Config
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Stopwatch
 
-_ON_DISK = ("disk", "lmdb")
 # A thorax and abdomen CT, one entry; a patch is a seventieth of it.
 _LARGE_CT = PhantomSet(kind="ct", shape=(512, 512, 256), num_cases=1)
 # As many small cases as MSD's hippocampus set has for training: what counts is the cost of an entry.
@@ -99,30 +95,18 @@ def run(scenario: CacheScenario, folders: BenchFolders) -> Iterator[Comparison]:
         yield _shared_memory(scenario, shared, place / "shared")
 
 
-def disk_tiers(model: type[Config], folder: Path) -> dict[str, dict[str, Any]]:
-    """Every way this cache configuration keeps voxels on a disk, by name: tiers, and choices within them."""
-    offered = typing.get_args(model.model_fields["tier"].annotation)
-    choices = [
-        (name, choice)
-        for name, field in model.model_fields.items()
-        if name != "tier" and typing.get_origin(field.annotation) is Literal
-        for choice in typing.get_args(field.annotation)
-        if choice != AUTO
-    ]
-    tiers: dict[str, dict[str, Any]] = {}
-    for tier in (tier for tier in _ON_DISK if tier in offered):
-        if tier != "disk" or not choices:
-            tiers[f"{tier} tier"] = {"tier": tier, "folder": str(folder / tier)}
-            continue
-        for key, choice in choices:
-            place = str(folder / f"{tier}-{choice}")
-            tiers[f"{tier} tier, {key} {choice}"] = {"tier": tier, "folder": place, key: choice}
-    return tiers
+def disk_tiers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every way that voxels are kept on a disk, by name: tiers, and formats within them."""
+    tiers = {
+        f"disk tier, format {format}": {"tier": "disk", "folder": str(folder / f"disk-{format}"), "format": format}
+        for format in ("raw", "blosc2")
+    }
+    return {**tiers, "lmdb tier": {"tier": "lmdb", "folder": str(folder / "lmdb")}}
 
 
 def _first_patch(scenario: CacheScenario, cases: BenchCases, place: Path) -> Iterator[Comparison]:
     openers: dict[str, Callable[[], Callable[[], object]]] = {}
-    for name, cache in disk_tiers(CacheConfig, place).items():
+    for name, cache in disk_tiers(place).items():
         cases.filled(cache)
 
         def open_ours(cache: Mapping[str, Any] = cache) -> Callable[[], object]:
@@ -219,7 +203,7 @@ def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Compa
         return once
 
     sides = []
-    for name, cache in disk_tiers(CacheConfig, place).items():
+    for name, cache in disk_tiers(place).items():
         cases.filled(cache)
         sides.append(BenchSide(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
     return compare(
@@ -252,7 +236,7 @@ def _our_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[Be
         "memory tier, shared between processes": {"tier": "memory", "max_bytes": _BUDGET_BYTES},
         # What a machine without room in /dev/shm falls back to.
         "memory tier, each process its own copy": {"tier": "memory", "max_bytes": _LARGER_THAN_ANY_SHM},
-        **disk_tiers(CacheConfig, place),
+        **disk_tiers(place),
     }
     for name, cache in tiers.items():
         with warnings.catch_warnings():
@@ -328,7 +312,7 @@ def _bytes_per_voxel(scenario: CacheScenario, cases: BenchCases, place: Path) ->
     held = cases.filled(MEMORY)
     in_memory = sum(held[index].num_bytes for index in range(len(held)))
     sides = [side("Voxelocity, memory tier", in_memory, "foreground voxels included")]
-    for name, cache in disk_tiers(CacheConfig, place).items():
+    for name, cache in disk_tiers(place).items():
         cases.filled(cache)
         files = sum(path.stat().st_size for path in Path(cache["folder"]).rglob("*") if path.is_file())
         sides.append(side(f"Voxelocity, {name}", files))
@@ -345,7 +329,7 @@ def _shared_memory(scenario: CacheScenario, cases: BenchCases, place: Path) -> C
         num_processes = scenario.num_processes
         return lambda: grown_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
 
-    tiers = {"memory tier": MEMORY, **disk_tiers(CacheConfig, place)}
+    tiers = {"memory tier": MEMORY, **disk_tiers(place)}
     sides = [
         BenchSide(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()
     ]

@@ -15,15 +15,10 @@ _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 @of_records("own_cost.json")
 def own_cost_lines(record: dict[str, Any]) -> list[str]:
     """What spans and watchers take."""
-    step, span_us = record["training_step"], record["span_on_us"]["median"]
-    by_spans = step["spans_per_step"] * span_us * 1e-6 / step["step_cpu_s"]["median"]
     rows = [
         ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
         ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
          record["span_on_us"]["n"]),
-        (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
-         f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
-         f"of its CPU time, pair by pair; this many times the line above is {by_spans:.2%}", step["share"]["n"]),
     ]  # fmt: skip
     for row in record["watchers"]:
         what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"

@@ -48,7 +48,7 @@ def test_all_is_measured_with_few_repeats_too(own_cost, monkeypatch):
 
     monkeypatch.setattr(own_cost, "watched", watched)
     record = json.loads(json.dumps(own_cost.measure(own_cost.QUICK)))
-    assert set(record) == {"span_off_us", "span_on_us", "training_step", "watchers"}
+    assert set(record) == {"span_off_us", "span_on_us", "watchers"}
     assert asked == [("cpu", "monitor")] * 2 + [("training", "monitor")] * 2 + [("training", "diagnose")]
     assert record["watchers"][1] == {
         "watcher": "voxelocity monitor --period 0.1", "program": "cpu", "note": "not here",

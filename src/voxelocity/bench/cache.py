@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
-from voxelocity.bench.peers import missing, peer_side
+from voxelocity.bench.peers import peer_side
 from voxelocity.bench.phantom import BenchFolders, PhantomSet
 from voxelocity.bench.processes import grown_bytes
 from voxelocity.bench.streams import MEMORY, NONE, BenchCases, batches_per_s, feed_of
@@ -104,23 +104,46 @@ def disk_tiers(folder: Path) -> dict[str, dict[str, Any]]:
     return {**tiers, "lmdb tier": {"tier": "lmdb", "folder": str(folder / "lmdb")}}
 
 
+_PERSISTENT = (
+    ("PersistentDataset", "int16", "MONAI"),
+    ("PersistentDataset", "float32", "MONAI"),
+    ("LMDBDataset", "float32", "LMDBDataset"),
+)
+"""MONAI's data sets that keep items in files, how they keep images, and the peer."""
+
+
 def _first_patch(scenario: CacheScenario, cases: BenchCases, place: Path) -> Iterator[Comparison]:
-    openers: dict[str, Callable[[], Callable[[], object]]] = {}
-    for name, cache in disk_tiers(place).items():
+    tiers = disk_tiers(place)
+    for cache in tiers.values():
         cases.filled(cache)
 
-        def open_ours(cache: Mapping[str, Any] = cache) -> Callable[[], object]:
-            return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
+    def ours(cache: Mapping[str, Any]) -> Callable[[], object]:
+        return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
 
-        openers[f"Voxelocity, {name}"] = open_ours
-    openers |= _persistent_openers(scenario, cases, place)
-    absent = {"MONAI PersistentDataset": "MONAI", "MONAI LMDBDataset, float32": "LMDBDataset"}
+    def theirs(name: str, dtype: str, before: Callable[[], None]) -> Once:
+        from voxelocity.bench.peers import monai
+
+        chain = [*monai.preparing_small(cases.kind, dtype), *monai.cropping(scenario.patch)]
+
+        def open_() -> Callable[[], object]:
+            dataset = monai.dataset(name, cases.refs, chain, cache_dir=place / f"{name}-{dtype}")
+            return lambda: dataset[0]
+
+        # The entry is made now.
+        open_()()
+        return _prepared_ms(open_, before)
+
     for where, before, repeats in (
         ("in the page cache", lambda: None, scenario.repeats),
         ("dropped from the page cache", lambda: _drop(place), scenario.repeats_from_disk),
     ):
-        sides = [BenchSide(name=name, once=_prepared_ms(open_, before)) for name, open_ in openers.items()]
-        sides += [BenchSide(name=name, once=None, note=why) for name, peer in absent.items() if (why := missing(peer))]
+        sides = [
+            BenchSide(name=f"Voxelocity, {name}", once=_prepared_ms(functools.partial(ours, cache), before))
+            for name, cache in tiers.items()
+        ]
+        for name, dtype, peer in _PERSISTENT:
+            make = functools.partial(theirs, name, dtype, before)
+            sides.append(peer_side(f"MONAI {name}, {dtype}", peer, make))
         yield compare(
             f"{'x'.join(map(str, scenario.patch))} patch of an entry not opened before, files {where}, {cases.words}",
             "ms",
@@ -149,35 +172,6 @@ def _read_patch(cases: PreparedCases, index: int, patch: Index3) -> None:
     image.astype(np.float32)
     assert label is not None, "phantoms have labels"
     label.copy()
-
-
-def _persistent_openers(
-    scenario: CacheScenario, cases: BenchCases, place: Path
-) -> dict[str, Callable[[], Callable[[], object]]]:
-    if missing("MONAI"):
-        return {}
-    from voxelocity.bench.peers import monai
-
-    def opener(name: str, chain: list[Any], folder: Path) -> Callable[[], Callable[[], object]]:
-        def open_() -> Callable[[], object]:
-            dataset = monai.dataset(name, cases.refs, chain, cache_dir=folder)
-            return lambda: dataset[0]
-
-        # The entry is made now.
-        open_()()
-        return open_
-
-    chains = {
-        dtype: [*monai.preparing_small(cases.kind, dtype), *monai.cropping(scenario.patch)]
-        for dtype in ("int16", "float32")
-    }
-    openers = {
-        f"MONAI PersistentDataset, {dtype}": opener("PersistentDataset", chain, place / f"persistent-{dtype}")
-        for dtype, chain in chains.items()
-    }
-    if not missing("LMDBDataset"):
-        openers["MONAI LMDBDataset, float32"] = opener("LMDBDataset", chains["float32"], place / "lmdb-monai")
-    return openers
 
 
 def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:

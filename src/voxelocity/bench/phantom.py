@@ -72,6 +72,10 @@ class PhantomSet:
         return f"{self.num_cases} {self.kind.upper()}-like volume{plural} of {x}x{y}x{z}{channels}"
 
 
+SIX_ORGANS = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
+"""Small enough to train on for minutes on a CPU."""
+
+
 def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
     """The cases as NIfTI files below `folder`; existing files are reused.
 

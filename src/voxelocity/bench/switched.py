@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voxelocity.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
-from voxelocity.bench.phantom import PhantomSet, phantom_table, work_folder
+from voxelocity.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work_folder
 from voxelocity.bench.processes import run_python
 from voxelocity.core.errors import InputError
 from voxelocity.core.quantities import signed_text
@@ -36,7 +36,6 @@ from voxelocity.report.summary import mean_dice
 TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
 """Trains on a data set into a folder with these keys of the plan and these variables of its process."""
 
-_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 _NUM_STRETCHES = 8
 _QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
 
@@ -138,7 +137,7 @@ def make_switch(name: str, machine: Machine) -> Switch:
 class SwitchSettings:
     """Whole trainings of the planned network on CT-like volumes with six organs, a fresh process each."""
 
-    cases: PhantomSet = _BODIES
+    cases: PhantomSet = SIX_ORGANS
     # The interval of the accuracy is over these.
     num_held_out: int = 12
     # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log.md).

@@ -16,7 +16,7 @@ import numpy as np
 from voxelocity.bench import body
 from voxelocity.bench.comparison import Record
 from voxelocity.bench.peers import versions
-from voxelocity.bench.phantom import BenchFolders, PhantomSet, phantom_table, real_data, work_folder
+from voxelocity.bench.phantom import SIX_ORGANS, BenchFolders, phantom_table, real_data, work_folder
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
@@ -35,7 +35,6 @@ _SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
 # A training that has not reached its target by then is not going to; below the budget at which networks get wider.
 _LIMIT_S = 480.0
 _ORGANS = ("Brainstem", "SpinalCord", "Mandible")
-_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 
 PHANTOM_KEYS: Mapping[str, Any] = {
     # Coarse, because the phantoms are for machines without a GPU.
@@ -156,8 +155,10 @@ TASKS: dict[str, RaceTask] = {
     ),
     # No part of the recipe was ever tuned on these.
     "bodies": RaceTask(
-        words=f"{_BODIES.words} with six organs",
-        dataset=lambda folders: phantom_table(_BODIES, folders.work, folders.work / "race-bodies.csv", num_held_out=12),
+        words=f"{SIX_ORGANS.words} with six organs",
+        dataset=lambda folders: phantom_table(
+            SIX_ORGANS, folders.work, folders.work / "race-bodies.csv", num_held_out=12
+        ),
         target_dice=0.85,
     ),
 }

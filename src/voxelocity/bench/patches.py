@@ -74,6 +74,7 @@ class TransformScenario:
 class FeedScenario:
     """A machine whose accelerators are faster than its cores: how many batches a second can it make?"""
 
+    # In memory, so that nothing but the feed is measured.
     cases: PhantomSet = _SETS[0]
     # MLPerf's 3-D U-Net trains on patches of this size, seven at a time.
     patch: Index3 = (128, 128, 128)

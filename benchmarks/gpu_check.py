@@ -29,7 +29,7 @@ import torch
 
 import planted_wait
 from harness import ROOT, VOXELOCITY, failures_of, head, parser_of, run_pytest, write_record
-from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.body import make_bodies
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Region
 from voxelocity.core.volume import Grid, Scaling, Volume
@@ -165,7 +165,7 @@ def train_on_phantoms(work: Path, compute: str, steps: int, limit_s: float) -> R
     """A short training through the command line, and what its own facts say."""
     dataset, out = work / "phantoms", work / compute
     if not dataset.exists():
-        make_phantoms(dataset, 8)
+        make_bodies(dataset, 8)
     arguments = ["train", dataset, "-o", out, "--device", "cuda", "--set", f"train.steps={steps}"]
     arguments += ["--set", f"precision.compute={compute}", "--set", f"data.cache.folder={work / 'cache'}"]
     done = subprocess.run([*VOXELOCITY, *map(str, arguments)], capture_output=True, text=True, timeout=limit_s)

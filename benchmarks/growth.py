@@ -1,9 +1,8 @@
 """What grows how: building, reopening, memory and patches a second for 10 to 10,000 tiny cases.
 
     python benchmarks/growth.py [--cases 10 100 1000 10000]
-    python benchmarks/growth.py --plot    # draw the committed figures again
 
-Each size runs in a process of its own, on the disk tier. Writes `benchmarks/results/growth.json` and `growth.png`.
+Each size runs in a process of its own, on the disk tier. Writes `benchmarks/results/growth.json`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 
-from harness import RESULTS, head, parser_of, write_record
+from harness import head, parser_of, write_record
 
 _SIDE = 24
 _BATCH = 4
@@ -96,59 +95,14 @@ def measure(folder: Path, num_cases: int) -> dict[str, Any]:
     return record
 
 
-def plot(records: list[dict[str, Any]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    shown = {
-        "build_s": "building the cache, s",
-        "reopen_s": "reopening it, s",
-        "resident_bytes": "resident memory, GB",
-        "patches_per_s": "patches a second",
-    }
-    # Opaque and light, so that it reads the same on a dark page.
-    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained", facecolor="white")
-    sizes = [record["num_cases"] for record in records]
-    for axis, (name, title) in zip(axes.flat, shown.items(), strict=True):
-        unit = 1e9 if name == "resident_bytes" else 1.0
-        values = [record[name] / unit for record in records]
-        axis.set_xscale("log")
-        if name in ("build_s", "reopen_s"):
-            axis.set_yscale("log")
-            axis.plot(sizes, [values[-1] * size / sizes[-1] for size in sizes], ":", color="black", label="linear")
-            axis.set_ylim(min(values) / 3, 3 * max(values))
-        else:
-            axis.set_ylim(0, 1.25 * max(values))
-        axis.plot(sizes, values, "o-", linewidth=2, label="measured")
-        for size, value in zip(sizes, values, strict=True):
-            text = f"{value:,.0f}" if value >= 1000 else f"{value:#.2g}".rstrip(".")
-            axis.annotate(text, (size, value), xytext=(-4, 7), textcoords="offset points", ha="right", fontsize=10)
-        axis.set_xlim(sizes[0] / 4, sizes[-1] * 2)
-        axis.set_title(title, fontsize=13)
-        axis.set_xlabel("cases", fontsize=12)
-        axis.tick_params(labelsize=11)
-        axis.grid(alpha=0.3)
-        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axis.minorticks_off()
-        if axis.get_yscale() == "log":
-            axis.legend(loc="lower right", fontsize=10)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--cases", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
-    parser.add_argument("--plot", action="store_true", help="measure nothing, draw growth.json again")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(measure(Path(folder), options.one)))
-        return
-    if options.plot:
-        plot(json.loads((RESULTS / "growth.json").read_text())["sizes"], RESULTS / "growth.png")
         return
     record, records = head("growth"), []
     for num_cases in options.cases:
@@ -158,7 +112,6 @@ def main() -> None:
         records.append(json.loads(done.stdout.splitlines()[-1]))
         print(records[-1])
     write_record(record | {"sizes": records}, "growth")
-    plot(records, RESULTS / "growth.png")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import copy
 import sys
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from monai.transforms import (
 )
 
 from harness import head, parser_of, write_record
-from voxelocity.bench.comparison import Comparison, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, compare, cpu_ms
 from voxelocity.bench.phantom import PhantomSet, make_phantoms, work_folder
 from voxelocity.interop.monai.deterministic import faster
 
@@ -61,23 +61,17 @@ def comparisons(name: str, item: Any, repeats: int) -> Iterator[Comparison]:
         quick = faster(transform)
         if quick is not None:
             sides = [
-                Side(name="Voxelocity", once=_cpu_ms(quick, item)),
-                Side(name="MONAI", once=_cpu_ms(transform, item)),
+                BenchSide(name="Voxelocity", once=_once(quick, item)),
+                BenchSide(name="MONAI", once=_once(transform, item)),
             ]
             title = f"{_words(transform)}, {name}"
             yield compare(title, "CPU ms", sides, repeats=repeats)
         item = transform(copy.deepcopy(item))
 
 
-def _cpu_ms(transform: Callable[[Any], Any], item: Any) -> Callable[[], float]:
-    def once() -> float:
-        # Some of MONAI's transforms write into the item.
-        mine = copy.deepcopy(item)
-        start_s = time.process_time()
-        transform(mine)
-        return 1e3 * (time.process_time() - start_s)
-
-    return once
+def _once(transform: Callable[[Any], Any], item: Any) -> Callable[[], float]:
+    # Some of MONAI's transforms write into the item.
+    return lambda: cpu_ms(partial(transform, copy.deepcopy(item)))
 
 
 def _words(transform: Any) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,21 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from harness import VOXELOCITY, head, parser_of, write_record
-from voxelocity.bench.race.scenario import PHANTOM_KEYS as KEYS
+from voxelocity.bench.comparison import spread
 from voxelocity.observe import SpanRecorder, span
-from voxelocity.planning.step_timing import random_batch
-from voxelocity.step import (
-    LossConfig,
-    NetworkConfig,
-    OptimizerConfig,
-    PrecisionConfig,
-    TrainingStep,
-    build_loss,
-    build_network,
-)
 
 HERE = Path(__file__).resolve().parent
 
@@ -47,8 +34,6 @@ class Amount:
     # A span takes 0.3 to 3 µs: 20,000 of them are well above the 1 µs grain of the thread's CPU clock.
     num_spans: int = 20_000
     span_repeats: int = 15
-    # Pairs of steps of the demo's network, each with and without its spans recorded; about 0.2 s a step.
-    step_pairs: int = 60
     # 2,000 rounds of the CPU-bound program take about 20 s: forty samples at the default period.
     cpu_rounds: int = 2000
     training_rounds: int = 600
@@ -57,15 +42,13 @@ class Amount:
     pairs: int = 5
 
 
-QUICK = Amount(
-    num_spans=200, span_repeats=2, step_pairs=2, cpu_rounds=5, training_rounds=3, diagnosed_rounds=3, pairs=1
-)
+QUICK = Amount(num_spans=200, span_repeats=2, cpu_rounds=5, training_rounds=3, diagnosed_rounds=3, pairs=1)
 PERIODS_S = (0.5, 0.1)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
     """Median, least, most and number of repeats."""
-    return {"median": statistics.median(values), "low": min(values), "high": max(values), "n": len(values)}
+    return {**spread(values), "n": len(values)}
 
 
 def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
@@ -95,47 +78,6 @@ def span_us(amount: Amount, *, listened: bool) -> dict[str, float]:
             values.append(once())
             recorder.take()
     return summary(values)
-
-
-def step_share(amount: Amount) -> dict[str, Any]:
-    """What recording the spans of a training step adds to it: the demo's network and batch, on one core."""
-    # On one core all of the step is this thread's, whose CPU time others on the machine hardly touch.
-    torch.set_num_threads(1)
-    network = NetworkConfig.parse({key.partition(".")[2]: value for key, value in KEYS.items() if "network." in key})
-    training = TrainingStep(
-        build_network(network, num_channels=1, num_classes=4, seed=0).train(),
-        build_loss(LossConfig()),
-        optimizer=OptimizerConfig(name="adamw", learning_rate=3e-3),
-        precision=PrecisionConfig(compute="float32"),
-        device=torch.device("cpu"),
-    )
-    x, y, z = KEYS["data.patch.shape_voxel"]
-    batch = random_batch(KEYS["data.batch_size"], (x, y, z), training.device, num_channels=1, num_classes=4)
-
-    def cpu_s() -> float:
-        begin_s = time.thread_time()
-        with span("step"), span("wait"):
-            pass
-        training(batch, 1e-3)
-        return time.thread_time() - begin_s
-
-    def recorded_cpu_s() -> float:
-        with SpanRecorder() as recorder:
-            seconds = cpu_s()
-            begin_s = time.thread_time()
-            num_spans.append(len(recorder.take()))
-        return seconds + time.thread_time() - begin_s
-
-    num_spans: list[int] = []
-    for _ in range(3):
-        cpu_s()
-    shares, plain_s = [], []
-    for number in range(amount.step_pairs):
-        both = (cpu_s, recorded_cpu_s) if number % 2 else (recorded_cpu_s, cpu_s)
-        found = {function: function() for function in both}
-        shares.append(found[recorded_cpu_s] / found[cpu_s] - 1.0)
-        plain_s.append(found[cpu_s])
-    return {"share": summary(shares), "step_cpu_s": summary(plain_s), "spans_per_step": statistics.median(num_spans)}
 
 
 def watched(watcher: Callable[[Path], list[str]], program: str, rounds: int, pairs: int) -> dict[str, Any]:
@@ -227,7 +169,6 @@ def measure(amount: Amount) -> dict[str, Any]:
     return {
         "span_off_us": span_us(amount, listened=False),
         "span_on_us": span_us(amount, listened=True),
-        "training_step": step_share(amount),
         "watchers": [*watchers, {"watcher": "voxelocity diagnose", "program": "training", **diagnosed}],
     }
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from harness import ROOT
-from tables_of import concepts, monai, watching
+from tables_of import monai, watching
 from tables_of.concepts import TABLE_OF, page_tables, readme_table
 from tables_of.measured import measured_page
 
@@ -20,20 +20,18 @@ _NOT_MEASURED = "Not measured yet: run the commands above, then `python benchmar
 _BEGIN = "<!-- figures: made by `python benchmarks/tables.py` from benchmarks/results -->"
 _END = "<!-- /figures -->"
 _NAMED_TABLES = {
-    "data-sets.md": {"left and right": concepts.side_lines},
     "diagnose.md": {
         "the checkpoints": watching.checkpoint_lines,
         "the scripts": watching.diagnosed_lines,
         "the held-out programs": watching.held_out_lines,
         "the planted waits": watching.planted_lines,
     },
-    "monai.md": {"the examples": monai.example_lines, "the chains": monai.chain_lines, "the curves": monai.curve_lines},
+    "monai.md": {"the chains": monai.chain_lines, "the curves": monai.curve_lines},
     "monai-transforms.md": {
         "the random transforms": monai.parity_lines,
         "the deterministic transforms": monai.deterministic_lines,
     },
     "spans.md": {"the own cost": watching.own_cost_lines},
-    "runs.md": {"the split": watching.split_lines},
 }
 
 

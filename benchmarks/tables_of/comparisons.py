@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables_of.results import figure_text, markdown_table, source_line
-from voxelocity.core.quantities import factor_text
+from tables_of.results import markdown_table, source_line
+from voxelocity.core.quantities import factor_text, figure_text
 
 
 def in_short(record: dict[str, Any]) -> list[str]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any
 
-from tables_of.caches import cache_table, growth_table, shape_of
 from tables_of.comparisons import in_short
-from tables_of.results import demo_words, load, markdown_table, of_records, refused, source_line
-from voxelocity.report import duration_text
+from tables_of.results import demo_words, load, markdown_table, refused, source_line
+from voxelocity.core.quantities import bytes_text, duration_text, figure_text
 
 TABLE_OF = {"cache.md": ("cache", "build"), "patches.md": ("patches",), "augmentation.md": ("transforms",),
              "feed.md": ("feed", "training")}  # fmt: skip
@@ -67,9 +66,6 @@ def page_tables(name: str) -> str:
     lines: list[str] = []
     if name == "feed.md":
         lines += _waiting_lines()
-    for record in load("cache_read.json") if name == "cache.md" else []:
-        lines += [f"**96³ patch of an entry not opened before, {shape_of(record)} CT**", "", *cache_table(record), "",
-                  source_line(record), ""]  # fmt: skip
     for record in load("growth.json") if name == "cache.md" else []:
         lines += ["**What grows how** (tiny cases of 24³ voxels, disk tier)", "", *growth_table(record), ""]
         lines += [source_line(record, "python benchmarks/growth.py"), ""]
@@ -97,23 +93,13 @@ def _waiting_lines() -> list[str]:
             "Commands and machines: [measured.md](measured.md).", ""]  # fmt: skip
 
 
-_PAROTIDS = ("RightParotid", "LeftParotid", "either side")
-
-
-@of_records("laterality.json")
-def side_lines(record: dict[str, Any]) -> list[str]:
-    """Dice of each side, of both as one, and how much of a side was given the other's name."""
-    rows = []
-    for setting in record["settings"]["settings"]:
-        runs = [run for run in record["runs"] if run["setting"] == setting]
-        shares = [sum(run["called_the_other_side"].values()) / sum(run["voxels"].values()) for run in runs]
-        dice = [_of_seeds([run["dice"][side] for run in runs], "{:.3f}") for side in _PAROTIDS]
-        rows.append((setting, *dice, _of_seeds(shares, "{:.0%}"), len(runs)))
-    header = ("", "Dice of the right", "of the left", "of both as one class", "called the other side", "seeds")
-    return [*markdown_table(header, rows), "", source_line(record)]
-
-
-def _of_seeds(values: list[float], form: str) -> str:
-    """The mean over seeds, with the least and the most."""
-    texts = [form.format(value) for value in (fmean(values), min(values), max(values))]
-    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+def growth_table(record: dict[str, Any]) -> list[str]:
+    """A row for each number of cases."""
+    return markdown_table(
+        ("cases", "building", "reopening", "resident memory", "patches/s", "open files"),
+        (
+            (f"{size['num_cases']:,}", f"{size['build_s']:.3g} s", f"{size['reopen_s']:.3g} s",
+             bytes_text(size["resident_bytes"]), figure_text(size["patches_per_s"]), size["num_open_files"])
+            for size in record["sizes"]
+        ),
+    )  # fmt: skip

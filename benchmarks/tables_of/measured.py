@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tables_of.caches import cache_lines, entries_lines, growth_table
 from tables_of.comparisons import side_by_side
+from tables_of.concepts import growth_table
 from tables_of.results import demo_words, load, markdown_table, refused
 from voxelocity.report import bytes_text, duration_text
 
@@ -38,8 +38,6 @@ def measured_page() -> str:
             ],
         )
         lines += ["", demo_words(record["demo"]) + ".", ""]
-    for record in load("cache_read.json"):
-        lines += cache_lines(record)
     for record in load("growth.json"):
         lines += [
             "## What grows how",
@@ -48,8 +46,6 @@ def measured_page() -> str:
             "",
         ]
         lines += [*growth_table(record), "", "`python benchmarks/growth.py`", ""]
-    for record in load("many_entries.json"):
-        lines += entries_lines(record)
     for record in load("bench_*.json"):
         lines += side_by_side(record)
     if left_out := refused():

@@ -1,4 +1,4 @@
-"""Tables of the pages on MONAI: examples, chains, curves, transforms."""
+"""Tables of the pages on MONAI: chains, curves, transforms."""
 
 from __future__ import annotations
 
@@ -6,26 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from tables_of.comparisons import in_short
-from tables_of.results import figure_text, load, markdown_table, of_records, range_text, source_line
-from voxelocity.core.quantities import factor_text
-
-
-@of_records("monai_examples.json")
-def example_lines(record: dict[str, Any]) -> list[str]:
-    """Both scripts of each worked example."""
-    rows = [
-        (found["name"], side, *(range_text(figures[key]) for key in ("seconds_to_fill_cache", "seconds_per_epoch",
-         "samples_per_s", "seconds_in_all")), f"{figures['mean_dice']['median']:.4f}", found["n"])
-        for found in record["examples"]
-        for side, figures in found["sides"].items()
-    ]  # fmt: skip
-    lines = markdown_table(("example", "imports from", "filling the cache, s", "an epoch, s", "patches/s",
-                     "the whole script, s", "Dice", "n"), rows)  # fmt: skip
-    return [*lines, "", *(
-        f"{found['name']}: {found['cases']}, `{' '.join(found['options'])}`, {found['num_steps']} steps; largest "
-        f"difference of a loss {found['largest_difference']:.1e} of its value.  "
-        for found in record["examples"]
-    ), "", source_line(record)]  # fmt: skip
+from tables_of.results import load, markdown_table, of_records, source_line
+from voxelocity.core.quantities import factor_text, figure_text
 
 
 def chain_lines() -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from harness import RESULTS
-from voxelocity.report import bytes_text, duration_text
+from voxelocity.core.quantities import bytes_text, duration_text, figure_text
 
 
 def load(pattern: str) -> list[dict[str, Any]]:
@@ -80,11 +80,6 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> l
     return ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles), *body]
 
 
-def figure_text(value: float | None) -> str:
-    """A number with three digits, or all of them at a thousand and above."""
-    return "n/a" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
 def range_text(figure: dict[str, float]) -> str:
     """Median, least and most."""
     return f"{figure_text(figure['median'])} ({figure_text(figure['low'])} to {figure_text(figure['high'])})"
@@ -93,13 +88,6 @@ def range_text(figure: dict[str, float]) -> str:
 def percents(figure: dict[str, float]) -> str:
     """Median, least and most of shares."""
     return f"{figure['median']:.2%} ({figure['low']:.2%} to {figure['high']:.2%})"
-
-
-def spread_text(found: dict[str, float] | None) -> str:
-    """Median and quartiles in ms."""
-    if found is None:
-        return "n/a"
-    return f"{found['median_ms']:.2f} ms ({found['low_ms']:.2f} to {found['high_ms']:.2f})"
 
 
 def demo_words(demo: dict[str, Any]) -> str:

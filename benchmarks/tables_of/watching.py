@@ -8,7 +8,6 @@ from typing import Any
 
 from tables_of.results import load, markdown_table, of_records, percents, range_text, source_line
 from voxelocity.core.quantities import factor_text
-from voxelocity.report import duration_text
 
 _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 
@@ -16,15 +15,10 @@ _WATCHED = {"cpu": "a CPU-bound program", "training": "a training program"}
 @of_records("own_cost.json")
 def own_cost_lines(record: dict[str, Any]) -> list[str]:
     """What spans and watchers take."""
-    step, span_us = record["training_step"], record["span_on_us"]["median"]
-    by_spans = step["spans_per_step"] * span_us * 1e-6 / step["step_cpu_s"]["median"]
     rows = [
         ("a span, nobody listens", range_text(record["span_off_us"]), "µs of CPU", record["span_off_us"]["n"]),
         ("a span, recorded with the host's clock", range_text(record["span_on_us"]), "µs of CPU",
          record["span_on_us"]["n"]),
-        (f"recording the {step['spans_per_step']:.0f} spans of a training step of the demo "
-         f"({step['step_cpu_s']['median']:.2f} s)", percents(step["share"]),
-         f"of its CPU time, pair by pair; this many times the line above is {by_spans:.2%}", step["share"]["n"]),
     ]  # fmt: skip
     for row in record["watchers"]:
         what = f"`{row['watcher']}` around {_WATCHED[row['program']]}"
@@ -42,21 +36,6 @@ def own_cost_lines(record: dict[str, Any]) -> list[str]:
         ]  # fmt: skip
     lines = markdown_table(("what", "median (least to most)", "", "n"), rows)
     return [*lines, "", f"Load average before: {record['load_average']:.1f}. {source_line(record)}"]
-
-
-@of_records("time_split.json")
-def split_lines(record: dict[str, Any]) -> list[str]:
-    """How the split of the report compares with the time of the process."""
-    rows = [
-        ("stopped by Ctrl-C and resumed" if run["resumed"] else "in one go", duration_text(run["wall_s"]),
-         duration_text(run["reported_s"]), f"{run['gap_share']:.1%}", f"{run['other_share']:.1%}",
-         f"{run['other_share_of_steps']:.1%}")
-        for run in record["runs"]
-    ]  # fmt: skip
-    heads = ("run", "time of its processes", "sum of the split", "gap", '"other"', '"other" in the steps')
-    lines = markdown_table(heads, rows)
-    return [*lines, "", f"MSD's hippocampus, n = 1 each, load average at the end: {record['load_average']:.1f}. "
-              f"{source_line(record)}"]  # fmt: skip
 
 
 def diagnosed_lines(result: str = "diagnose_scripts.json") -> list[str]:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
 import pytest
 
 from voxelocity.bench import body
-from voxelocity.bench.body import draw_case, make_phantoms
+from voxelocity.bench.body import draw_case, make_bodies
 from voxelocity.core.errors import ConfigError, OutputError
 
 SCALE = 0.2
@@ -17,7 +18,7 @@ NUM_CASES = 6
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_phantoms(tmp_path_factory.mktemp("data") / "phantoms", NUM_CASES, scale=SCALE)
+    return make_bodies(tmp_path_factory.mktemp("data") / "phantoms", NUM_CASES, scale=SCALE)
 
 
 def scans(folder: Path, key: str) -> list[nib.Nifti1Image]:
@@ -101,85 +102,70 @@ def test_noise_is_correlated_between_neighbors_as_after_reconstruction() -> None
 
 
 def test_a_clinical_grid_keeps_the_whole_demonstration_below_250_megabytes(tmp_path: Path) -> None:
-    folder = make_phantoms(tmp_path / "phantoms", num_cases=2)
+    folder = make_bodies(tmp_path / "phantoms", num_cases=2)
     shapes = [sorted(image.shape) for image in scans(folder, "image")]
     assert all(64 <= thin <= 120 and 160 <= wide <= 232 for thin, _, wide in shapes)
     assert sum(map(len, stored_bytes(folder).values())) / 2 * 22 < 250e6
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_voxels(phantoms: Path, tmp_path: Path) -> None:
-    again = make_phantoms(tmp_path / "again", NUM_CASES, scale=SCALE)
+    again = make_bodies(tmp_path / "again", NUM_CASES, scale=SCALE)
     assert stored_bytes(again) == stored_bytes(phantoms)
-    other = make_phantoms(tmp_path / "other", 1, seed=1, scale=SCALE)
+    other = make_bodies(tmp_path / "other", 1, seed=1, scale=SCALE)
     assert stored_bytes(other)["imagesTr/phantom_000.nii.gz"] != stored_bytes(phantoms)["imagesTr/phantom_000.nii.gz"]
 
 
 def test_a_case_does_not_depend_on_how_many_others_are_made(phantoms: Path, tmp_path: Path) -> None:
-    few = stored_bytes(make_phantoms(tmp_path / "few", 2, scale=SCALE))
+    few = stored_bytes(make_bodies(tmp_path / "few", 2, scale=SCALE))
     many = stored_bytes(phantoms)
     assert few == {name: many[name] for name in few}
 
 
-def test_a_complete_data_set_is_reused_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = make_phantoms(tmp_path / "phantoms", 1, scale=SCALE)
+def test_only_files_that_are_missing_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, drawn = make_bodies(tmp_path / "phantoms", 3, scale=SCALE), list[int]()
+    before = stored_bytes(folder)
 
-    def refuse(*_: object) -> None:
-        raise AssertionError("a case was made again")
+    def draw(seed: int, index: int, scale: float) -> Any:
+        drawn.append(index)
+        return draw_case(seed, index, scale)
 
-    monkeypatch.setattr(body, "_write_case", refuse)
-    assert make_phantoms(tmp_path / "phantoms", 1, scale=SCALE) == folder
+    monkeypatch.setattr(body, "draw_case", draw)
+    (folder / "labelsTr" / "phantom_001.nii.gz").unlink()
+    assert make_bodies(folder, 3, scale=SCALE) == folder
+    assert drawn == [1]
+    assert stored_bytes(folder) == before
 
 
-def test_an_interrupted_call_leaves_nothing_and_the_next_one_succeeds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_case = body._write_case
-
-    def interrupt(folder: Path, seed: int, scale: float, index: int) -> dict[str, str]:
+def test_a_call_after_an_interrupted_one_makes_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(seed: int, index: int, scale: float) -> Any:
         if index == 2:
             raise KeyboardInterrupt
-        return write_case(folder, seed, scale, index)
+        return draw_case(seed, index, scale)
 
     with monkeypatch.context() as patch:
-        patch.setattr(body, "_write_case", interrupt)
+        patch.setattr(body, "draw_case", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            make_phantoms(tmp_path / "phantoms", 3, scale=SCALE)
-    assert list(tmp_path.iterdir()) == []
-    assert len(stored_bytes(make_phantoms(tmp_path / "phantoms", 3, scale=SCALE))) == 6
-
-
-def test_a_folder_that_a_killed_call_left_behind_is_never_taken_for_a_data_set(tmp_path: Path) -> None:
-    leftover = tmp_path / ".phantoms-abc.partial"
-    (leftover / "imagesTr").mkdir(parents=True)
-    make_phantoms(tmp_path / "phantoms", 1, scale=SCALE)
-    assert len(stored_bytes(tmp_path / "phantoms")) == 2
-    assert list((leftover / "imagesTr").iterdir()) == []
+            make_bodies(tmp_path / "phantoms", 3, scale=SCALE)
+    assert len(stored_bytes(make_bodies(tmp_path / "phantoms", 3, scale=SCALE))) == 6
 
 
 def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
     (tmp_path / "phantoms").mkdir()
-    assert len(stored_bytes(make_phantoms(tmp_path / "phantoms", 1, scale=SCALE))) == 2
+    assert len(stored_bytes(make_bodies(tmp_path / "phantoms", 1, scale=SCALE))) == 2
 
 
 def test_other_parameters_are_refused_rather_than_overwritten(tmp_path: Path) -> None:
-    folder = make_phantoms(tmp_path / "phantoms", 1, scale=SCALE)
+    folder = make_bodies(tmp_path / "phantoms", 1, scale=SCALE)
     before = stored_bytes(folder)
     with pytest.raises(OutputError, match=r"'seed': 0.*not.*'seed': 7.*delete it or name another folder"):
-        make_phantoms(folder, 1, seed=7, scale=SCALE)
+        make_bodies(folder, 1, seed=7, scale=SCALE)
     assert stored_bytes(folder) == before
-
-
-def test_a_data_set_with_a_missing_file_is_not_reused(tmp_path: Path) -> None:
-    folder = make_phantoms(tmp_path / "phantoms", 1, scale=SCALE)
-    (folder / "labelsTr" / "phantom_000.nii.gz").unlink()
-    with pytest.raises(OutputError, match=r"lacks \./labelsTr/phantom_000\.nii\.gz, 1 files in all; delete it"):
-        make_phantoms(folder, 1, scale=SCALE)
 
 
 def test_a_folder_with_other_things_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(OutputError, match="holds no phantom data set; delete it or name another folder"):
-        make_phantoms(tmp_path, 1, scale=SCALE)
+        make_bodies(tmp_path, 1, scale=SCALE)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -196,5 +182,5 @@ def test_a_parameter_out_of_range_is_named_with_its_cure(
     tmp_path: Path, parameters: dict[str, float], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):
-        make_phantoms(tmp_path / "phantoms", **parameters)  # type: ignore[arg-type]
+        make_bodies(tmp_path / "phantoms", **parameters)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []

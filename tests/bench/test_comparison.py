@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from voxelocity.bench.comparison import Comparison, Figure, Record, Side, compare, comparison_section
+from voxelocity.bench.comparison import BenchSide, Comparison, Figure, Record, compare, comparison_section
 from voxelocity.core.errors import OutputError
 from voxelocity.report import section_view
 
@@ -16,7 +16,7 @@ def comparison(better, *values, names=("ours", "peer", "third")):
 
 def test_sides_take_turns_and_no_side_always_begins():
     calls = []
-    sides = [Side(name=name, once=lambda name=name: calls.append(name) or 1.0) for name in "abc"]
+    sides = [BenchSide(name=name, once=lambda name=name: calls.append(name) or 1.0) for name in "abc"]
     compare("t", "u/s", sides, repeats=3, warmup=1)
     rounds = ["".join(calls[i : i + 3]) for i in range(0, 12, 3)]
     assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
@@ -25,7 +25,7 @@ def test_sides_take_turns_and_no_side_always_begins():
 
 def test_rounds_of_warm_up_do_not_count():
     values = iter([100.0, 1.0, 2.0, 3.0])
-    found = compare("t", "u/s", [Side(name="a", once=lambda: next(values))], repeats=3, warmup=1)
+    found = compare("t", "u/s", [BenchSide(name="a", once=lambda: next(values))], repeats=3, warmup=1)
     assert found.figures[0].values == (1.0, 2.0, 3.0)
     assert found.figures[0].median == 2.0
 
@@ -47,7 +47,7 @@ def test_ours_has_no_ratio_to_itself_and_none_to_a_side_that_was_not_run():
 
 
 def test_a_side_that_cannot_run_is_kept_with_its_reason():
-    sides = [Side(name="a", once=lambda: 1.0), Side(name="b", once=None, note="not installed: lmdb")]
+    sides = [BenchSide(name="a", once=lambda: 1.0), BenchSide(name="b", once=None, note="not installed: lmdb")]
     plain = compare("t", "u/s", sides, repeats=2).to_plain()
     assert plain["sides"][1] == {"name": "b", "note": "not installed: lmdb", "n": 0}
 
@@ -65,13 +65,13 @@ def test_a_peer_that_came_to_nothing_gives_a_ratio_that_json_can_keep():
 
 
 def test_two_sides_of_one_name_are_a_mistake_of_ours():
-    sides = [Side(name="a", once=lambda: 1.0)] * 2
+    sides = [BenchSide(name="a", once=lambda: 1.0)] * 2
     with pytest.raises(AssertionError, match="one name"):
         compare("t", "u/s", sides, repeats=1)
 
 
 def test_of_rates_larger_is_better_and_of_everything_else_smaller():
-    side = Side(name="a", once=lambda: 1.0)
+    side = BenchSide(name="a", once=lambda: 1.0)
     units = {unit: compare("t", unit, [side], repeats=1).better for unit in ("patches/s", "s", "MiB (PSS)", "CPU-ms")}
     assert units == {"patches/s": "larger", "s": "smaller", "MiB (PSS)": "smaller", "CPU-ms": "smaller"}
 

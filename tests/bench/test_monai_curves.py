@@ -13,28 +13,6 @@ def curves():
     return importlib.import_module("monai_curves")
 
 
-def test_samples_of_one_distribution_are_equivalent_within_a_margin_wider_than_their_spread(curves):
-    rng = np.random.default_rng(0)
-    ours, theirs = rng.normal(2.0, 0.01, (2, 24)).tolist()
-    found = curves.two_samples(ours, theirs, margin=0.02)
-    assert found["n"] == [24, 24]
-    assert found["mann_whitney_p"] > 0.05
-    assert found["kolmogorov_smirnov_p"] > 0.05
-    low, high = found["difference_of_means"]
-    assert -0.02 < low < high < 0.02
-    assert found["is_equivalent"]
-
-
-def test_samples_that_are_shifted_are_told_apart(curves):
-    rng = np.random.default_rng(0)
-    theirs = rng.normal(2.0, 0.01, 24).tolist()
-    found = curves.two_samples([loss * 1.05 for loss in theirs], theirs, margin=0.02)
-    assert found["mann_whitney_p"] < 1e-6
-    assert found["kolmogorov_smirnov_p"] < 1e-6
-    assert found["difference_of_means"][0] > 0.04, "a share of MONAI's mean"
-    assert not found["is_equivalent"]
-
-
 def test_a_spread_wider_than_the_margin_is_not_called_equivalent(curves):
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(2.0, 1.0, (2, 24)).tolist()

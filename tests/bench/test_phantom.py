@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from voxelocity.bench import phantom
-from voxelocity.bench.phantom import PhantomSet, Places, draw, make_phantoms, phantom_table, real_data, work_folder
+from voxelocity.bench.phantom import (
+    BenchFolders,
+    PhantomSet,
+    draw,
+    make_phantoms,
+    phantom_table,
+    real_data,
+    work_folder,
+)
 from voxelocity.core.errors import InputError
 from voxelocity.data.decode import read_case
 from voxelocity.data.source import open_cases
@@ -96,18 +104,18 @@ def test_a_folder_of_scans_that_does_not_exist_is_named(tmp_path, monkeypatch):
 def test_without_a_folder_of_scans_there_are_phantoms_only(tmp_path, monkeypatch):
     monkeypatch.delenv("VOXELOCITY_DATA", raising=False)
     monkeypatch.setattr(phantom, "_NEXT_TO_CHECKOUT", tmp_path / "gone")
-    found = Places(work=tmp_path, data=real_data(None))
+    found = BenchFolders(work=tmp_path, data=real_data(None))
     assert (found.data, found.hippocampus(), found.packed_scans()) == (None, (), ())
 
 
 def test_a_folder_without_the_known_scans_gives_none(tmp_path):
-    found = Places(work=tmp_path, data=tmp_path)
+    found = BenchFolders(work=tmp_path, data=tmp_path)
     assert (found.hippocampus(), found.packed_scans()) == ((), ())
 
 
 @pytest.mark.data
 def test_real_scans_are_found(request, tmp_path):
-    found = Places(work=tmp_path, data=request.getfixturevalue("real_data"))
+    found = BenchFolders(work=tmp_path, data=request.getfixturevalue("real_data"))
     assert len(found.hippocampus()) > 100
     assert all(path.name.endswith(".nii.gz") for path in found.packed_scans())
     assert found.packed_scans()

@@ -23,12 +23,6 @@ def test_a_run_that_was_too_short_is_told_with_the_cure(runner):
         runner.waited_share("epoch 1: waited 0.5 of 2.0 s\nepoch 2: waited 0.5 of 2.0 s\n")
 
 
-def test_no_waiting_in_the_split_is_none_reported(runner):
-    split = [{"name": "forward", "share": 0.7}, {"name": "waiting for data", "share": 0.3}]
-    assert runner.reported_share({"split": split}) == 0.3
-    assert runner.reported_share({"split": split[:1]}) == 0.0
-
-
 @pytest.mark.parametrize(("reported", "status"), [(0.32, 0), (0.34, 1)])
 def test_a_report_that_is_off_by_more_than_three_points_fails_and_is_written_all_the_same(
     runner, tmp_path, monkeypatch, capsys, reported, status

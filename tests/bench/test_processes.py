@@ -1,9 +1,9 @@
 import pytest
 
-from voxelocity.bench import ours
 from voxelocity.bench.cache import MONAI_FORMS
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
 from voxelocity.bench.processes import grown_bytes, run_python
+from voxelocity.bench.streams import MEMORY, BenchCases
 from voxelocity.core.errors import VoxelocityError
 
 # 24 MB of voxels: well above what processes grow by of themselves.
@@ -14,7 +14,7 @@ PHANTOMS = PhantomSet(kind="ct", shape=(256, 256, 128), num_cases=1)
 def test_two_processes_over_mapped_entries_take_the_memory_of_one(tmp_path):
     refs = make_phantoms(PHANTOMS, tmp_path)
     cache = {"tier": "disk", "folder": str(tmp_path / "cache")}
-    ours.Cases.of(PHANTOMS, tmp_path).filled(cache)
+    BenchCases.of(PHANTOMS, tmp_path).filled(cache)
     options = {"kind": PHANTOMS.kind, "num_classes": PHANTOMS.num_classes, "cache": cache}
     grown = grown_bytes("ours", refs, num_processes=2, options=options)
     voxel_bytes = 3 * 256 * 256 * 128
@@ -39,7 +39,7 @@ def test_a_cache_dataset_takes_memory_in_every_form_wherever_it_keeps_its_items(
 def test_a_process_that_fails_is_told_and_none_is_left(tmp_path):
     (ref,) = make_phantoms(PhantomSet(kind="ct", shape=(16, 16, 16), num_cases=1), tmp_path)
     ref.label.unlink()
-    options = {"kind": "ct", "num_classes": 7, "cache": ours.MEMORY}
+    options = {"kind": "ct", "num_classes": 7, "cache": MEMORY}
     with pytest.raises(RuntimeError, match="bench: a process that should hold cases ended with status 1"):
         grown_bytes("ours", [ref], num_processes=1, options=options)
 

@@ -8,29 +8,37 @@ import pytest
 from voxelocity.bench import switched
 from voxelocity.bench.phantom import PhantomSet
 from voxelocity.bench.switched import (
-    Trainings,
-    figures_of,
+    NEED_CUDA,
+    SWITCHES,
+    SwitchSettings,
     losses_by_stretch,
-    record_of,
+    make_switch,
     run_switch,
-    run_switched,
     steady_images_per_s,
     train_afresh,
+    train_both,
     warm_up_s,
 )
-from voxelocity.bench.switches import NEED_CUDA, SWITCHES, Device, make_switch, this_device
 from voxelocity.core.config import check_key, check_value
 from voxelocity.core.errors import InputError
-from voxelocity.planning import Plan
+from voxelocity.planning import Machine, Plan
 from voxelocity.report import RunFacts, StepRecord
-from voxelocity.report.document import Table
 from voxelocity.report.records import DatasetFacts
 
-CPU = Device(kind="cpu", words="EPYC", fast_bfloat16=True)
-GPU = Device(kind="cuda", words="H100", fast_bfloat16=True)
-OLD_GPU = Device(kind="cuda", words="V100", fast_bfloat16=False)
+
+def machine(device, name, *, fast_bfloat16=True):
+    sizes = dict.fromkeys(
+        ("device_memory_bytes", "device_free_bytes", "memory_bytes", "shared_bytes", "disk_bytes"), 2**33
+    )
+    return Machine(
+        device=device, device_name=name, fast_bfloat16=fast_bfloat16, num_cpus=2, has_lmdb=False, **sizes
+    )  # fmt: skip
+
+
+CPU, GPU = machine("cpu", "CPU"), machine("cuda", "H100")
+OLD_GPU = machine("cuda", "V100", fast_bfloat16=False)
 AMP = make_switch("amp", CPU)
-TINY = Trainings(
+TINY = SwitchSettings(
     cases=PhantomSet(kind="ct", shape=(20, 20, 16), num_cases=6), num_held_out=3, steps=8, rounds=3, seed=4
 )
 
@@ -76,15 +84,10 @@ def test_what_only_a_gpu_gives_a_meaning_to_is_refused_on_a_cpu(name):
     assert make_switch(name, GPU).name == name
 
 
-def test_the_device_here_is_the_one_that_a_plan_would_take():
-    device = this_device()
-    assert device.kind in ("cpu", "cuda")
-    assert device.words
-
-
 @pytest.fixture
 def amp(tmp_path, fake_train):
-    return run_switched(AMP, TINY, tmp_path, train=fake_train)
+    """The speed, and the runs without and with the setting."""
+    return train_both(AMP, TINY, tmp_path, train=fake_train)
 
 
 def stretch(step, num_steps, loss, seconds=1.0):
@@ -99,11 +102,12 @@ def facts(*steps):
 
 
 def test_each_round_has_one_seed_for_both_sides_and_the_next_round_another(amp):
-    assert [run.seed for run in amp.off] == [run.seed for run in amp.on] == [4, 5, 6]
+    _, without, with_it = amp
+    assert [run.seed for run in without] == [run.seed for run in with_it] == [4, 5, 6]
 
 
 def test_both_sides_differ_in_the_setting_alone(amp):
-    off, on = (runs[0].plan["keys"] for runs in (amp.off, amp.on))
+    off, on = (runs[0].plan["keys"] for runs in amp[1:])
     assert {key for key in off if off[key] != on[key]} == {"precision.compute"}
     assert off.keys() == on.keys()
     assert off["planner.measure"] == "never", "measured, the plans of both sides could differ in more"
@@ -111,32 +115,33 @@ def test_both_sides_differ_in_the_setting_alone(amp):
 
 
 def test_variables_of_the_setting_reach_its_side_alone(tmp_path, fake_train):
-    allocator = make_switch("allocator", Device(kind="cuda", words="H100", fast_bfloat16=True))
+    allocator = make_switch("allocator", GPU)
     given = []
 
     def train(dataset, out, keys, environ):
         given.append(dict(environ))
         fake_train(dataset, out, keys, environ)
 
-    run_switched(allocator, replace(TINY, rounds=1), tmp_path, train=train)
+    train_both(allocator, replace(TINY, rounds=1), tmp_path, train=train)
     assert given == [{"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, {}]
 
 
 def test_rounds_are_begun_by_the_sides_in_turn(tmp_path, fake_train):
     order = []
-    run_switched(AMP, TINY, tmp_path, train=fake_train, on_run=lambda label, run: order.append(label))
+    train_both(AMP, TINY, tmp_path, train=fake_train, on_run=lambda label, run: order.append(label))
     assert order == ["bfloat16", "float32", "float32", "bfloat16", "bfloat16", "float32"]
 
 
 def test_the_speed_leaves_out_the_first_stretch_and_the_setting_comes_first(amp):
-    on, off = amp.speed.figures
+    speed, *_ = amp
+    on, off = speed.figures
     assert (on.name, on.values) == ("bfloat16", (2.0,) * 3)
     assert (off.name, off.values) == ("float32", (1.0,) * 3)
-    assert amp.speed.ratios(off) == (2.0,) * 3
+    assert speed.ratios(off) == (2.0,) * 3
 
 
 def test_nothing_but_the_phantoms_stays_in_the_work_folder(tmp_path, fake_train):
-    run_switched(AMP, TINY, tmp_path, train=fake_train)
+    train_both(AMP, TINY, tmp_path, train=fake_train)
     assert [path.name for path in tmp_path.iterdir()] == ["v1-ct-20x20x16-1x1x1"]
 
 
@@ -156,15 +161,6 @@ def test_losses_are_taken_over_equal_stretches_of_steps():
     assert losses_by_stretch(facts(stretch(2, 2, 5.0))) == (5.0, 5.0)
 
 
-def test_a_figure_that_one_run_lacks_is_left_out(amp):
-    def peak(run):
-        return run.finish.peak_host_bytes
-
-    assert [figure.values[0] for figure in figures_of(amp, "Peak", "bytes", peak).figures] == [200 * 2**20, 300 * 2**20]
-    torn = replace(amp, on=(*amp.on[:2], replace(amp.on[2], finish=replace(amp.on[2].finish, peak_host_bytes=None))))
-    assert figures_of(torn, "Peak", "bytes", peak) is None
-
-
 def test_a_training_afresh_is_the_command_that_a_person_gives(tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(switched, "run_python", lambda *words, environ: said.append((words, environ)))
@@ -179,7 +175,7 @@ def test_a_training_afresh_is_the_command_that_a_person_gives(tmp_path, monkeypa
 
 @pytest.fixture
 def record(tmp_path, fake_train):
-    return run_switch("amp", quick=True, work=tmp_path / "work", device=CPU, train=fake_train)
+    return run_switch("amp", quick=True, work=tmp_path / "work", machine=CPU, train=fake_train)
 
 
 def test_both_sides_stand_as_one_run_with_the_medians_of_all_rounds(record):
@@ -201,24 +197,21 @@ def test_accuracy_is_paired_over_the_trainings_of_all_rounds(record):
     assert accuracy["overall"]["judgment"] == "same"
 
 
-def tables(record):
-    (rounds,) = (section for section in record.document().sections if section.title == "Round by round")
-    return [block for block in rounds.blocks if isinstance(block, Table)]
-
-
-def test_the_tables_show_both_sides_with_their_spread_and_the_ratio_within_rounds(record):
-    figures, losses = tables(record)
-    assert figures.caption == "2 rounds"
-    spread = "Least to most"
-    assert figures.heads == ["Measure", "float32", spread, "bfloat16", spread, "Better by", spread]
-    rows = {row[0]: row[1:] for row in figures.rows}
-    assert rows["Images per second"] == ["1.00", "1.00 to 1.00", "2.00", "2.00 to 2.00", "2.00×", "2.00× to 2.00×"]
-    assert rows["Peak main memory"][4:] == ["1.50×", "1.50× to 1.50×"]
-    assert rows["More time for the first steps"][:2] == ["8.0 s", "8.0 s to 8.0 s"]
-    dice = ["0.810", "0.805 to 0.815", "0.812", "0.807 to 0.817", "+0.002", "+0.002 to +0.002"]
-    assert rows["Final Dice"] == dice
-    assert "Peak device memory" not in rows, "no run had a device"
-    assert losses.rows[0] == ["1 to 1", "1.0000", "1.0000", "±0.0000"]
+def test_every_figure_that_all_runs_have_is_compared_within_rounds(record):
+    found = {comparison.title: comparison for comparison in record.comparisons[1:]}
+    assert list(found) == ["More time for the first steps", "Whole training", "Peak main memory", "Final Dice"]
+    on, off = found["Peak main memory"].figures
+    assert (on.values, off.values) == ((200.0, 200.0), (300.0, 300.0))
+    assert found["Peak main memory"].ratios(off) == (1.5, 1.5)
+    assert found["More time for the first steps"].figures[1].values == (8.0, 8.0)
+    assert found["Final Dice"].better == "larger"
+    assert found["Final Dice"].figures[1].values == pytest.approx((0.805, 0.815))
+    sections = {section.title: section for section in record.document().sections}
+    table = sections["Peak main memory"].blocks[0]
+    assert table.heads[-1] == "bfloat16 better by"
+    assert list(table.rows[1]) == ["float32", "300", "300 to 300", "2", "1.5×"]
+    losses = sections["Mean loss"].blocks[0]
+    assert list(losses.rows[0]) == ["1 to 1", "1.0000", "1.0000", "±0.0000"]
     assert len(losses.rows) == 6
 
 
@@ -228,9 +221,9 @@ def test_the_page_and_the_record_are_written_and_agree(record, tmp_path):
     text = " ".join(re.sub(r"<[^>]+>", " ", page.read_text()).replace("\u00a0", " ").split())
     for phrase in (
         "Mixed precision: bfloat16 against float32",
-        "on EPYC; 2 rounds",
+        "2 rounds, each with one seed",
         "1.11 times as fast",
-        "Images per second 1.00 1.00 to 1.00 2.00 2.00 to 2.00 2.00×",
+        "float32 1 1 to 1 2 2.0×",
         "Each of the 2 pairs of trainings has one seed and is judged on 3 cases.",
         "voxelocity bench amp --quick",
         "their figures mean nothing",
@@ -241,18 +234,5 @@ def test_the_page_and_the_record_are_written_and_agree(record, tmp_path):
     assert plain["settings"]["off"] == {"precision.compute": "float32", "precision.channels_last": True}
     assert plain["comparisons"][0]["sides"][1]["ours_better_by"]["median"] == 2.0
     assert plain["losses"]["on"][0] == 1.0
-    assert plain["final_dice"]["off"] == pytest.approx([0.805, 0.815])
     assert plain["comparison"]["accuracy"]["overall"]["judgment"] == "same"
     assert plain["environment"]["num_cpus"] >= 1
-
-
-def test_a_single_round_has_no_spread_and_what_takes_no_time_no_factor(amp):
-    at_once = [
-        replace(run, steps=(replace(run.steps[0], seconds=run.steps[1].seconds), *run.steps[1:]))
-        for run in (amp.off[0], amp.on[0])
-    ]
-    speed = replace(amp.speed, figures=tuple(replace(each, values=each.values[:1]) for each in amp.speed.figures))
-    alone = replace(amp, off=(at_once[0],), on=(at_once[1],), speed=speed)
-    rows = {row[0]: row[1:] for row in tables(record_of(alone, TINY, "EPYC", "x"))[0].rows}
-    assert rows["Images per second"] == ["1.00", "", "2.00", "", "2.00×", ""]
-    assert rows["More time for the first steps"] == ["0 s", "", "0 s", "", "", ""]

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from voxelocity.bench import training
-from voxelocity.bench.phantom import Places
-from voxelocity.bench.training import RealTrainings, step_ms, waiting_percent
+from voxelocity.bench.phantom import BenchFolders, PhantomSet
+from voxelocity.bench.training import TrainingScenario, step_ms, waiting_percent
 from voxelocity.report import RunFacts
 from voxelocity.report.records import DatasetFacts, StepRecord
 
@@ -39,15 +39,14 @@ def test_each_round_trains_once_and_times_the_same_step_on_one_batch(tmp_path, m
         calls.append([str(word) for word in words])
         return "20.0\n"
 
-    def train():
-        python("-m", "voxelocity", "train")
-        return tmp_path / "run"
-
-    monkeypatch.setattr(training, "_jobs", lambda *_: iter([("a set", train)]))
     monkeypatch.setattr(training, "run_python", python)
     monkeypatch.setattr(training, "read_run", lambda folder: facts(stretch(1, 1.0), stretch(40, 1.0, wait_s=0.02)))
-    step, waiting = training.run(RealTrainings(repeats=3, resident_s=2.5), Places(work=tmp_path))
+    phantoms = PhantomSet(kind="ct", shape=(16, 16, 12), num_cases=2)
+    scenario = TrainingScenario(cases=phantoms, repeats=3, resident_s=2.5)
+    step, waiting = training.run(scenario, BenchFolders(work=tmp_path))
     assert [figure.values for figure in step.figures] == [(25.0,) * 3, (20.0,) * 3]
     assert [figure.values for figure in waiting.figures] == [pytest.approx((1.0,) * 3)]
-    assert all(words[2] == str(tmp_path / "run") for words in calls if words[0] == "-c")
-    assert len(calls) == 6
+    trained, timed = ([words for words in calls if words[0] == first] for first in ("-m", "-c"))
+    assert len(trained) == len(timed) == 3
+    assert all(words[words.index("-o") + 1] == timed[0][2] for words in trained)
+    assert trained[0][-2:] == ["--time-budget", "60s"]

@@ -15,6 +15,7 @@ from voxelocity.core.quantities import (
     dotted,
     duration_text,
     factor_text,
+    figure_text,
     joined,
     mm_text,
     parse_duration_s,
@@ -87,6 +88,7 @@ def test_a_difference_carries_its_sign_and_nothing_carries_both():
 
 def test_a_factor_below_one_keeps_two_digits():
     assert [factor_text(f) for f in (0.8, 1.0, 3.24, 12.4)] == ["0.80×", "1.0×", "3.2×", "12×"]
+    assert [figure_text(f) for f in (None, math.nan, 0.5, 70.0, 1234.5)] == ["n/a", "n/a", "0.5", "70", "1,234"]
 
 
 def test_counts_agree_with_their_noun():

@@ -6,13 +6,9 @@ Dice figures reached on them say nothing about patients.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +21,7 @@ from numpy.typing import NDArray
 
 from voxelocity.core.errors import ConfigError, OutputError
 from voxelocity.core.volume import Grid
+from voxelocity.core.whole_file import write_whole
 from voxelocity.data.decode.write import write_scan
 
 FORMAT_VERSION = 1
@@ -37,47 +34,41 @@ TILT_DEG = (7.0, 0.0, 4.0)
 """Rotation about x, y and z of every fifth scan: a tilted gantry and a patient lying a little askew."""
 BONE_PERIOD_MM = 27.0
 """From one vertebra to the next."""
+_PARTS = (("image", "images"), ("label", "labels"))
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
 Window = tuple[slice, slice, slice]
 Point = tuple[float, float, float]
 
 
-def make_phantoms(folder: Path, num_cases: int = 22, seed: int = 0, scale: float = 1.0) -> Path:
+def make_bodies(folder: Path, num_cases: int = 22, seed: int = 0, scale: float = 1.0) -> Path:
     """Return `folder`, holding a complete data set of `num_cases` phantoms: `imagesTr`, `labelsTr` and `dataset.json`.
 
     Images are int16 in Hounsfield units and labels uint8 (names in `LABELS`), both `.nii.gz`. Spacing, shape and
     orientation differ from case to case. Case `i` depends on `(seed, i, scale)` alone, bit for bit on one machine.
-    A complete data set made with the same parameters is reused. Files are made in a hidden folder next to `folder`,
-    which takes the name in one step at the end, so an interrupted call leaves nothing that could be reused by mistake.
+    Files of a data set made with the same parameters are reused, and those that an interrupted call left out are made.
 
     `scale` is in voxels per axis relative to a clinical grid, above 0 and at most 1.5. At 1 a case costs about 0.65 s
     of one core and 5 MB of disk; at 0.25 the same anatomy is drawn in a sixty-fourth of the time: meant for tests.
 
     Raises:
         ConfigError: A parameter is out of its range.
-        OutputError: `folder` holds something other than a complete data set made with these parameters.
+        OutputError: `folder` holds something other than a data set made with these parameters.
     """
     _check_parameters(num_cases, seed, scale)
     folder = Path(folder)
     parameters = {"format_version": FORMAT_VERSION, "num_cases": num_cases, "seed": seed, "scale": scale}
-    if _holds_data_set(folder, parameters):
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _folder_beside(folder) as draft:
-        (draft / "imagesTr").mkdir()
-        (draft / "labelsTr").mkdir()
-        # NumPy and ISA-L release the GIL: threads fill the cores, and need no __main__ guard in the caller's script.
-        # At most 4, because a case takes about 200 MB while it is drawn.
-        with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
-            entries = list(pool.map(partial(_write_case, draft, seed, scale), range(num_cases)))
-        (draft / "dataset.json").write_text(json.dumps(_description(entries, parameters), indent=2))
-        try:
-            os.replace(draft, folder)
-        except OSError:
-            # Another process may have finished the same data set first; then theirs is as good as ours.
-            if not _holds_data_set(folder, parameters):
-                raise
+    is_begun = _holds_data_set(folder, parameters)
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = [{key: f"./{part}Tr/phantom_{index:03d}.nii.gz" for key, part in _PARTS} for index in range(num_cases)]
+    if not is_begun:
+        write_whole(folder / "dataset.json", json.dumps(_description(entries, parameters), indent=2).encode())
+    for _, part in _PARTS:
+        (folder / f"{part}Tr").mkdir(exist_ok=True)
+    # NumPy and ISA-L release the GIL: threads fill the cores, and need no __main__ guard in the caller's script.
+    # At most 4, because a case takes about 200 MB while it is drawn.
+    with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
+        list(pool.map(partial(_write_case, folder, seed, scale), range(num_cases), entries))
     return folder
 
 
@@ -94,16 +85,16 @@ def _affine(grid: PhantomGrid) -> NDArray[np.float64]:
     return affine
 
 
-def _write_case(folder: Path, seed: int, scale: float, index: int) -> dict[str, str]:
-    """Draw and write case `index`; returns its entry for `dataset.json`."""
+def _write_case(folder: Path, seed: int, scale: float, index: int, entry: dict[str, str]) -> None:
+    """Draw and write case `index` unless its files are there, each of which is whole."""
+    if all((folder / name).is_file() for name in entry.values()):
+        return
     image, labels, grid = draw_case(seed, index, scale)
-    entry = {"image": f"./imagesTr/phantom_{index:03d}.nii.gz", "label": f"./labelsTr/phantom_{index:03d}.nii.gz"}
     turn = ornt_transform(axcodes2ornt("RAS"), axcodes2ornt(grid.orientation))
     affine = _affine(grid) @ inv_ornt_aff(turn, grid.shape)
     for voxels, name in ((image, entry["image"]), (labels, entry["label"])):
         turned = apply_orientation(voxels, turn)
         write_scan(folder / name, turned, Grid.of(turned.shape, affine))
-    return entry
 
 
 def _description(entries: list[dict[str, str]], parameters: dict[str, Any]) -> dict[str, Any]:
@@ -131,7 +122,7 @@ def _check_parameters(num_cases: int, seed: int, scale: float) -> None:
 
 
 def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
-    """Whether `folder` is a complete data set made with `parameters`; False where there is nothing yet.
+    """Whether `folder` is a data set made with `parameters`, or a part of one; False where there is nothing yet.
 
     Raises:
         OutputError: The folder holds something else, which is left unchanged.
@@ -140,29 +131,13 @@ def _holds_data_set(folder: Path, parameters: dict[str, Any]) -> bool:
         return False
     cure = "delete it or name another folder"
     try:
-        description = json.loads((folder / "dataset.json").read_text())
-        found, entries = description["phantom"], description["training"]
-        paths = [entry[key] for entry in entries for key in ("image", "label")]
-        missing = [path for path in paths if not (folder / path).is_file()]
+        found = json.loads((folder / "dataset.json").read_text())["phantom"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"bench.body: {folder} exists and holds no phantom data set; {cure}") from error
     if found != parameters:
         made = f"phantoms made with {found}, not {parameters}"
         raise OutputError(f"bench.body: {folder} holds {made}; {cure}")
-    if missing:
-        raise OutputError(f"bench.body: {folder} lacks {missing[0]}, {len(missing)} files in all; {cure}")
     return True
-
-
-@contextlib.contextmanager
-def _folder_beside(target: Path) -> Iterator[Path]:
-    """A new folder on the target's file system, removed on the way out unless it was renamed."""
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", suffix=".partial", dir=target.parent))
-    draft.chmod(0o755)  # mkdtemp gives 0o700, which would keep colleagues from reading the data set
-    try:
-        yield draft
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +154,7 @@ def draw_case(seed: int, index: int, scale: float = 1.0) -> tuple[NDArray[np.int
     """Return image (HU), labels and grid of case `index`, axes pointing to R, A and S. Deterministic, thread-safe."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
     grid = _draw_grid(rng, index, scale)
-    canvas = Canvas(rng, grid)
+    canvas = BodyCanvas(rng, grid)
     _paint_trunk(canvas, rng)
     _paint_lookalikes(canvas, rng)
     _paint_organs(canvas, rng)
@@ -187,7 +162,7 @@ def draw_case(seed: int, index: int, scale: float = 1.0) -> tuple[NDArray[np.int
     return canvas.expose(rng), canvas.labels, grid
 
 
-class Canvas:
+class BodyCanvas:
     """Hounsfield units and labels under construction, with warped body coordinates so that no shape is regular."""
 
     def __init__(self, rng: np.random.Generator, grid: PhantomGrid) -> None:
@@ -258,7 +233,7 @@ class Canvas:
         return bounds[0], bounds[1], bounds[2]
 
 
-def _paint_trunk(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_trunk(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Skin, fat rim, muscle with ribs, and the fatty mesentery that fills the cavity."""
     x, y, z = canvas.position_mm
     whole = (slice(None), slice(None), slice(None))
@@ -275,7 +250,7 @@ def _paint_trunk(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.cavity = radius < wall - 0.02
 
 
-def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_lookalikes(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """Unlabeled structures whose densities overlap with the organs: bowel, stomach, muscles, vessels, heart."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     for side in (-1, 1):
@@ -300,7 +275,7 @@ def _paint_lookalikes(canvas: Canvas, rng: np.random.Generator) -> None:
     canvas.fill(window, bubble, -900.0)
 
 
-def _paint_organs(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_organs(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """The labeled organs; they touch each other and the cavity's wall."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     phase = rng.uniform(0.85, 1.15)  # how much contrast agent has arrived: moves all organs together
@@ -333,7 +308,7 @@ def _paint_organs(canvas: Canvas, rng: np.random.Generator) -> None:
         canvas.fill(window, level < 0, -60 + 20 * canvas.grain[window])
 
 
-def _paint_frame(canvas: Canvas, rng: np.random.Generator) -> None:
+def _paint_frame(canvas: BodyCanvas, rng: np.random.Generator) -> None:
     """What pushes the organs aside: lungs, heart, spine and the great vessels."""
     width, depth = canvas.half_width_mm, canvas.half_depth_mm
     dome_mm = rng.uniform(72, 80)

@@ -15,10 +15,10 @@ import nibabel as nib
 import numpy as np
 from isal import isal_zlib
 
-from voxelocity.bench import ours
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity.bench.peers import peer_side
-from voxelocity.bench.phantom import PhantomSet, Places, make_phantoms
+from voxelocity.bench.phantom import BenchFolders, PhantomSet, make_phantoms
+from voxelocity.bench.streams import MEMORY, BenchCases
 from voxelocity.core.volume import Array
 from voxelocity.data.decode import read_scan
 from voxelocity.observe import Stopwatch, cpu_budget
@@ -32,7 +32,7 @@ _GZIP_WINDOW_BITS = 31
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build:
+class BuildScenario:
     """The first minutes of every training: each scan is unpacked, turned, resampled and scaled once."""
 
     cases: PhantomSet = _TWENTY_CTS
@@ -42,16 +42,16 @@ class Build:
     repeats: int = 5
 
 
-def run(scenario: Build, places: Places) -> Iterator[Comparison]:
+def run(scenario: BuildScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; decoders also on real scans."""
-    yield _decoders(scenario, make_phantoms(scenario.file, places.work)[0].images[0], scenario.file.words)
-    for path in places.packed_scans():
+    yield _decoders(scenario, make_phantoms(scenario.file, folders.work)[0].images[0], scenario.file.words)
+    for path in folders.packed_scans():
         yield _decoders(scenario, path, path.name)
-    yield _builds(scenario, places)
+    yield _builds(scenario, folders)
 
 
-def _builds(scenario: Build, places: Places) -> Comparison:
-    cases, spacing_mm = ours.Cases.of(scenario.cases, places.work), scenario.spacing_mm
+def _builds(scenario: BuildScenario, folders: BenchFolders) -> Comparison:
+    cases, spacing_mm = BenchCases.of(scenario.cases, folders.work), scenario.spacing_mm
 
     def fill_s(cache: Callable[[str], Any]) -> float:
         with tempfile.TemporaryDirectory(prefix="voxelocity-bench-") as folder:
@@ -75,9 +75,9 @@ def _builds(scenario: Build, places: Places) -> Comparison:
         f"cache of {scenario.cases.words}, .nii.gz, resampled to {steps} mm",
         "s",
         [
-            Side(name="Voxelocity, memory tier", once=lambda: fill_s(lambda folder: ours.MEMORY)),
+            BenchSide(name="Voxelocity, memory tier", once=lambda: fill_s(lambda folder: MEMORY)),
             peer_side("MONAI CacheDataset", "MONAI", monai_s, note="threads of its own, no metadata kept"),
-            Side(
+            BenchSide(
                 name="Voxelocity, disk tier",
                 once=lambda: fill_s(lambda folder: {"tier": "disk", "folder": folder}),
                 note="each entry flushed to the disk",
@@ -91,7 +91,7 @@ def _builds(scenario: Build, places: Places) -> Comparison:
     )
 
 
-def _decoders(scenario: Build, path: Path, words: str) -> Comparison:
+def _decoders(scenario: BuildScenario, path: Path, words: str) -> Comparison:
     sides = [
         peer_side(name, peer, functools.partial(_timed, decode, path), note) for name, peer, decode, note in _DECODERS
     ]

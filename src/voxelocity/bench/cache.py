@@ -6,28 +6,23 @@ import contextlib
 import functools
 import os
 import tempfile
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
-from voxelocity.bench.ours import MEMORY, NONE, Cases, feed_of
-from voxelocity.bench.peers import missing, peer_side
-from voxelocity.bench.phantom import PhantomSet, Places
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
+from voxelocity.bench.peers import peer_side
+from voxelocity.bench.phantom import BenchFolders, PhantomSet
 from voxelocity.bench.processes import grown_bytes
-from voxelocity.bench.streams import batches_per_s
-from voxelocity.core.config import AUTO, Config
+from voxelocity.bench.streams import MEMORY, NONE, BenchCases, batches_per_s, feed_of
 from voxelocity.core.region import Index3, Region
-from voxelocity.data.cache import CacheConfig
 from voxelocity.data.pipeline import PreparedCases
 from voxelocity.observe import Stopwatch
 
-_ON_DISK = ("disk", "lmdb")
 # A thorax and abdomen CT, one entry; a patch is a seventieth of it.
 _LARGE_CT = PhantomSet(kind="ct", shape=(512, 512, 256), num_cases=1)
 # As many small cases as MSD's hippocampus set has for training: what counts is the cost of an entry.
@@ -49,7 +44,7 @@ MONAI_FORMS: dict[str, bool | str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kinds:
+class CacheKinds:
     """One thread that takes a patch of each case in turn, as a batch of one: no loader, the data set alone."""
 
     cases: PhantomSet = _FOUR_CTS
@@ -69,7 +64,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cache:
+class CacheScenario:
     """A training that comes back to its cache: larger than memory, made on another day, shared with a second job."""
 
     large: PhantomSet = _LARGE_CT
@@ -78,66 +73,77 @@ class Cache:
     small_patch: Index3 = (32, 32, 32)
     shared: PhantomSet = _SHARED_CTS
     num_processes: int = 2
-    kinds: Kinds = field(default_factory=Kinds)
+    kinds: CacheKinds = field(default_factory=CacheKinds)
     repeats: int = 9
     repeats_from_disk: int = 5
     repeats_of_epochs: int = 5
     repeats_of_processes: int = 2
 
 
-def run(scenario: Cache, places: Places) -> Iterator[Comparison]:
+def run(scenario: CacheScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; reopening also of real cases (MSD hippocampus)."""
-    with tempfile.TemporaryDirectory(prefix="cache-", dir=places.work) as name:
+    with tempfile.TemporaryDirectory(prefix="cache-", dir=folders.work) as name:
         place = Path(name)
-        yield from _first_patch(scenario, Cases.of(scenario.large, places.work), place / "large")
-        yield _reopening(scenario, Cases.of(scenario.small, places.work), place / "small")
-        if real := places.hippocampus():
+        yield from _first_patch(scenario, BenchCases.of(scenario.large, folders.work), place / "large")
+        yield _reopening(scenario, BenchCases.of(scenario.small, folders.work), place / "small")
+        if real := folders.hippocampus():
             words = f"{len(real)} cases of MSD's hippocampus"
-            yield _reopening(scenario, Cases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
-        yield _patches_by_kind(scenario.kinds, Cases.of(scenario.kinds.cases, places.work), place / "kinds")
-        shared = Cases.of(scenario.shared, places.work)
+            yield _reopening(scenario, BenchCases(refs=real, words=words, kind="mr", num_classes=3), place / "real")
+        yield _patches_by_kind(scenario.kinds, BenchCases.of(scenario.kinds.cases, folders.work), place / "kinds")
+        shared = BenchCases.of(scenario.shared, folders.work)
         yield _bytes_per_voxel(scenario, shared, place / "shared")
         yield _shared_memory(scenario, shared, place / "shared")
 
 
-def disk_tiers(model: type[Config], folder: Path) -> dict[str, dict[str, Any]]:
-    """Every way this cache configuration keeps voxels on a disk, by name: tiers, and choices within them."""
-    offered = typing.get_args(model.model_fields["tier"].annotation)
-    choices = [
-        (name, choice)
-        for name, field in model.model_fields.items()
-        if name != "tier" and typing.get_origin(field.annotation) is Literal
-        for choice in typing.get_args(field.annotation)
-        if choice != AUTO
-    ]
-    tiers: dict[str, dict[str, Any]] = {}
-    for tier in (tier for tier in _ON_DISK if tier in offered):
-        if tier != "disk" or not choices:
-            tiers[f"{tier} tier"] = {"tier": tier, "folder": str(folder / tier)}
-            continue
-        for key, choice in choices:
-            place = str(folder / f"{tier}-{choice}")
-            tiers[f"{tier} tier, {key} {choice}"] = {"tier": tier, "folder": place, key: choice}
-    return tiers
+def disk_tiers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Every way that voxels are kept on a disk, by name: tiers, and formats within them."""
+    tiers = {
+        f"disk tier, format {format}": {"tier": "disk", "folder": str(folder / f"disk-{format}"), "format": format}
+        for format in ("raw", "blosc2")
+    }
+    return {**tiers, "lmdb tier": {"tier": "lmdb", "folder": str(folder / "lmdb")}}
 
 
-def _first_patch(scenario: Cache, cases: Cases, place: Path) -> Iterator[Comparison]:
-    openers: dict[str, Callable[[], Callable[[], object]]] = {}
-    for name, cache in disk_tiers(CacheConfig, place).items():
+_PERSISTENT = (
+    ("PersistentDataset", "int16", "MONAI"),
+    ("PersistentDataset", "float32", "MONAI"),
+    ("LMDBDataset", "float32", "LMDBDataset"),
+)
+"""MONAI's data sets that keep items in files, how they keep images, and the peer."""
+
+
+def _first_patch(scenario: CacheScenario, cases: BenchCases, place: Path) -> Iterator[Comparison]:
+    tiers = disk_tiers(place)
+    for cache in tiers.values():
         cases.filled(cache)
 
-        def open_ours(cache: Mapping[str, Any] = cache) -> Callable[[], object]:
-            return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
+    def ours(cache: Mapping[str, Any]) -> Callable[[], object]:
+        return functools.partial(_read_patch, cases.opened(cache), 0, scenario.patch)
 
-        openers[f"Voxelocity, {name}"] = open_ours
-    openers |= _persistent_openers(scenario, cases, place)
-    absent = {"MONAI PersistentDataset": "MONAI", "MONAI LMDBDataset, float32": "LMDBDataset"}
+    def theirs(name: str, dtype: str, before: Callable[[], None]) -> Once:
+        from voxelocity.bench.peers import monai
+
+        chain = [*monai.preparing_small(cases.kind, dtype), *monai.cropping(scenario.patch)]
+
+        def open_() -> Callable[[], object]:
+            dataset = monai.dataset(name, cases.refs, chain, cache_dir=place / f"{name}-{dtype}")
+            return lambda: dataset[0]
+
+        # The entry is made now.
+        open_()()
+        return _prepared_ms(open_, before)
+
     for where, before, repeats in (
         ("in the page cache", lambda: None, scenario.repeats),
         ("dropped from the page cache", lambda: _drop(place), scenario.repeats_from_disk),
     ):
-        sides = [Side(name=name, once=_prepared_ms(open_, before)) for name, open_ in openers.items()]
-        sides += [Side(name=name, once=None, note=why) for name, peer in absent.items() if (why := missing(peer))]
+        sides = [
+            BenchSide(name=f"Voxelocity, {name}", once=_prepared_ms(functools.partial(ours, cache), before))
+            for name, cache in tiers.items()
+        ]
+        for name, dtype, peer in _PERSISTENT:
+            make = functools.partial(theirs, name, dtype, before)
+            sides.append(peer_side(f"MONAI {name}, {dtype}", peer, make))
         yield compare(
             f"{'x'.join(map(str, scenario.patch))} patch of an entry not opened before, files {where}, {cases.words}",
             "ms",
@@ -168,34 +174,7 @@ def _read_patch(cases: PreparedCases, index: int, patch: Index3) -> None:
     label.copy()
 
 
-def _persistent_openers(scenario: Cache, cases: Cases, place: Path) -> dict[str, Callable[[], Callable[[], object]]]:
-    if missing("MONAI"):
-        return {}
-    from voxelocity.bench.peers import monai
-
-    def opener(name: str, chain: list[Any], folder: Path) -> Callable[[], Callable[[], object]]:
-        def open_() -> Callable[[], object]:
-            dataset = monai.dataset(name, cases.refs, chain, cache_dir=folder)
-            return lambda: dataset[0]
-
-        # The entry is made now.
-        open_()()
-        return open_
-
-    chains = {
-        dtype: [*monai.preparing_small(cases.kind, dtype), *monai.cropping(scenario.patch)]
-        for dtype in ("int16", "float32")
-    }
-    openers = {
-        f"MONAI PersistentDataset, {dtype}": opener("PersistentDataset", chain, place / f"persistent-{dtype}")
-        for dtype, chain in chains.items()
-    }
-    if not missing("LMDBDataset"):
-        openers["MONAI LMDBDataset, float32"] = opener("LMDBDataset", chains["float32"], place / "lmdb-monai")
-    return openers
-
-
-def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _reopening(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     def read_all(cache: Mapping[str, Any]) -> float:
         watch = Stopwatch()
         opened = cases.opened(cache)
@@ -218,9 +197,9 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
         return once
 
     sides = []
-    for name, cache in disk_tiers(CacheConfig, place).items():
+    for name, cache in disk_tiers(place).items():
         cases.filled(cache)
-        sides.append(Side(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
+        sides.append(BenchSide(name=f"Voxelocity, {name}", once=functools.partial(read_all, cache)))
     return compare(
         f"a patch of each case from a cache on disk, just opened, {cases.words}",
         "s",
@@ -230,7 +209,7 @@ def _reopening(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     )
 
 
-def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
+def _patches_by_kind(kinds: CacheKinds, cases: BenchCases, place: Path) -> Comparison:
     return compare(
         f"patches of {'x'.join(map(str, kinds.patch))} by kind of data set, {cases.words}",
         "patches/s",
@@ -240,7 +219,7 @@ def _patches_by_kind(kinds: Kinds, cases: Cases, place: Path) -> Comparison:
     )
 
 
-def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+def _our_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[BenchSide]:
     def rate(prepared: PreparedCases, num_patches: int, **options: Any) -> Once:
         feed = functools.partial(
             feed_of, prepared, patch=kinds.patch, batch_size=1, augment=NONE, num_threads=0, **options
@@ -251,14 +230,14 @@ def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
         "memory tier, shared between processes": {"tier": "memory", "max_bytes": _BUDGET_BYTES},
         # What a machine without room in /dev/shm falls back to.
         "memory tier, each process its own copy": {"tier": "memory", "max_bytes": _LARGER_THAN_ANY_SHM},
-        **disk_tiers(CacheConfig, place),
+        **disk_tiers(place),
     }
     for name, cache in tiers.items():
         with warnings.catch_warnings():
             # The second of our sides is there to show memory that cannot be shared.
             warnings.filterwarnings("ignore", message="cache: prepared cases cannot be shared")
             prepared = cases.filled(cache)
-        yield Side(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
+        yield BenchSide(name=f"Voxelocity, {name}", once=rate(prepared, kinds.num_patches))
     rotating = {
         "tier": "rotating",
         "max_bytes": _BUDGET_BYTES,
@@ -267,10 +246,10 @@ def _our_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
     }
     # The batch before them, which does not count, fills the first window.
     once = rate(cases.opened(rotating), _NUM_EPOCHS * kinds.cache_num, cache=rotating)
-    yield Side(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
+    yield BenchSide(name="Voxelocity, rotating tier", once=once, note=kinds.rotation_words)
 
 
-def _monai_kinds(kinds: Kinds, cases: Cases, place: Path) -> Iterator[Side]:
+def _monai_kinds(kinds: CacheKinds, cases: BenchCases, place: Path) -> Iterator[BenchSide]:
     def epoch_of(name: str) -> Once:
         from voxelocity.bench.peers import monai
 
@@ -312,11 +291,11 @@ def _patches_per_s(dataset: Any, end_of_epoch: Callable[[], None]) -> float:
     return len(dataset) / watch.elapsed_s
 
 
-def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _bytes_per_voxel(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     num_voxels = int(np.prod(scenario.shared.shape)) * len(cases.refs)
 
-    def side(name: str, num_bytes: int, note: str = "") -> Side:
-        return Side(name=name, once=lambda: num_bytes / num_voxels, note=note)
+    def side(name: str, num_bytes: int, note: str = "") -> BenchSide:
+        return BenchSide(name=name, once=lambda: num_bytes / num_voxels, note=note)
 
     def monai_bytes(*, indices: bool) -> Once:
         from voxelocity.bench.peers import monai
@@ -327,7 +306,7 @@ def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     held = cases.filled(MEMORY)
     in_memory = sum(held[index].num_bytes for index in range(len(held)))
     sides = [side("Voxelocity, memory tier", in_memory, "foreground voxels included")]
-    for name, cache in disk_tiers(CacheConfig, place).items():
+    for name, cache in disk_tiers(place).items():
         cases.filled(cache)
         files = sum(path.stat().st_size for path in Path(cache["folder"]).rglob("*") if path.is_file())
         sides.append(side(f"Voxelocity, {name}", files))
@@ -338,14 +317,16 @@ def _bytes_per_voxel(scenario: Cache, cases: Cases, place: Path) -> Comparison:
     return compare(title, "bytes", sides, repeats=1, warmup=0, note=note)
 
 
-def _shared_memory(scenario: Cache, cases: Cases, place: Path) -> Comparison:
+def _shared_memory(scenario: CacheScenario, cases: BenchCases, place: Path) -> Comparison:
     def grown_mib(holder: str, **options: Any) -> Once:
         options |= {"kind": cases.kind, "num_classes": cases.num_classes}
         num_processes = scenario.num_processes
         return lambda: grown_bytes(holder, cases.refs, num_processes=num_processes, options=options) / 2**20
 
-    tiers = {"memory tier": MEMORY, **disk_tiers(CacheConfig, place)}
-    sides = [Side(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()]
+    tiers = {"memory tier": MEMORY, **disk_tiers(place)}
+    sides = [
+        BenchSide(name=f"Voxelocity, {name}", once=grown_mib("ours", cache=cache)) for name, cache in tiers.items()
+    ]
     for words, form in MONAI_FORMS.items():
         make = functools.partial(grown_mib, "monai", runtime_cache=form)
         sides.append(peer_side(f"MONAI CacheDataset, {words}", "MONAI", make))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from voxelocity.core.quantities import NOT_AVAILABLE, count_text, factor_text
+from voxelocity.core.quantities import count_text, factor_text, figure_text
 from voxelocity.core.whole_file import write_whole
 from voxelocity.observe import environment
 from voxelocity.report.document import Card, Code, Document, Section, Table, Text, below_heading
@@ -21,13 +21,12 @@ Better = Literal["larger", "smaller"]
 Once = Callable[[], float]
 """One repeat; returns its figure in the unit of the comparison."""
 
-_LARGE = 1000.0
 # A factor below it is worse by more than its rounding.
 _EQUAL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class BenchSide:
     """One of the things compared; `once` is None where it cannot be run here, and `note` then says why."""
 
     name: str
@@ -76,15 +75,15 @@ class Comparison:
         return {"title": self.title, "unit": self.unit, "better": self.better, "note": self.note, "sides": sides}
 
     def _side(self, figure: Figure) -> dict[str, Any]:
-        side = {"name": figure.name, "note": figure.note, "n": len(figure.values), **_spread(figure.values)}
+        side = {"name": figure.name, "note": figure.note, "n": len(figure.values), **spread(figure.values)}
         if ratios := self.ratios(figure):
-            finite = {key: value if value < float("inf") else None for key, value in _spread(ratios).items()}
+            finite = {key: value if value < float("inf") else None for key, value in spread(ratios).items()}
             side["ours_better_by"] = finite
         return side
 
 
 def compare(
-    title: str, unit: str, sides: Sequence[Side], *, repeats: int, warmup: int = 1, note: str = ""
+    title: str, unit: str, sides: Sequence[BenchSide], *, repeats: int, warmup: int = 1, note: str = ""
 ) -> Comparison:
     """Runs every side, ours first, once a round, so that other work on the machine affects all of them alike.
 
@@ -180,12 +179,12 @@ class Record:
         return page, write_whole(folder / f"{stem}.json", content.replace(f'"{home}', '"~').encode())
 
 
-def comparison_section(comparison: Comparison) -> Section:
-    """A line for each side, ours first, and the notes."""
+def comparison_section(comparison: Comparison, *, ratio: str = "Ours better by") -> Section:
+    """A line for each side, ours first, and the notes; `ratio` is the head of the ratios to the first side."""
     notes = [comparison.note, *(f"{figure.name}: {figure.note}" for figure in comparison.figures if figure.note)]
     table = Table(
         caption=comparison.title,
-        heads=("Side", comparison.unit, "Least to most", "n", "Ours better by"),
+        heads=("Side", comparison.unit, "Least to most", "n", ratio),
         rows=[_cells(comparison, figure) for figure in comparison.figures],
         marked_columns=frozenset({4}),
         hides_caption=True,
@@ -193,7 +192,15 @@ def comparison_section(comparison: Comparison) -> Section:
     return Section(title=comparison.title, blocks=[table, *(Text(text=note) for note in notes if note)])
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
+def cpu_ms(call: Callable[[], object]) -> float:
+    """Milliseconds of CPU that a call takes, over all threads of the process: other programs change it little."""
+    start_s = time.process_time()
+    call()
+    return 1000.0 * (time.process_time() - start_s)
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, least and most; empty without a value."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)} if values else {}
 
 
@@ -205,18 +212,14 @@ def _card(comparison: Comparison) -> Card | None:
         return None
     best = min(known, key=lambda peer: statistics.median(comparison.ratios(peer)))
     factor = statistics.median(comparison.ratios(best))
-    note = f"{best.name} {_number(best.median or 0.0)}, ours {_number(ours.median)} {comparison.unit}"
+    note = f"{best.name} {figure_text(best.median)}, ours {figure_text(ours.median)} {comparison.unit}"
     return Card(name=comparison.title, value=factor_text(factor), note=note, is_worse=factor < _EQUAL)
 
 
 def _cells(comparison: Comparison, figure: Figure) -> tuple[str, ...]:
     if figure.median is None:
-        return figure.name, NOT_AVAILABLE, "", "", ""
+        return figure.name, figure_text(figure.median), "", "", ""
     ratios = comparison.ratios(figure)
-    spread = f"{_number(min(figure.values))} to {_number(max(figure.values))}" if len(figure.values) > 1 else ""
+    spread = f"{figure_text(min(figure.values))} to {figure_text(max(figure.values))}" if len(figure.values) > 1 else ""
     ratio = factor_text(statistics.median(ratios)) if ratios else ""
-    return figure.name, _number(figure.median), spread, str(len(figure.values)), ratio
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
+    return figure.name, figure_text(figure.median), spread, str(len(figure.values)), ratio

@@ -7,14 +7,14 @@ import itertools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare
 from voxelocity.bench.peers import missing, peer_side
-from voxelocity.bench.phantom import PhantomSet, Places, make_phantoms
+from voxelocity.bench.phantom import BenchFolders, PhantomSet, make_phantoms
 from voxelocity.bench.processes import grown_bytes
 from voxelocity.bench.streams import OpenStream, batches_per_s
 from voxelocity.core.region import Index3
@@ -30,10 +30,11 @@ _THREE_CTS = PhantomSet(kind="ct", shape=(512, 512, 160), num_cases=3, spacing_m
 _TWO_BRAINS = PhantomSet(kind="mr", shape=(240, 240, 155), num_cases=2)
 _WITH_AFFINE = "spleen chain with RandAffined"
 _THREADS = "CacheDataset + ThreadDataLoader"
+_OURS, _THEIRS, _UNCOPIED = "Voxelocity", "MONAI", "MONAI, copy_cache=False"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonaiChains:
+class MonaiScenario:
     """Someone with a script that works: how much faster is it when its import lines are changed?"""
 
     cases: PhantomSet = _THREE_CTS
@@ -53,152 +54,127 @@ class MonaiChains:
     repeats_of_memory: int = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """A script under both packages' names.
-
-    Attributes:
-        patches: in a batch.
-        theirs: batches by the words for settings; empty where MONAI is not installed.
-        variants: further forms of ours, by words.
-    """
-
-    title: str
-    patches: int
-    ours: OpenStream
-    theirs: Mapping[str, OpenStream]
-    variants: Mapping[str, OpenStream] = field(default_factory=dict)
-    note: str = ""
-
-
-def run(scenario: MonaiChains, places: Places) -> Iterator[Comparison]:
+def run(scenario: MonaiScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other; every pair is checked for equal batches first."""
-    refs = make_phantoms(scenario.cases, places.work)
-    brains = make_phantoms(scenario.brains, places.work)
-    with tempfile.TemporaryDirectory(prefix="monai-", dir=places.work) as name:
+    refs = make_phantoms(scenario.cases, folders.work)
+    brains = make_phantoms(scenario.brains, folders.work)
+    with tempfile.TemporaryDirectory(prefix="monai-", dir=folders.work) as name:
         place = Path(name)
-        for pair in _pairs(scenario, refs, brains, place):
-            yield _patches_per_s(scenario, pair)
+        # One after the other, so that what a pair caches is released before the next.
+        yield from _cached_spleen(scenario, refs)
+        yield from _other_chains(scenario, refs, brains, place)
         yield _filling(scenario, refs[: scenario.num_filled], place)
     yield _memory(scenario, refs[: scenario.num_filled])
 
 
-def _pairs(
-    scenario: MonaiChains, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
-) -> Iterator[_Pair]:
-    """One after the other, so that what a pair caches is released before the next."""
-    from voxelocity.bench.peers import monai_scripts as scripts
-
-    def cached(name: ChainName, cases: Sequence[VolumeRef], module: Names) -> Any:
-        return scripts.cached(module, cases, scripts.whole(name, scenario.patch))
-
-    def persistent(module: Names) -> Any:
-        return scripts.persistent(module, refs, scripts.whole("spleen", scenario.patch), place / module)
-
-    yield from _cached_spleen(scenario, refs, partial(cached, "spleen", refs))
-    yield _pair(scenario, "PersistentDataset + ThreadDataLoader", _WITH_AFFINE, persistent)
-    without = partial(cached, "spleen without RandAffined", refs)
-    yield _pair(scenario, _THREADS, "spleen chain without RandAffined", without)
-    yield _pair(scenario, _THREADS, "BraTS chain, 4 channels", partial(cached, "brats", brains), patches_per_image=1)
-
-
-def _cached_spleen(scenario: MonaiChains, refs: Sequence[VolumeRef], cached: Callable[[Names], Any]) -> Iterator[_Pair]:
+def _cached_spleen(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Iterator[Comparison]:
     """The spleen chain with RandAffined from memory: by every loader, and compiled."""
     from voxelocity.bench.peers import monai_scripts as scripts
 
-    ours, theirs = cached("voxelocity.monai"), _theirs(cached)
-    pair = partial(_pair_of, scenario, ours=ours)
-    thread = pair(_THREADS, _WITH_AFFINE, theirs=theirs)
-    yield thread
+    chain = partial(scripts.whole, "spleen", scenario.patch)
+    cached = _datasets(lambda module: scripts.cached(module, refs, chain()))
+    threads = _streams(scenario, cached)
+    yield _rate(scenario, f"{_THREADS}, {_WITH_AFFINE}", threads)
     # What a copy of the case costs has been shown.
-    theirs = {words: dataset for words, dataset in theirs.items() if not words}
+    cached.pop(_UNCOPIED, None)
     for number in (0, scenario.num_workers) if scenario.num_workers else (0,):
-        what = f"CacheDataset + DataLoader(num_workers={number})"
-        yield pair(what, _WITH_AFFINE, theirs=theirs, loader="DataLoader", num_workers=number)
+        streams = _streams(scenario, cached, loader="DataLoader", num_workers=number)
+        yield _rate(scenario, f"CacheDataset + DataLoader(num_workers={number}), {_WITH_AFFINE}", streams)
 
     def compiled(module: Names) -> OpenStream:
-        dataset = scripts.compiled(module, refs, scripts.whole("spleen", scenario.patch))
+        dataset = scripts.compiled(module, refs, chain())
         return scripts.stream(module, "ThreadDataLoader", dataset, batch_size=scenario.batch_size, num_workers=0)
 
-    yield replace(
-        thread,
-        title=f"compile(chain, cache='memory') in a Dataset + ThreadDataLoader, {_WITH_AFFINE}",
-        ours=compiled("voxelocity.monai"),
-        theirs={words: opened for words, opened in thread.theirs.items() if not words},
-        variants={"in MONAI's own Dataset + ThreadDataLoader": compiled("monai.data")},
-        note=f"MONAI's side is its {_THREADS}",
+    streams = {
+        _OURS: compiled("voxelocity.monai"),
+        f"{_OURS}, in MONAI's own Dataset + ThreadDataLoader": compiled("monai.data"),
+        **{name: stream for name, stream in threads.items() if name == _THEIRS},
+    }
+    title = f"compile(chain, cache='memory') in a Dataset + ThreadDataLoader, {_WITH_AFFINE}"
+    yield _rate(scenario, title, streams, note=f"MONAI's side is its {_THREADS}")
+
+
+def _other_chains(
+    scenario: MonaiScenario, refs: Sequence[VolumeRef], brains: Sequence[VolumeRef], place: Path
+) -> Iterator[Comparison]:
+    from voxelocity.bench.peers import monai_scripts as scripts
+
+    def rate(title: str, make: Callable[[Names], Any], **options: Any) -> Comparison:
+        return _rate(scenario, title, _streams(scenario, _datasets(make)), **options)
+
+    def cached(name: ChainName, cases: Sequence[VolumeRef]) -> Callable[[Names], Any]:
+        return lambda module: scripts.cached(module, cases, scripts.whole(name, scenario.patch))
+
+    yield rate(
+        f"PersistentDataset + ThreadDataLoader, {_WITH_AFFINE}",
+        lambda module: scripts.persistent(module, refs, scripts.whole("spleen", scenario.patch), place / module),
     )
+    yield rate(f"{_THREADS}, spleen chain without RandAffined", cached("spleen without RandAffined", refs))
+    yield rate(f"{_THREADS}, BraTS chain, 4 channels", cached("brats", brains), patches_per_image=1)
 
 
-def _theirs(make: Callable[[Names], Any]) -> dict[str, Any]:
-    """MONAI's data set as a script has it, and with the one setting that spares it a copy of every case."""
+def _datasets(make: Callable[[Names], Any]) -> dict[str, Any]:
+    """The data set under both packages' names, and MONAI's with the one setting that spares it a copy of every case."""
+    found = {_OURS: make("voxelocity.monai")}
     if missing("MONAI"):
-        return {}
-    dataset = make("monai.data")
-    if not hasattr(dataset, "copy_cache"):
-        return {"": dataset}
-    uncopied = copy.copy(dataset)
-    uncopied.copy_cache = False
-    return {"": dataset, ", copy_cache=False": uncopied}
+        return found
+    found[_THEIRS] = make("monai.data")
+    if hasattr(found[_THEIRS], "copy_cache"):
+        found[_UNCOPIED] = copy.copy(found[_THEIRS])
+        found[_UNCOPIED].copy_cache = False
+    return found
 
 
-def _pair(
-    scenario: MonaiChains, what: str, chain: str, make: Callable[[Names], Any], *, patches_per_image: int | None = None
-) -> _Pair:
-    ours = make("voxelocity.monai")
-    return _pair_of(scenario, what, chain, ours=ours, theirs=_theirs(make), patches_per_image=patches_per_image)
-
-
-def _pair_of(
-    scenario: MonaiChains,
-    what: str,
-    chain: str,
+def _streams(
+    scenario: MonaiScenario,
+    datasets: Mapping[str, Any],
     *,
-    ours: Any,
-    theirs: Mapping[str, Any],
-    patches_per_image: int | None = None,
     loader: Literal["DataLoader", "ThreadDataLoader"] = "ThreadDataLoader",
     num_workers: int = 0,
-) -> _Pair:
+) -> dict[str, OpenStream]:
+    """Batches of each of `_datasets`, by the loader of its package."""
     from voxelocity.bench.peers import monai_scripts as scripts
 
-    def open_(module: Names, dataset: Any) -> OpenStream:
-        return scripts.stream(module, loader, dataset, batch_size=scenario.batch_size, num_workers=num_workers)
-
-    return _Pair(
-        title=f"{what}, {chain}",
-        patches=scenario.batch_size * (patches_per_image or scripts.PATCHES_PER_IMAGE),
-        ours=open_("voxelocity.monai", ours),
-        theirs={words: open_("monai.data", data) for words, data in theirs.items()},
-    )
+    options = {"batch_size": scenario.batch_size, "num_workers": num_workers}
+    return {
+        name: scripts.stream("voxelocity.monai" if name == _OURS else "monai.data", loader, dataset, **options)
+        for name, dataset in datasets.items()
+    }
 
 
-def _patches_per_s(scenario: MonaiChains, pair: _Pair) -> Comparison:
+def _rate(
+    scenario: MonaiScenario,
+    title: str,
+    streams: Mapping[str, OpenStream],
+    *,
+    patches_per_image: int | None = None,
+    note: str = "",
+) -> Comparison:
     from voxelocity.bench.peers import monai_scripts as scripts
 
-    def side(name: str, stream: OpenStream, num_batches: int) -> Side:
-        return Side(name=name, once=lambda: pair.patches * batches_per_s(stream, num_batches))
+    num_patches = scenario.batch_size * (patches_per_image or scripts.PATCHES_PER_IMAGE)
 
-    sides = [side("Voxelocity", pair.ours, scenario.num_batches)]
-    sides += [side(f"Voxelocity, {words}", each, scenario.num_batches) for words, each in pair.variants.items()]
-    sides += [side(f"MONAI{words}", each, scenario.num_peer_batches) for words, each in pair.theirs.items()]
-    notes = [f"{pair.patches} patches of {'x'.join(map(str, scenario.patch))} a batch"]
-    notes += [pair.note] if pair.note else []
-    if pair.theirs:
-        notes.append(f"first batch of one seed: {scripts.checked(pair.ours, pair.theirs[''], pair.title)}")
+    def side(name: str, stream: OpenStream) -> BenchSide:
+        num_batches = scenario.num_batches if name.startswith(_OURS) else scenario.num_peer_batches
+        return BenchSide(name=name, once=lambda: num_patches * batches_per_s(stream, num_batches))
+
+    sides = [side(name, stream) for name, stream in streams.items()]
+    notes = [f"{num_patches} patches of {'x'.join(map(str, scenario.patch))} a batch", *([note] if note else [])]
+    if _THEIRS in streams:
+        notes.append(f"first batch of one seed: {scripts.checked(streams[_OURS], streams[_THEIRS], title)}")
     else:
-        sides.append(Side(name="MONAI", once=None, note=missing("MONAI")))
-    return compare(pair.title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
+        sides.append(BenchSide(name=_THEIRS, once=None, note=missing("MONAI")))
+    return compare(title, "patches/s", sides, repeats=scenario.repeats, note="; ".join(notes))
 
 
-def _both(once: Callable[[Names], float]) -> list[Side]:
+def _both(once: Callable[[Names], float]) -> list[BenchSide]:
     def theirs() -> Once:
         return lambda: once("monai.data")
 
-    return [Side(name="Voxelocity", once=lambda: once("voxelocity.monai")), peer_side("MONAI", "MONAI", theirs)]
+    return [BenchSide(name="Voxelocity", once=lambda: once("voxelocity.monai")), peer_side("MONAI", "MONAI", theirs)]
 
 
-def _filling(scenario: MonaiChains, refs: Sequence[VolumeRef], place: Path) -> Comparison:
+def _filling(scenario: MonaiScenario, refs: Sequence[VolumeRef], place: Path) -> Comparison:
     from voxelocity.bench.peers import monai_scripts as scripts
 
     numbers = itertools.count()
@@ -230,7 +206,7 @@ def _copied(ref: VolumeRef, folder: Path) -> VolumeRef:
     return replace(ref, images=images, label=Path(shutil.copyfile(ref.label, folder / ref.label.name)))
 
 
-def _memory(scenario: MonaiChains, refs: Sequence[VolumeRef]) -> Comparison:
+def _memory(scenario: MonaiScenario, refs: Sequence[VolumeRef]) -> Comparison:
     def once(module: Names) -> float:
         return grown_bytes("drop-in", refs, num_processes=1, options={"module": module}) / 2**20 / len(refs)
 

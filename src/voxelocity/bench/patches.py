@@ -1,28 +1,29 @@
-"""`voxelocity bench patches` and `transforms`: patches cut from memory, and augmented; nnU-Net's augmentation alone."""
+"""`voxelocity bench patches`, `transforms` and `feed`: patches cut from memory, augmented, and made into batches."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import itertools
-import time
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from voxelocity.bench import ours
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare, cpu_ms
 from voxelocity.bench.peers import best_side, peer_side, versions
-from voxelocity.bench.phantom import PhantomSet, Places
-from voxelocity.bench.streams import Work
+from voxelocity.bench.phantom import BenchFolders, PhantomSet
+from voxelocity.bench.streams import AS_MONAI, AS_NNUNET, NONE, Work
 from voxelocity.core.batch import Draw
 from voxelocity.core.region import Index3
 from voxelocity.core.rng import generator
 from voxelocity.core.volume import Volume
-from voxelocity.data.augment import Source, augment, needed_box, sample
+from voxelocity.data.augment import AugmentConfig, Source, augment, needed_box, sample
 from voxelocity.data.patch import PatchConfig, choose_region
 from voxelocity.observe import Stopwatch, cpu_budget
 
@@ -32,11 +33,11 @@ _SETS = (
     PhantomSet(kind="ct", shape=(512, 512, 128), num_cases=4),
     PhantomSet(kind="mr", shape=(128, 128, 128), num_cases=8),
 )
-_BARE_MONAI = "copy_cache=False, no metadata, "
+_MONAI = ("MONAI CacheDataset", "MONAI", "copy_cache=False, no metadata, ")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patches:
+class PatchScenario:
     """A training without augmentation: what is left is copying boxes of stored voxels into batches of float32."""
 
     sets: tuple[PhantomSet, ...] = _SETS
@@ -50,7 +51,7 @@ class Patches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transforms:
+class TransformScenario:
     """A training that waits for its augmentation: every patch is moved, flipped, scaled, shifted and made noisy."""
 
     sets: tuple[PhantomSet, ...] = _SETS
@@ -69,31 +70,59 @@ class Transforms:
     repeats: int = 5
 
 
-def _work(scenario: Patches | Transforms, phantoms: PhantomSet, places: Places) -> Work:
-    return Work.of(
-        phantoms, places.work, patch=scenario.patch, batch_size=scenario.batch_size, workers=scenario.workers
-    )
+@dataclass(frozen=True, kw_only=True)
+class FeedScenario:
+    """A machine whose accelerators are faster than its cores: how many batches a second can it make?"""
+
+    # In memory, so that nothing but the feed is measured.
+    cases: PhantomSet = _SETS[0]
+    # MLPerf's 3-D U-Net trains on patches of this size, seven at a time.
+    patch: Index3 = (128, 128, 128)
+    batch_size: int = 7
+    num_batches: int = 12
+    # Two workers finish two batches at about the same time: an even number, and enough that the first matters little.
+    num_peer_batches: int = 6
+    workers: tuple[int, ...] = (cpu_budget(),)
+    repeats: int = 5
 
 
-def _best(scenario: Patches | Transforms, work: Work, chain: str, name: str, peer: str, note: str = "") -> Side:
-    num_batches, per_batch = scenario.num_peer_batches, scenario.batch_size
-    return best_side(name, peer, work, chain, num_batches, note=note, per_batch=per_batch)
+def _sides(
+    scenario: PatchScenario | TransformScenario | FeedScenario,
+    work: Work,
+    chain: str,
+    augment: AugmentConfig,
+    peers: Sequence[tuple[str, str, str]],
+    *,
+    per_batch: int,
+) -> list[BenchSide]:
+    """Rates of ours and of peers (name, peer and note), each at its best setting; a batch counts for `per_batch`."""
+    theirs = functools.partial(best_side, num_batches=scenario.num_peer_batches, per_batch=per_batch)
+    return [
+        work.feed_side(augment, scenario.num_batches, per_batch=per_batch),
+        *(theirs(name, peer, work, chain, note=note) for name, peer, note in peers),
+    ]
 
 
-def run_patches(scenario: Patches, places: Places) -> Iterator[Comparison]:
+def _work(
+    scenario: PatchScenario | TransformScenario | FeedScenario, phantoms: PhantomSet, folder: Path, **options: Any
+) -> Work:
+    sizes = {"patch": scenario.patch, "batch_size": scenario.batch_size, "workers": scenario.workers}
+    return Work.of(phantoms, folder, **sizes, **options)
+
+
+def run_patches(scenario: PatchScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Patches cut from memory and nothing else, against MONAI and against the memory itself."""
     per_batch = scenario.batch_size
     num_copied = scenario.num_batches * per_batch
     for phantoms in scenario.sets:
-        work = _work(scenario, phantoms, places)
+        work = _work(scenario, phantoms, folders.work)
         copy = functools.partial(copies_per_s, work.volumes, scenario.patch, num_copied, num_threads=cpu_budget())
         yield compare(
             f"{_shape(scenario.patch)} patches cut from memory, {phantoms.words}",
             "patches/s",
             [
-                work.feed_side(ours.NONE, scenario.num_batches, per_batch=per_batch),
-                _best(scenario, work, "crop", "MONAI CacheDataset", "MONAI", _BARE_MONAI),
-                Side(
+                *_sides(scenario, work, "crop", NONE, [_MONAI], per_batch=per_batch),
+                BenchSide(
                     name=f"plain copy and cast ({cpu_budget()} threads)",
                     once=copy,
                     note="the same boxes into the same two arrays again and again: what the memory allows",
@@ -104,6 +133,31 @@ def run_patches(scenario: Patches, places: Places) -> Iterator[Comparison]:
                 "image to float32 and label to uint8; against the plain copy, the last column is the share of its rate"
             ),
         )
+
+
+def run_feed(scenario: FeedScenario, folders: BenchFolders) -> Iterator[Comparison]:
+    """Batches a second for a consumer that does nothing else, made from cases in memory."""
+    nnunet = ("nnU-Net v2's loader, Blosc2 files", "nnU-Net", "")
+    generators = ("batchgeneratorsv2 in torch's DataLoader, cases in memory", "batchgeneratorsv2", "")
+    chains = (
+        ("crop", "crop only", NONE, [_MONAI, nnunet]),
+        ("affine", "affine, flips, scale, shift, noise", AS_MONAI, [_MONAI]),
+        ("nnU-Net", "nnU-Net's default augmentation", AS_NNUNET, [nnunet, generators]),
+    )
+    with tempfile.TemporaryDirectory(prefix="feed-", dir=folders.work) as name:
+        work = _work(scenario, scenario.cases, folders.work, place=Path(name))
+        # Made chain by chain, so that what a peer keeps is released before the next.
+        for chain, words, augment, peers in chains:
+            what = f"{scenario.batch_size} patches of {_shape(scenario.patch)}, {words}"
+            yield compare(
+                f"batches of {what}, {scenario.cases.words} in memory",
+                "batches/s",
+                _sides(scenario, work, chain, augment, peers, per_batch=1),
+                repeats=scenario.repeats,
+                # Each stream's first batch is its warm-up.
+                warmup=0,
+                note="a consumer that does nothing else",
+            )
 
 
 def copies_per_s(volumes: Sequence[Volume], patch: Index3, num_copies: int, *, num_threads: int) -> float:
@@ -129,20 +183,19 @@ def copies_per_s(volumes: Sequence[Volume], patch: Index3, num_copies: int, *, n
         return num_copies / watch.elapsed_s
 
 
-def run_transforms(scenario: Transforms, places: Places) -> Iterator[Comparison]:
+def run_transforms(scenario: TransformScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Augmented patches per second from memory, and nnU-Net's augmentation in CPU time."""
+    peers = (
+        _MONAI,
+        ("torch: one grid_sample a batch", "torch", ""),
+        ("TorchIO", "TorchIO", f"{versions()['torchio']}, without scale and shift, "),
+    )
     for phantoms in scenario.sets:
-        work = _work(scenario, phantoms, places)
-        best = functools.partial(_best, scenario, work, "affine")
+        work = _work(scenario, phantoms, folders.work)
         yield compare(
             f"augmented {_shape(scenario.patch)} patches from memory, {phantoms.words}",
             "patches/s",
-            [
-                work.feed_side(ours.AS_MONAI, scenario.num_batches, per_batch=scenario.batch_size),
-                best("MONAI CacheDataset", "MONAI", _BARE_MONAI),
-                best("torch: one grid_sample a batch", "torch"),
-                best("TorchIO", "TorchIO", f"{versions()['torchio']}, without scale and shift, "),
-            ],
+            _sides(scenario, work, "affine", AS_MONAI, peers, per_batch=scenario.batch_size),
             repeats=scenario.repeats,
             note="image and label: crop, affine of every patch, three flips, scale, shift, noise",
         )
@@ -150,14 +203,14 @@ def run_transforms(scenario: Transforms, places: Places) -> Iterator[Comparison]
             yield _nnunet_cpu_ms(scenario, work)
 
 
-def _nnunet_cpu_ms(scenario: Transforms, work: Work) -> Comparison:
+def _nnunet_cpu_ms(scenario: TransformScenario, work: Work) -> Comparison:
     patch, num_samples = scenario.nnunet_patch, scenario.num_nnunet_samples
     with _one_thread():
         return compare(
             f"nnU-Net's default augmentation, {_shape(patch)}, {work.phantoms.words}",
             "CPU-ms a sample",
             [
-                Side(
+                BenchSide(
                     name="Voxelocity (one thread)",
                     once=_our_cpu_ms(work.volumes, patch, num_samples),
                     note="from the volume as stored (int16), the read included",
@@ -183,9 +236,7 @@ def _our_cpu_ms(volumes: Sequence[Volume], patch: Index3, num_samples: int) -> O
         number = next(numbers)
         volume = volumes[number % len(volumes)]
         draw = Draw(case_id=volume.case_id, case=number % len(volumes), epoch=number)
-        params = sample(
-            [draw], seed=0, num_channels=num_channels, patch_shape=patch, config=ours.AS_NNUNET, spacing_mm=None
-        )
+        params = sample([draw], seed=0, num_channels=num_channels, patch_shape=patch, config=AS_NNUNET, spacing_mm=None)
         rng = generator(0, stage="patch", epoch=draw.epoch, case=draw.case)
         region = choose_region(volume.grid.shape, volume.foreground, config, rng)
         box = needed_box(params, 0, region, volume.grid.shape)
@@ -198,7 +249,7 @@ def _our_cpu_ms(volumes: Sequence[Volume], patch: Index3, num_samples: int) -> O
         for _ in range(num_samples):
             fill()
 
-    return lambda: _cpu_ms(fill_all) / num_samples
+    return lambda: cpu_ms(fill_all) / num_samples
 
 
 def _batchgenerators_cpu_ms(volumes: list[Volume], patch: Index3, num_samples: int) -> Once:
@@ -213,16 +264,10 @@ def _batchgenerators_cpu_ms(volumes: list[Volume], patch: Index3, num_samples: i
         for _ in range(num_samples):
             image, label = patches.read(next(numbers) % len(patches))
             with torch.no_grad():
-                spent_ms += _cpu_ms(functools.partial(augmentation, image=image, segmentation=label))
+                spent_ms += cpu_ms(functools.partial(augmentation, image=image, segmentation=label))
         return spent_ms / num_samples
 
     return once
-
-
-def _cpu_ms(call: Callable[[], object]) -> float:
-    start_s = time.process_time()
-    call()
-    return 1000.0 * (time.process_time() - start_s)
 
 
 def _shape(patch: Index3) -> str:

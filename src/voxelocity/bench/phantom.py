@@ -1,7 +1,7 @@
 """What scenarios measure on: volumes of realistic size, smooth tissue in noise, which packs like a real scan.
 
 They show no patient, and have only what costs time in a pipeline: sizes, classes, and bytes that are neither zeros nor
-pure noise. The phantoms of `body` have anatomy to learn and take a second each. `Places` finds a few real scans.
+pure noise. The phantoms of `body` have anatomy to learn and take a second each. `BenchFolders` finds a few real scans.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class PhantomSet:
         channels = "" if self.num_channels == 1 else f", {self.num_channels} channels"
         plural = "" if self.num_cases == 1 else "s"
         return f"{self.num_cases} {self.kind.upper()}-like volume{plural} of {x}x{y}x{z}{channels}"
+
+
+SIX_ORGANS = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
+"""Small enough to train on for minutes on a CPU."""
 
 
 def make_phantoms(phantoms: PhantomSet, folder: Path) -> tuple[VolumeRef, ...]:
@@ -176,7 +180,7 @@ def _case(phantoms: PhantomSet, index: int, place: Path) -> VolumeRef:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class BenchFolders:
     """Folders of a run.
 
     Attributes:

@@ -118,10 +118,10 @@ def hold(commands: IO[str] = sys.stdin, answers: IO[str] = sys.stdout) -> None:
 
 
 def _open_ours(refs: Sequence[VolumeRef], task: Mapping[str, Any]) -> Iterator[None]:
-    from voxelocity.bench import ours
+    from voxelocity.bench.streams import BenchCases
 
     yield
-    cases = ours.Cases(refs=refs, kind=task["kind"], num_classes=task["num_classes"]).opened(task["cache"])
+    cases = BenchCases(refs=refs, kind=task["kind"], num_classes=task["num_classes"]).opened(task["cache"])
     volumes = [cases[index] for index in range(len(cases))]
     for volume in volumes:
         whole = volume.load()

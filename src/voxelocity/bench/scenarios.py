@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from voxelocity.bench import build, cache, feed, monai_chains, patches, training, windows
+from voxelocity.bench import build, cache, monai_chains, patches, training, windows
 from voxelocity.bench.comparison import Comparison, Record
 from voxelocity.bench.peers import versions
-from voxelocity.bench.phantom import PhantomSet, Places, real_data, work_folder
-from voxelocity.bench.switches import SWITCHES
+from voxelocity.bench.phantom import BenchFolders, PhantomSet, real_data, work_folder
+from voxelocity.bench.switched import SWITCHES
 from voxelocity.core.errors import InputError
 from voxelocity.observe import environment
 
@@ -32,44 +32,43 @@ _TINY_RUN = tuple(
                 "data.patch.shape_voxel=[16, 16, 16]", "window.shape_voxel=[16, 16, 16]")
     for word in ("--set", key)
 )  # fmt: skip
-_Run = Callable[[Any, Places], Iterator[Comparison]]
+_Run = Callable[[Any, BenchFolders], Iterator[Comparison]]
 _SCENARIOS: dict[str, tuple[DataclassInstance, _Run]] = {
     "cache": (
-        cache.Cache(
+        cache.CacheScenario(
             large=_SMALL_CT, patch=_SIDE, small=_TINY, small_patch=(16, 16, 16), shared=_SMALL_CT, num_processes=1,
-            kinds=cache.Kinds(cases=_KINDS, patch=_SIDE, num_patches=3, cache_num=3, repeats=1),
+            kinds=cache.CacheKinds(cases=_KINDS, patch=_SIDE, num_patches=3, cache_num=3, repeats=1),
             repeats=1, repeats_from_disk=1, repeats_of_epochs=1, repeats_of_processes=1,
         ),
         cache.run,
     ),
     "patches": (
-        patches.Patches(
+        patches.PatchScenario(
             sets=(_SMALL_CT, _SMALL_MR), patch=_SIDE, num_batches=4, num_peer_batches=4, workers=(0,), repeats=1
         ),
         patches.run_patches,
     ),
     "transforms": (
-        patches.Transforms(
+        patches.TransformScenario(
             sets=(_SMALL_CT, _SMALL_MR), patch=_SIDE, num_batches=2, num_peer_batches=2, nnunet_patch=_SIDE,
             num_nnunet_samples=2, workers=(0,), repeats=1,
         ),
         patches.run_transforms,
     ),
     "feed": (
-        feed.Feeds(
-            cases=_SMALL_CT, patch=_SIDE, batch_size=2, num_batches=4, num_peer_batches=2, repeats=1,
-            training=feed.Training(cases=_TINY, patch=(16, 16, 16), widths=(4, 8, 8), num_steps=1, repeats=1),
+        patches.FeedScenario(
+            cases=_SMALL_CT, patch=_SIDE, batch_size=2, num_batches=4, num_peer_batches=2, workers=(1,), repeats=1,
         ),
-        feed.run,
+        patches.run_feed,
     ),
-    "windows": (windows.Windows(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1), windows.run),
-    "build": (build.Build(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1), build.run),
+    "windows": (windows.WindowScenario(shape=(40, 40, 40), num_classes=2, window=_SIDE, repeats=1), windows.run),
+    "build": (build.BuildScenario(cases=_SMALL_PACKED, file=_SMALL_PACKED, repeats=1), build.run),
     "training": (
-        training.RealTrainings(cases=_TINY, options=("--fold", "0", *_TINY_RUN), resident_s=0.0, repeats=1),
+        training.TrainingScenario(cases=_TINY, budget=_TINY_RUN, resident_s=0.0, repeats=1),
         training.run,
     ),
     "monai": (
-        monai_chains.MonaiChains(
+        monai_chains.MonaiScenario(
             cases=_SPLEENS, brains=_SMALL_MR, patch=_SIDE, num_batches=1, num_peer_batches=1, num_workers=0, repeats=1,
             repeats_of_memory=1,
         ),
@@ -106,9 +105,9 @@ def run_scenario(
     settings, run = _SCENARIOS[name]
     if not quick:
         settings = type(settings)()
-    places = Places(work=work_folder(work), data=None if quick else real_data(data))
+    folders = BenchFolders(work=work_folder(work), data=None if quick else real_data(data))
     comparisons = []
-    for comparison in run(settings, places):
+    for comparison in run(settings, folders):
         on_comparison(comparison)
         comparisons.append(comparison)
     return Record(

@@ -1,4 +1,4 @@
-"""`voxelocity bench amp|compile|muon|...`: the same training with a setting off and on, round by round, as a record."""
+"""`voxelocity bench amp|compile|muon|...`: pairs of trainings that differ in one setting, compared as two runs are."""
 
 from __future__ import annotations
 
@@ -8,54 +8,136 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from voxelocity.bench.comparison import Comparison, Figure, Record, Side, compare
-from voxelocity.bench.phantom import PhantomSet, phantom_table, work_folder
+from voxelocity.bench.comparison import BenchSide, Better, Comparison, Figure, Record, compare, comparison_section
+from voxelocity.bench.phantom import SIX_ORGANS, PhantomSet, phantom_table, work_folder
 from voxelocity.bench.processes import run_python
-from voxelocity.bench.switches import SWITCHES, Device, Switch, make_switch, this_device
-from voxelocity.core.quantities import dice_text, rate_text, signed_text
+from voxelocity.core.errors import InputError
+from voxelocity.core.quantities import signed_text
+from voxelocity.data.cache import default_cache_folder
+from voxelocity.observe import environment
+from voxelocity.planning import Machine, survey
 from voxelocity.report import (
     RunFacts,
-    bytes_text,
     comparison_document,
-    duration_text,
     highest_common_target,
     label_run,
     median_run,
     paired_trainings,
     read_run,
 )
-from voxelocity.report.document import Block, Document, Section, Table, Text
+from voxelocity.report.document import Section, Table, Text
 from voxelocity.report.summary import mean_dice
 
 TrainOnce = Callable[[Path, Path, Mapping[str, Any], Mapping[str, str]], None]
 """Trains on a data set into a folder with these keys of the plan and these variables of its process."""
 
-_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 _NUM_STRETCHES = 8
-_MEASURES: tuple[tuple[str, str, Callable[[RunFacts], float | None]], ...] = (
-    ("More time for the first steps", "s", lambda run: warm_up_s(run)),
-    ("Whole training", "s", lambda run: run.seconds),
-    ("Peak main memory", "bytes", lambda run: run.finish.peak_host_bytes if run.finish else None),
-    ("Peak device memory", "bytes", lambda run: run.finish.peak_device_bytes if run.finish else None),
-)
-_TEXTS: dict[str, Callable[[float | None], str]] = {"images/s": rate_text, "s": duration_text, "bytes": bytes_text}
-_ABOUT_ROUNDS = (
-    "The median of the rounds, with the least and the most. The last column is the median of the ratios within each "
-    "round; above 1 the setting is better. Losses are means over the rounds."
-)
 _QUICK_NOTICE = "These trainings are tiny, to see that they run here; their figures mean nothing."
 
 
+@dataclass(frozen=True)
+class Switch:
+    """One setting, off and on; everything else of the two trainings is equal.
+
+    Attributes:
+        name: as in `voxelocity bench NAME`.
+        title: what is compared, in words.
+        labels: of the training without it and of the one with it.
+        keys: of the plan, each with its values off and on.
+        on_environ: variables of the process that trains with it.
+        published: what others have published about it, and where; empty where we know of nothing.
+    """
+
+    name: str
+    title: str
+    labels: tuple[str, str]
+    keys: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    on_environ: Mapping[str, str] = field(default_factory=dict)
+    published: str = ""
+
+    @property
+    def off(self) -> dict[str, Any]:
+        """Keys of the plan without the setting."""
+        return {key: values[0] for key, values in self.keys.items()}
+
+    @property
+    def on(self) -> dict[str, Any]:
+        """Keys of the plan with it."""
+        return {key: values[1] for key, values in self.keys.items()}
+
+
+NEED_CUDA = {
+    "tf32": "TF32 is a format of its matrix units",
+    "cudnn-benchmark": "cuDNN is its library",
+    "allocator": "the setting is about its memory",
+}
+"""Switches that only make sense on a GPU, and why."""
+
+_SWITCHES = (
+    Switch(
+        "amp",
+        "mixed precision: bfloat16 against float32",
+        ("float32", "bfloat16"),
+        # The plan takes another memory format with another number format, and only one of them is compared here.
+        {"precision.compute": ("float32", "bfloat16"), "precision.channels_last": (True, True)},
+        published=(
+            "Published for mixed precision on a GPU: 1.11 times as fast, and 2892 MB of device memory became 1829 MB, "
+            "1.58 times less. That was another network on other hardware: the figures here are not to be compared "
+            "with it."
+        ),
+    ),
+    Switch("compile", "torch.compile against the uncompiled network", ("not compiled", "compiled"),
+           {"precision.compile": ("none", "default")}),
+    Switch("memory-format", "channels innermost (channels_last_3d) against channels outermost",
+           ("contiguous", "channels_last_3d"), {"precision.channels_last": (False, True)}),
+    Switch("muon", "Muon against AdamW, each with its learning rate", ("AdamW", "Muon"),
+           {"optimizer.name": ("adamw", "muon"), "optimizer.learning_rate": (4e-3, 8e-3)}),
+    Switch("stem", "DynUNet at half the resolution against DynUNet", ("no stem", "stem of stride 2"),
+           {"network.stem_stride": ([1, 1, 1], [2, 2, 2])}),
+    Switch("ramp", "augmentation that rises over 50 epochs against all of it from the start", ("all of it", "rising"),
+           {"data.augment.ramp_epochs": (0, 50)}),
+    Switch("average", "a running average of the weights against the last ones", ("last weights", "average"),
+           {"optimizer.average_decay": (0.0, 0.98)}),
+    # In float32, or there would be little for TF32 to do.
+    Switch("tf32", "TF32 against float32 in full", ("float32", "TF32"),
+           {"precision.compute": ("float32", "float32"), "backend.tf32": (False, True)}),
+    Switch("cudnn-benchmark", "cuDNN's algorithms tried against its own guess", ("guessed", "tried"),
+           {"backend.cudnn_benchmark": (False, True)}),
+    Switch("allocator", "torch's allocator with segments that grow against segments of fixed size",
+           ("fixed", "expandable"), on_environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}),
+)  # fmt: skip
+SWITCHES = {switch.name: switch for switch in _SWITCHES}
+
+
+def make_switch(name: str, machine: Machine) -> Switch:
+    """The setting of this name on this machine.
+
+    Raises:
+        InputError: it means nothing without a CUDA device.
+    """
+    if machine.device != "cuda" and name in NEED_CUDA:
+        raise InputError(
+            f"bench: '{name}' needs a CUDA device ({NEED_CUDA[name]}), and torch sees none here; choose one of "
+            f"{', '.join(other for other in SWITCHES if other not in NEED_CUDA)}"
+        )
+    switch = SWITCHES[name]
+    if name == "amp" and machine.device == "cuda" and not machine.fast_bfloat16:
+        keys = {**switch.keys, "precision.compute": ("float32", "float16")}
+        title = switch.title.replace("bfloat16", "float16")
+        return replace(switch, title=title, labels=("float32", "float16"), keys=keys)
+    return switch
+
+
 @dataclass(frozen=True, kw_only=True)
-class Trainings:
+class SwitchSettings:
     """Whole trainings of the planned network on CT-like volumes with six organs, a fresh process each."""
 
-    cases: PhantomSet = _BODIES
+    cases: PhantomSet = SIX_ORGANS
     # The interval of the accuracy is over these.
     num_held_out: int = 12
     # At 160 the six organs are half learned, and seeds differ by 0.27 in Dice (docs/log.md).
@@ -84,7 +166,7 @@ class Trainings:
         }
 
 
-_QUICK = Trainings(
+_QUICK = SwitchSettings(
     cases=PhantomSet(kind="ct", shape=(20, 24, 20), num_cases=6),
     num_held_out=3,
     steps=6,
@@ -100,77 +182,77 @@ _QUICK = Trainings(
 """In a minute: to see that it runs here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Switched:
-    """Both sides of all rounds.
-
-    Attributes:
-        off: runs without the setting, one a round; `on` with it. Runs of one round have one seed.
-        speed: images a second once a run is under way, the side with the setting first.
-    """
-
-    switch: Switch
-    off: tuple[RunFacts, ...]
-    on: tuple[RunFacts, ...]
-    speed: Comparison
-
-    def comparisons(self) -> tuple[Comparison, ...]:
-        """Speed, and what else all runs know."""
-        found = [self.speed, *(figures_of(self, *measure) for measure in _MEASURES)]
-        return tuple(comparison for comparison in found if comparison is not None)
-
-    def losses(self) -> tuple[list[float], list[float]]:
-        """Off and on, the mean over the runs of each stretch's loss."""
-        off, on = (
-            [statistics.fmean(values) for values in zip(*map(losses_by_stretch, runs), strict=True)]
-            for runs in (self.off, self.on)
-        )
-        return off, on
-
-    def final_dice(self) -> tuple[list[float], list[float]]:
-        """Off and on, the mean Dice of each run."""
-        off, on = ([dice for run in runs if (dice := mean_dice(run)) is not None] for runs in (self.off, self.on))
-        return off, on
-
-
 def run_switch(
     name: str,
     *,
     quick: bool,
     work: Path | None = None,
-    device: Device | None = None,
+    machine: Machine | None = None,
     train: TrainOnce | None = None,
     on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
 ) -> Record:
     """Trains with the setting `name` off and on, alternating; `work` and `quick` are as in `run_scenario`.
 
-    `device` is what `this_device` says and `train` a fresh process, if not given. `on_run` is called with the label of
-    the side and each run when it is done.
+    `machine` is the one that a plan would see and `train` a fresh process, if not given. `on_run` is called with the
+    label of the side and each run when it is done.
 
     Raises:
-        InputError: the setting means nothing on this device.
+        InputError: the setting means nothing on this machine.
         OutputError: the work folder cannot be written.
         VoxelocityError: a training failed.
     """
     assert name in SWITCHES, name
-    device = device or this_device()
-    trainings = _QUICK if quick else Trainings()
-    switched = run_switched(
-        make_switch(name, device), trainings, work_folder(work), train=train or train_afresh, on_run=on_run
-    )
+    machine = machine or survey("auto", cache_folder=default_cache_folder())
+    switch, settings = make_switch(name, machine), _QUICK if quick else SwitchSettings()
+    speed, off, on = train_both(switch, settings, work_folder(work), train=train or train_afresh, on_run=on_run)
+    comparisons = (speed, *_measured(switch, off, on))
+    losses = [_mean_losses(runs) for runs in (off, on)]
     command = f"voxelocity bench {name}" + (" --quick" if quick else "")
-    return record_of(switched, trainings, device.words, command, is_quick=quick)
+    words = machine.device_name if machine.device == "cuda" else str(environment()["cpu"])
+    target = highest_common_target([run.best_validation for run in (*off, *on)])
+    # Medians over the rounds, curves and settings of the first round.
+    labeled = [
+        median_run([label_run(run, label, target_dice=target) for run in runs])
+        for runs, label in zip((off, on), switch.labels, strict=True)
+    ]
+    page = comparison_document(
+        labeled,
+        switch.title[:1].upper() + switch.title[1:],
+        target_dice=target,
+        target_reason="the highest that all runs reached on the way, rounded down",
+        parity=paired_trainings(*([run.scores for run in runs] for runs in (off, on))),
+        notices=(_QUICK_NOTICE,) if quick else (),
+        sections=[
+            Section(title="Published", blocks=[Text(text=switch.published)] if switch.published else []),
+            *(comparison_section(comparison, ratio=f"{switch.labels[1]} better by") for comparison in comparisons),
+            Section(title="Mean loss", blocks=[_loss_table(switch, settings.steps, *losses)]),
+        ],
+        summary=(
+            f"The same {settings.steps} steps of the planned network on {settings.cases.words}, "
+            f"{settings.num_held_out} of them held out, on {words}; {len(on)} rounds, each with one seed for both "
+            "sides and a fresh process for each. Figures are medians over the rounds, curves those of the first round."
+        ),
+        command=command,
+    )
+    return Record(
+        name=name,
+        command=command,
+        settings=asdict(settings) | {"off": switch.off, "on": switch.on, "on_environ": dict(switch.on_environ)},
+        comparisons=comparisons,
+        details={"losses": dict(zip(("off", "on"), losses, strict=True)), "comparison": page.to_plain()},
+        page=page,
+    )
 
 
-def run_switched(
+def train_both(
     switch: Switch,
-    trainings: Trainings,
+    settings: SwitchSettings,
     work: Path,
     *,
     train: TrainOnce,
     on_run: Callable[[str, RunFacts], None] = lambda label, run: None,
-) -> Switched:
-    """Trains with the setting off and on, alternating; each round has its own seed and begins with another side.
+) -> tuple[Comparison, tuple[RunFacts, ...], tuple[RunFacts, ...]]:
+    """The speed, the setting first, and the runs without and with it, alternating; runs of one round have one seed.
 
     `work` keeps the phantoms; runs are made below it and removed.
 
@@ -181,12 +263,12 @@ def run_switched(
     runs: dict[str, list[RunFacts]] = {off_label: [], on_label: []}
     with tempfile.TemporaryDirectory(prefix="switched-", dir=work) as name:
         place = Path(name)
-        dataset = phantom_table(trainings.cases, work, place / "phantoms.csv", num_held_out=trainings.num_held_out)
+        dataset = phantom_table(settings.cases, work, place / "phantoms.csv", num_held_out=settings.num_held_out)
 
         def once(label: str, keys: Mapping[str, Any], environ: Mapping[str, str]) -> float:
             number = len(runs[label])
             out = place / f"{'off' if label == off_label else 'on'}-{number}"
-            train(dataset, out, {**trainings.keys(), **keys, "seed": trainings.seed + number}, environ)
+            train(dataset, out, {**settings.keys(), **keys, "seed": settings.seed + number}, environ)
             run = read_run(out)
             shutil.rmtree(out)
             runs[label].append(run)
@@ -194,17 +276,17 @@ def run_switched(
             return steady_images_per_s(run)
 
         speed = compare(
-            f"{switch.title}: training on {trainings.cases.words}",
+            f"{switch.title}: training on {settings.cases.words}",
             "images/s",
             [
-                Side(name=on_label, once=partial(once, on_label, switch.on, switch.on_environ)),
-                Side(name=off_label, once=partial(once, off_label, switch.off, {})),
+                BenchSide(name=on_label, once=partial(once, on_label, switch.on, switch.on_environ)),
+                BenchSide(name=off_label, once=partial(once, off_label, switch.off, {})),
             ],
-            repeats=trainings.rounds,
+            repeats=settings.rounds,
             warmup=0,
             note="once under way: without the first stretch of a run, in which code is compiled and chosen",
         )
-    return Switched(switch=switch, off=tuple(runs[off_label]), on=tuple(runs[on_label]), speed=speed)
+    return speed, tuple(runs[off_label]), tuple(runs[on_label])
 
 
 def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Mapping[str, str]) -> None:
@@ -217,91 +299,6 @@ def train_afresh(dataset: Path, out: Path, keys: Mapping[str, Any], environ: Map
     # JSON is YAML.
     config.write_text(json.dumps(dict(keys)))
     run_python("-m", "voxelocity", "train", dataset, "-o", out, "--fold", 0, "--config", config, environ=environ)
-
-
-def record_of(switched: Switched, trainings: Trainings, device: str, command: str, *, is_quick: bool = False) -> Record:
-    """One setting, off and on, ready to be shown: a page that compares both sides, each as one run."""
-    switch = switched.switch
-    page = _page(switched, trainings, device, command, is_quick=is_quick)
-    return Record(
-        name=switch.name,
-        command=command,
-        settings=asdict(trainings) | {"off": switch.off, "on": switch.on, "on_environ": dict(switch.on_environ)},
-        comparisons=switched.comparisons(),
-        details={
-            "losses": dict(zip(("off", "on"), switched.losses(), strict=True)),
-            "final_dice": dict(zip(("off", "on"), switched.final_dice(), strict=True)),
-            "comparison": page.to_plain(),
-        },
-        page=page,
-    )
-
-
-def _page(switched: Switched, trainings: Trainings, device: str, command: str, *, is_quick: bool) -> Document:
-    """Both sides with all rounds, and what has been published elsewhere."""
-    switch, both = switched.switch, (switched.off, switched.on)
-    target = highest_common_target([run.best_validation for runs in both for run in runs])
-    rounds = list[Block]([Text(text=switch.published)] if switch.published else [])
-    rounds += [_figures(switched), _losses(switched, trainings.steps), Text(text=_ABOUT_ROUNDS, is_hint=True)]
-    return comparison_document(
-        # Medians over the rounds, and the curves and settings of the first round.
-        [
-            median_run([label_run(run, label, target_dice=target) for run in runs])
-            for runs, label in zip(both, switch.labels, strict=True)
-        ],
-        switch.title[:1].upper() + switch.title[1:],
-        target_dice=target,
-        target_reason="the highest that all runs reached on the way, rounded down",
-        parity=paired_trainings(*([run.scores for run in runs] for runs in both)),
-        notices=(_QUICK_NOTICE,) if is_quick else (),
-        sections=[Section(title="Round by round", blocks=rounds)],
-        summary=(
-            f"The same {trainings.steps} steps of the planned network on {trainings.cases.words}, "
-            f"{trainings.num_held_out} of them held out, on {device}; {len(switched.on)} rounds, each with one seed "
-            "for both sides and a fresh process for each. Figures are medians over the rounds, curves those of the "
-            "first round."
-        ),
-        command=command,
-    )
-
-
-def _figures(switched: Switched) -> Table:
-    rows = []
-    for comparison in switched.comparisons():
-        on, off = comparison.figures
-        name, text = comparison.title, _TEXTS[comparison.unit]
-        ratios = [ratio for ratio in comparison.ratios(off) if ratio not in (0.0, float("inf"))]
-        # There is no factor where one side takes no time.
-        factor = _spread(ratios, lambda ratio: f"{ratio:.2f}×") if len(ratios) == len(off.values) else ("", "")
-        name = "Images per second" if comparison.unit == "images/s" else name
-        rows.append([name, *_spread(off.values, text), *_spread(on.values, text), *factor])
-    off_dice, on_dice = switched.final_dice()
-    changes = [on - off for off, on in zip(off_dice, on_dice, strict=True)]
-    dice = (*_spread(off_dice, dice_text), *_spread(on_dice, dice_text), *_spread(changes, signed_text))
-    return Table(
-        caption=f"{len(changes)} rounds",
-        heads=[
-            "Measure",
-            *(text for head in (*switched.switch.labels, "Better by") for text in (head, "Least to most")),
-        ],
-        rows=[*rows, ["Final Dice", *dice]],
-        marked_columns=frozenset({5}),
-    )
-
-
-def _losses(switched: Switched, num_steps: int) -> Table:
-    off, on = switched.losses()
-    rows = [
-        [f"{begin + 1} to {end}", f"{a:.4f}", f"{b:.4f}", signed_text(b - a, digits=4)]
-        for (begin, end), a, b in zip(itertools.pairwise(_loss_edges(num_steps)), off, on, strict=True)
-    ]
-    return Table(caption="Mean loss", heads=["Steps", *switched.switch.labels, "Difference"], rows=rows)
-
-
-def _spread(values: Sequence[float], text: Callable[[float], str]) -> tuple[str, str]:
-    """The median, and the least and the most where there is more than one value."""
-    both = f"{text(min(values))} to {text(max(values))}" if len(values) > 1 else ""
-    return text(statistics.median(values)), both
 
 
 def steady_images_per_s(run: RunFacts) -> float:
@@ -318,17 +315,31 @@ def warm_up_s(run: RunFacts) -> float:
     return max(0.0, first.seconds - first.num_images / steady_images_per_s(run))
 
 
-def figures_of(
-    switched: Switched, name: str, unit: str, figure: Callable[[RunFacts], float | None]
-) -> Comparison | None:
-    """One more figure of all runs, less being better; None where the runs do not have it."""
-    sides = []
-    for label, runs in zip(switched.switch.labels[::-1], (switched.on, switched.off), strict=True):
-        values = [value for run in runs if (value := figure(run)) is not None]
-        if len(values) < len(runs):
-            return None
-        sides.append(Figure(name=label, note="", values=tuple(values)))
-    return Comparison(title=name, unit=unit, better="smaller", figures=tuple(sides))
+def _peak_mib(run: RunFacts, name: str) -> float | None:
+    num_bytes = getattr(run.finish, name, None)
+    return None if num_bytes is None else num_bytes / 2**20
+
+
+_MEASURES: tuple[tuple[str, str, Better, Callable[[RunFacts], float | None]], ...] = (
+    ("More time for the first steps", "s", "smaller", warm_up_s),
+    ("Whole training", "s", "smaller", lambda run: run.seconds),
+    ("Peak main memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_host_bytes")),
+    ("Peak device memory", "MiB", "smaller", lambda run: _peak_mib(run, "peak_device_bytes")),
+    ("Final Dice", "mean Dice", "larger", mean_dice),
+)
+
+
+def _measured(switch: Switch, off: Sequence[RunFacts], on: Sequence[RunFacts]) -> list[Comparison]:
+    """What else all runs know, the setting first."""
+    found = []
+    for title, unit, better, measure in _MEASURES:
+        figures = [
+            Figure(name=label, note="", values=tuple(value for run in runs if (value := measure(run)) is not None))
+            for label, runs in zip(switch.labels[::-1], (on, off), strict=True)
+        ]
+        if all(len(figure.values) == len(off) for figure in figures):
+            found.append(Comparison(title=title, unit=unit, better=better, figures=tuple(figures)))
+    return found
 
 
 def _loss_edges(num_steps: int) -> list[int]:
@@ -348,3 +359,17 @@ def losses_by_stretch(run: RunFacts) -> tuple[float, ...]:
         weighted = (each.loss * weight for each, weight in zip(run.steps, weights, strict=True) if weight)
         means.append(sum(weighted) / sum(weights))
     return tuple(means)
+
+
+def _mean_losses(runs: Sequence[RunFacts]) -> list[float]:
+    """Of each stretch, the mean over the runs."""
+    return [statistics.fmean(values) for values in zip(*map(losses_by_stretch, runs), strict=True)]
+
+
+def _loss_table(switch: Switch, num_steps: int, off: list[float], on: list[float]) -> Table:
+    rows = [
+        [f"{begin + 1} to {end}", f"{a:.4f}", f"{b:.4f}", signed_text(b - a, digits=4)]
+        for (begin, end), a, b in zip(itertools.pairwise(_loss_edges(num_steps)), off, on, strict=True)
+    ]
+    heads = ["Steps", *switch.labels, "Difference"]
+    return Table(caption="Mean loss", heads=heads, rows=rows, hides_caption=True)

@@ -2,86 +2,76 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from voxelocity.bench.comparison import Comparison, Figure, Side, compare
-from voxelocity.bench.phantom import PhantomSet, Places, phantom_table
+from voxelocity.bench.comparison import BenchSide, Comparison, Figure, compare
+from voxelocity.bench.phantom import BenchFolders, PhantomSet, phantom_table
 from voxelocity.bench.processes import run_python
 from voxelocity.observe import Stopwatch
 from voxelocity.report import RunFacts, read_run
 
 _TRAIN, _RESIDENT = "Voxelocity train", "the same step on one synthetic batch"
 _WARM_UP_STEPS = 3
+# About the size of MSD's hippocampus cases.
+_SMALL_CASES = PhantomSet(kind="ct", shape=(36, 50, 36), num_cases=64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RealTrainings:
-    """Whole runs, each in a fresh process as a user starts it: a small MR set, or CT phantoms."""
+class TrainingScenario:
+    """Whole runs, each in a fresh process as a user starts it: MSD's hippocampus, or phantoms where it is not there."""
 
+    cases: PhantomSet = _SMALL_CASES
     # Long enough that the start of the feed counts for little; the figure in `docs/measured.md` is from 5 minutes.
-    time_budget: str = "60s"
-    # Phantoms to train on as well.
-    cases: PhantomSet | None = None
-    options: tuple[str, ...] = ()
+    budget: tuple[str, ...] = ("--time-budget", "60s")
     resident_s: float = 8.0
     repeats: int = 3
 
 
-def run(scenario: RealTrainings, places: Places) -> Iterator[Comparison]:
-    """Two comparisons for each data set: milliseconds a step, and the share of them spent waiting for data."""
-    with tempfile.TemporaryDirectory(prefix="training-", dir=places.work) as name:
-        for words, train in _jobs(scenario, places, Path(name)):
-            yield from _step_and_waiting(scenario, words, train)
+def run(scenario: TrainingScenario, folders: BenchFolders) -> Iterator[Comparison]:
+    """Two comparisons: milliseconds a step, and the share of them spent waiting for data."""
+    with tempfile.TemporaryDirectory(prefix="training-", dir=folders.work) as name:
+        place = Path(name)
+        if num_cases := len(folders.hippocampus()):
+            assert folders.data is not None, "its cases were found there"
+            words, dataset = f"{num_cases} cases of MSD's hippocampus", folders.data / "hippocampus"
+        else:
+            words, dataset = scenario.cases.words, phantom_table(scenario.cases, folders.work, place / "phantoms.csv")
+        yield from _step_and_waiting(scenario, words, dataset, place)
 
 
-def _jobs(scenario: RealTrainings, places: Places, place: Path) -> Iterator[tuple[str, Callable[[], Path]]]:
-    """Each data set in words, and what trains on it once more and returns the run's folder."""
-    if num_cases := len(places.hippocampus()):
-        assert places.data is not None, "its cases were found there"
-        options = ("--fold", "0", "--time-budget", scenario.time_budget)
-        words = f"{num_cases} cases of MSD's hippocampus, a budget of {scenario.time_budget}"
-        yield words, functools.partial(_train, places.data / "hippocampus", place / "hippocampus", options)
-    if scenario.cases is not None:
-        table = phantom_table(scenario.cases, places.work, place / "phantoms.csv")
-        yield scenario.cases.words, functools.partial(_train, table, place / "phantoms", scenario.options)
+def _step_and_waiting(scenario: TrainingScenario, words: str, dataset: Path, place: Path) -> Iterator[Comparison]:
+    out, percent = place / "run", list[float]()
+    options = ("--fold", "0", *scenario.budget)
 
-
-def _train(dataset: Path, place: Path, options: Sequence[str]) -> Path:
-    """Trains on this data set from scratch each time; the cache is kept from one time to the next."""
-    shutil.rmtree(place / "run", ignore_errors=True)
-    cache = f"data.cache.folder={place / 'cache'}"
-    run_python("-m", "voxelocity", "train", dataset, "-o", place / "run", "--set", cache, *options)
-    return place / "run"
-
-
-def _step_and_waiting(scenario: RealTrainings, words: str, train: Callable[[], Path]) -> Iterator[Comparison]:
-    percent: list[float] = []
-    folders: list[Path] = []
-
-    def train_once() -> float:
-        folders[:] = [train()]
-        facts = read_run(folders[0])
+    def train() -> float:
+        # From scratch each time; the cache is kept from one time to the next.
+        shutil.rmtree(out, ignore_errors=True)
+        cache = f"data.cache.folder={place / 'cache'}"
+        run_python("-m", "voxelocity", "train", dataset, "-o", out, "--set", cache, *options)
+        facts = read_run(out)
         percent.append(waiting_percent(facts))
         return step_ms(facts)
 
     def resident() -> float:
         # No side begins before ours has run: the first round is begun by the first side.
         code = f"from {__name__} import main; main()"
-        return float(run_python("-c", code, folders[0], scenario.resident_s).splitlines()[-1])
+        return float(run_python("-c", code, out, scenario.resident_s).splitlines()[-1])
 
     yield compare(
         f"training step, {words}",
         "ms a step",
-        [Side(name=_TRAIN, once=train_once), Side(name=_RESIDENT, once=resident)],
+        [BenchSide(name=_TRAIN, once=train), BenchSide(name=_RESIDENT, once=resident)],
         repeats=scenario.repeats,
         warmup=0,
-        note="on the CPU, where the feed's threads take time from the step as well; each round two fresh processes",
+        note=(
+            f"`voxelocity train {' '.join(options)}`, on the CPU, where the feed's threads take time from the step as "
+            "well; each round two fresh processes"
+        ),
     )
     ours = Figure(name=_TRAIN, note="as the run's report says, the start of the feed included", values=tuple(percent))
     title = f"waiting for data, {words}"

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from voxelocity.bench.comparison import Comparison, Once, Side, compare
+from voxelocity.bench.comparison import BenchSide, Comparison, Once, compare, cpu_ms
 from voxelocity.bench.peers import peer_side
-from voxelocity.bench.phantom import Places
+from voxelocity.bench.phantom import BenchFolders
 from voxelocity.core.region import Index3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Windows:
+class WindowScenario:
     """Segmentation of a whole scan: what is left is cutting windows out and putting answers together."""
 
     # An abdominal CT at 1.5 mm and its 13 organs.
@@ -30,13 +29,13 @@ class Windows:
     repeats: int = 5
 
 
-def run(scenario: Windows, places: Places) -> Iterator[Comparison]:
+def run(scenario: WindowScenario, folders: BenchFolders) -> Iterator[Comparison]:
     """Every comparison of this scenario, one after the other."""
     for overlap, mode in scenario.blends:
         yield _cpu_s(scenario, overlap, mode)
 
 
-def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
+def _cpu_s(scenario: WindowScenario, overlap: float, mode: str) -> Comparison:
     from voxelocity.monai import sliding_window_inference
 
     image = torch.zeros(1, 1, *scenario.shape)
@@ -45,10 +44,9 @@ def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
 
     def once(function: Callable[..., Any]) -> float:
         """CPU seconds of one whole image, over all threads."""
-        start_s = time.process_time()
+        given = (image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
         with torch.no_grad():
-            function(image, scenario.window, scenario.batch_size, lambda x: answers[: len(x)], overlap, mode)
-        return time.process_time() - start_s
+            return cpu_ms(lambda: function(*given)) / 1000.0
 
     def theirs() -> Once:
         import monai.inferers
@@ -59,7 +57,9 @@ def _cpu_s(scenario: Windows, overlap: float, mode: str) -> Comparison:
         f"overlap {overlap:g}, {mode}: {scenario.num_classes} classes of {'x'.join(map(str, scenario.shape))}",
         "s",
         [
-            Side(name="Voxelocity sliding_window_inference", once=functools.partial(once, sliding_window_inference)),
+            BenchSide(
+                name="Voxelocity sliding_window_inference", once=functools.partial(once, sliding_window_inference)
+            ),
             peer_side("MONAI sliding_window_inference", "MONAI", theirs),
         ],
         repeats=scenario.repeats,

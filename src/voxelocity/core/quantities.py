@@ -100,6 +100,13 @@ def rate_text(per_second: float | None) -> str:
     return NOT_AVAILABLE if per_second is None or not math.isfinite(per_second) else _three_digits(per_second)
 
 
+def figure_text(figure: float | None) -> str:
+    """A measured figure in any unit, with three digits or, from a thousand on, all before the point: "0.5", "1,235"."""
+    if figure is None or not math.isfinite(figure):
+        return NOT_AVAILABLE
+    return f"{figure:,.0f}" if abs(figure) >= 1000.0 else f"{figure:.3g}"
+
+
 def factor_text(factor: float | None) -> str:
     """How many times better: "3.2×"; below one is worse."""
     if factor is None or not math.isfinite(factor):

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 import voxelocity
-from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.body import make_bodies
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.scenario import PHANTOM_KEYS, PHANTOM_PEER_KEYS
 from voxelocity.bench.race.sides import Race
@@ -58,7 +58,7 @@ def run_demo(
     console.rule("phantoms")
     watch = Stopwatch()
     with phase("phantoms", color="tan"):
-        dataset = make_phantoms(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
+        dataset = make_bodies(out / "phantoms", _NUM_PHANTOMS, seed=seed, scale=_PHANTOM_SCALE)
     console.print(f"{dataset} is ready after {watch.elapsed_s:.0f} s", highlight=False)
     keys = PHANTOM_KEYS if keys is None else keys
     race = Race(

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from voxelocity.bench import ours
 from voxelocity.bench.patches import copies_per_s
 from voxelocity.bench.peers import torch_loop
 from voxelocity.bench.phantom import PhantomSet, make_phantoms
-from voxelocity.bench.streams import Work
+from voxelocity.bench.streams import AS_MONAI, Work
 
 PATCH = (24, 20, 16)
 CT = PhantomSet(kind="ct", shape=(48, 40, 32), num_cases=2)
@@ -44,7 +43,7 @@ def test_monai_gives_batches_of_our_shape(chain, work):
     from voxelocity.bench.peers import monai
 
     job = work_on(CT, work)
-    with job.feed(ours.AS_MONAI)() as feed:
+    with job.feed(AS_MONAI)() as feed:
         mine = next(feed)
     streams = monai.streams(job, chain)
     assert list(streams) == ["DataLoader(num_workers=0)", "ThreadDataLoader(num_workers=0)"]
@@ -61,7 +60,7 @@ def test_every_patch_of_the_chain_like_monais_is_changed():
     from voxelocity.data.augment import sample
 
     draws = [Draw(case_id="a", case=0, epoch=epoch) for epoch in range(20)]
-    params = sample(draws, seed=0, num_channels=1, patch_shape=PATCH, config=ours.AS_MONAI)
+    params = sample(draws, seed=0, num_channels=1, patch_shape=PATCH, config=AS_MONAI)
     assert params.is_warped.all()
     assert (params.noise_std > 0).all()
     assert (params.scale != 1).all()

@@ -2,7 +2,7 @@ import importlib.util
 
 import pytest
 
-from voxelocity.bench.peers import PEERS, missing, versions
+from voxelocity.bench.peers import missing, peer_side, versions
 
 
 def test_a_peer_that_is_installed_lacks_nothing():
@@ -10,7 +10,8 @@ def test_a_peer_that_is_installed_lacks_nothing():
     assert versions()["monai"] is not None
 
 
-@pytest.mark.parametrize("peer", sorted(name for name, peer in PEERS.items() if peer.needs))
-def test_a_peer_that_is_not_installed_names_what_it_lacks(peer, monkeypatch):
+def test_a_peer_that_is_not_installed_names_what_it_lacks_and_is_not_prepared(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert missing(peer) == f"not installed: {', '.join(PEERS[peer].needs)}"
+    assert missing("LMDBDataset") == "not installed: monai, lmdb"
+    side = peer_side("MONAI", "MONAI", pytest.fail)
+    assert (side.once, side.note) == (None, "not installed: monai")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import voxelocity
-from voxelocity.bench.body import make_phantoms
+from voxelocity.bench.body import make_bodies
 from voxelocity.bench.race import monai_script
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS, script_job
 from voxelocity.bench.race.monai_script import ScriptSettings, learning_rate, read_settings
@@ -33,7 +33,7 @@ SMALL = {**LIMITS, **PEER_KEYS} | {
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_phantoms(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
+    return make_bodies(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
 
 
 def planned_on(phantoms: Path, **keys: Any) -> Planned:

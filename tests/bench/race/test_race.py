@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import voxelocity
-from voxelocity.bench.body import make_phantoms
-from voxelocity.bench.phantom import Places
+from voxelocity.bench.body import make_bodies
+from voxelocity.bench.phantom import BenchFolders
 from voxelocity.bench.race import rounds, scenario
 from voxelocity.bench.race.job import LIMITS, script_job
 from voxelocity.bench.race.nnunet_script import mirror_axes
 from voxelocity.bench.race.rounds import Outcome, judge, run_rounds
-from voxelocity.bench.race.scenario import TASKS, RaceSettings, Task, check_sides, run_race
+from voxelocity.bench.race.scenario import TASKS, RaceSettings, RaceTask, check_sides, run_race
 from voxelocity.bench.race.sides import LABELS, Race, own_keys, with_our_imports
 from voxelocity.core.errors import InputError
 from voxelocity.core.records import CaseScore
@@ -37,7 +37,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def phantoms(tmp_path_factory):
-    return make_phantoms(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
+    return make_bodies(tmp_path_factory.mktemp("data") / "phantoms", 4, scale=0.2)
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_weights_are_judged_alike_wherever_they_lie(race, tmp_path):
 def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_be_equal(
     phantoms, tmp_path, monkeypatch, is_equal
 ):
-    monkeypatch.setitem(TASKS, "tiny", Task(words="tiny", dataset=lambda places: phantoms, target_dice=0.5))
+    monkeypatch.setitem(TASKS, "tiny", RaceTask(words="tiny", dataset=lambda folders: phantoms, target_dice=0.5))
     raced = []
 
     def keep(race, *arguments, **options):
@@ -164,7 +164,7 @@ def test_the_peers_train_adamw_and_ours_what_its_rules_choose_unless_all_are_to_
 @pytest.mark.nightly
 @pytest.mark.parametrize("budget_s", [0.0, 25.0])
 def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):
-    task = Task(words="tiny phantoms", dataset=lambda places: phantoms, target_dice=0.01, epochs_per_validation=1)
+    task = RaceTask(words="tiny phantoms", dataset=lambda folders: phantoms, target_dice=0.01, epochs_per_validation=1)
     monkeypatch.setitem(TASKS, "tiny", task)
     record, outcome = run_race(
         RaceSettings(task="tiny", num_seeds=1, budget_s=budget_s),
@@ -183,7 +183,7 @@ def test_every_side_races(phantoms, tmp_path, monkeypatch, budget_s):
 
 
 def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
-    table = TASKS["organs"].dataset(Places(work=tmp_path, data=real_data))
+    table = TASKS["organs"].dataset(BenchFolders(work=tmp_path, data=real_data))
     cases = voxelocity.open(table)
     assert len(cases) == 20
     assert cases.class_names == ("background", "Brainstem", "SpinalCord", "Mandible")
@@ -192,7 +192,7 @@ def test_the_labels_of_three_organs_are_made_of_seven(tmp_path, real_data):
 
 def test_scripts_can_follow_the_plan_of_organs_with_sides_which_they_never_flip(tmp_path, real_data):
     task = TASKS["openkbp"]
-    dataset = task.dataset(Places(work=tmp_path, data=real_data))
+    dataset = task.dataset(BenchFolders(work=tmp_path, data=real_data))
     planned = make_plan(voxelocity.open(dataset), device="cpu", overrides={**LIMITS, **task.peer_keys})
     job = script_job(planned, recipe="fast", target_dice=0.0, budget_s=60.0, epochs_per_validation=0)
     assert (job["num_classes"], job["flip_probability"]) == (8, [0.0, 0.0, 0.0])
@@ -218,7 +218,10 @@ def test_nnunet_mirrors_the_axes_that_the_job_flips():
             lambda: run_race(RaceSettings(task="phantom"), on_start=print),
             "unknown task 'phantom'; did you mean 'phantoms'",
         ),
-        (lambda: TASKS["hippocampus"].dataset(Places(work=Path("."))), "needs the data set hippocampus, which is not"),
+        (
+            lambda: TASKS["hippocampus"].dataset(BenchFolders(work=Path("."))),
+            "needs the data set hippocampus, which is not",
+        ),
     ],
 )
 def test_what_cannot_be_raced_is_refused_in_words(call, text):

@@ -7,9 +7,8 @@ import importlib.metadata
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from voxelocity.bench.comparison import Once, Side
+from voxelocity.bench.comparison import BenchSide, Once
 from voxelocity.bench.streams import OpenStream, Work, batches_per_s, fastest
 
 
@@ -19,33 +18,24 @@ class Peer:
 
     Attributes:
         needs: modules without which it cannot be run.
-        streams: takes a `Work` and "crop", "affine" (changes as `ours.AS_MONAI`) or "nnU-Net" (its default
-            augmentation); batches by the settings of a loader. None of a peer that makes no batches.
+        streams: a module here and its function that takes a `Work` and "crop", "affine" (changes as `streams.AS_MONAI`)
+            or "nnU-Net" (its default augmentation), and returns batches by the settings of a loader. Empty for a peer
+            that makes no batches.
     """
 
     needs: tuple[str, ...] = ()
-    streams: Callable[..., dict[str, OpenStream]] | None = None
-
-
-def _from(module: str, function: str = "streams") -> Callable[..., dict[str, OpenStream]]:
-    """A function of a module that imports its peer, which happens when it is called."""
-
-    def streams(*arguments: Any) -> dict[str, OpenStream]:
-        made: dict[str, OpenStream] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(*arguments)
-        return made
-
-    return streams
+    streams: str = ""
 
 
 _NNUNET = ("nnunetv2", "acvl_utils", "dynamic_network_architectures", "batchgeneratorsv2", "batchgenerators")
 PEERS = {
-    "MONAI": Peer(needs=("monai",), streams=_from("monai")),
+    "MONAI": Peer(needs=("monai",), streams="monai.streams"),
     "LMDBDataset": Peer(needs=("monai", "lmdb")),
-    "torch": Peer(streams=_from("torch_loop")),
+    "torch": Peer(streams="torch_loop.streams"),
     # Its patches come by MONAI's loaders.
-    "TorchIO": Peer(needs=("torchio", "SimpleITK", "monai"), streams=_from("torchio")),
-    "batchgeneratorsv2": Peer(needs=("batchgeneratorsv2", "pandas"), streams=_from("nnunet", "patch_streams")),
-    "nnU-Net": Peer(needs=_NNUNET, streams=_from("nnunet")),
+    "TorchIO": Peer(needs=("torchio", "SimpleITK", "monai"), streams="torchio.streams"),
+    "batchgeneratorsv2": Peer(needs=("batchgeneratorsv2", "pandas"), streams="nnunet.patch_streams"),
+    "nnU-Net": Peer(needs=_NNUNET, streams="nnunet.streams"),
     "SimpleITK": Peer(needs=("SimpleITK",)),
     "libdeflate": Peer(needs=("deflate",)),
     "zlib-ng": Peer(needs=("zlib_ng",)),
@@ -74,19 +64,20 @@ def _version(name: str) -> str | None:
         return None
 
 
-def peer_side(name: str, peer: str, make: Callable[[], Once], note: str = "") -> Side:
+def peer_side(name: str, peer: str, make: Callable[[], Once], note: str = "") -> BenchSide:
     """The side that `make` prepares where the peer is installed; else one that says what is missing. "" needs none."""
     why = missing(peer) if peer else ""
-    return Side(name=name, once=None if why else make(), note=why or note)
+    return BenchSide(name=name, once=None if why else make(), note=why or note)
 
 
 def best_side(
     name: str, peer: str, work: Work, chain: str, num_batches: int, *, note: str = "", per_batch: int = 1
-) -> Side:
+) -> BenchSide:
     """The rate of a peer's batches at the best of its settings, which the note names."""
-    why, streams = missing(peer), PEERS[peer].streams
-    if why:
-        return Side(name=name, once=None, note=why)
-    assert streams is not None, f"{peer} makes no batches"
-    best, stream = fastest(streams(work, chain), num_batches)
-    return Side(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches), note=f"{note}{best}")
+    if why := missing(peer):
+        return BenchSide(name=name, once=None, note=why)
+    module, function = PEERS[peer].streams.split(".")
+    # Imports the peer.
+    streams: dict[str, OpenStream] = getattr(importlib.import_module(f"{__name__}.{module}"), function)(work, chain)
+    best, stream = fastest(streams, num_batches)
+    return BenchSide(name=name, once=lambda: per_batch * batches_per_s(stream, num_batches), note=f"{note}{best}")

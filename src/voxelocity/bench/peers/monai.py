@@ -14,10 +14,9 @@ import monai.transforms as mt
 import numpy as np
 import torch
 
-from voxelocity.bench.ours import CT_WINDOW_HU
 from voxelocity.bench.peers.monai_scripts import KEYS, items
 from voxelocity.bench.phantom import Kind
-from voxelocity.bench.streams import OpenStream, Work, endless
+from voxelocity.bench.streams import CT_WINDOW_HU, OpenStream, Work, endless
 from voxelocity.core.region import Index3
 from voxelocity.core.volume import VolumeRef
 
@@ -99,7 +98,7 @@ def cropping(patch: Index3) -> list[Any]:
 
 
 def augmenting(patch: Index3) -> list[Any]:
-    """The chain that `ours.AS_MONAI` equals: each step applied to every patch, flips to half of them."""
+    """The chain that `streams.AS_MONAI` equals: each step applied to every patch, flips to half of them."""
     angle = math.radians(15.0)
     return [
         *cropping(patch),

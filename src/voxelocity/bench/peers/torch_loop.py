@@ -21,20 +21,20 @@ _ZOOM = (0.9, 1.1)
 def streams(work: Work, chain: str) -> dict[str, OpenStream]:
     """Batches (image (b, c, x, y, z) float32, label (b, 1, x, y, z) uint8) by the settings of their loader.
 
-    The same changes as `ours.AS_MONAI`; what lies beyond a patch counts as 0. Without worker processes all of it runs
-    on torch's own threads.
+    The same changes as `streams.AS_MONAI`; what lies beyond a patch counts as 0. Without worker processes all of it
+    runs on torch's own threads.
     """
     assert chain == "affine", chain
-    dataset = _Batches(RandomBoxes(work.volumes, work.patch), work.batch_size)
+    dataset = _WholeBatches(RandomBoxes(work.volumes, work.patch), work.batch_size)
 
     return {f"DataLoader(num_workers={number})": functools.partial(_open, dataset, number) for number in work.workers}
 
 
-def _open(dataset: _Batches, num_workers: int) -> AbstractContextManager[Iterator[Any]]:
+def _open(dataset: _WholeBatches, num_workers: int) -> AbstractContextManager[Iterator[Any]]:
     return passes_of(DataLoader(dataset, batch_size=None, num_workers=num_workers))
 
 
-class _Batches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+class _WholeBatches(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """Whole batches without end; every worker process makes its own."""
 
     def __init__(self, boxes: RandomBoxes, batch_size: int) -> None:

@@ -1,7 +1,7 @@
 """TorchIO's side: its random affine, flips and noise on patches from memory.
 
 TorchIO 1 changes one patch at a time; version 2, of which there are pre-releases, also whole batches. Both are run as
-`ours.AS_MONAI` says, except that TorchIO has no random scale and shift of intensities: these are left out.
+`streams.AS_MONAI` says, except that TorchIO has no random scale and shift of intensities: these are left out.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import numpy as np
 from voxelocity.bench import body
 from voxelocity.bench.comparison import Record
 from voxelocity.bench.peers import versions
-from voxelocity.bench.phantom import PhantomSet, Places, phantom_table, real_data, work_folder
+from voxelocity.bench.phantom import SIX_ORGANS, BenchFolders, phantom_table, real_data, work_folder
 from voxelocity.bench.race.job import LIMITS, PEER_KEYS
 from voxelocity.bench.race.rounds import Outcome, run_rounds
 from voxelocity.bench.race.sides import LABELS, Race, SideName
@@ -35,7 +35,6 @@ _SIDES: tuple[SideName, ...] = ("fast", "plain", "switched", "nnunet", "ours")
 # A training that has not reached its target by then is not going to; below the budget at which networks get wider.
 _LIMIT_S = 480.0
 _ORGANS = ("Brainstem", "SpinalCord", "Mandible")
-_BODIES = PhantomSet(kind="ct", shape=(64, 64, 48), num_cases=36, spacing_mm=(4.0, 4.0, 5.0))
 
 PHANTOM_KEYS: Mapping[str, Any] = {
     # Coarse, because the phantoms are for machines without a GPU.
@@ -80,7 +79,7 @@ PHANTOM_PEER_KEYS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
+class RaceTask:
     """A data set to train on, with its fold 0 held out, and a target that was set before any race was run.
 
     Attributes:
@@ -90,26 +89,26 @@ class Task:
     """
 
     words: str
-    dataset: Callable[[Places], Path]
+    dataset: Callable[[BenchFolders], Path]
     target_dice: float
     keys: Mapping[str, Any] = field(default_factory=dict)
     peer_keys: Mapping[str, Any] = field(default_factory=lambda: PEER_KEYS)
     epochs_per_validation: int = 2
 
 
-def _real(places: Places, name: str) -> Path:
-    if places.data is None or not (places.data / name).is_dir():
+def _real(folders: BenchFolders, name: str) -> Path:
+    if folders.data is None or not (folders.data / name).is_dir():
         raise InputError(
-            f"bench: this race needs the data set {name}, which is not below {places.data or 'any folder of scans'}; "
+            f"bench: this race needs the data set {name}, which is not below {folders.data or 'any folder of scans'}; "
             "name the folder that holds it with --data or VOXELOCITY_DATA"
         )
-    return places.data / name
+    return folders.data / name
 
 
-def _three_organs(places: Places) -> Path:
+def _three_organs(folders: BenchFolders) -> Path:
     """A table of the CTs, with labels that hold three of the seven organs."""
-    cases = open_cases(_real(places, "openkbp_headneck_ct"))
-    folder = places.work / "race-three-organs"
+    cases = open_cases(_real(folders, "openkbp_headneck_ct"))
+    folder = folders.work / "race-three-organs"
     folder.mkdir(parents=True, exist_ok=True)
     kept = {cases.class_names.index(name): index for index, name in enumerate(_ORGANS, start=1)}
     rows = []
@@ -131,33 +130,35 @@ def _three_organs(places: Places) -> Path:
     return table
 
 
-TASKS: dict[str, Task] = {
-    "phantoms": Task(
+TASKS: dict[str, RaceTask] = {
+    "phantoms": RaceTask(
         words="22 phantoms of the upper abdomen",
-        dataset=lambda places: body.make_phantoms(places.work / "race-phantoms", 22, scale=1.25),
+        dataset=lambda folders: body.make_bodies(folders.work / "race-phantoms", 22, scale=1.25),
         target_dice=0.88,
         keys=PHANTOM_KEYS,
         peer_keys=PHANTOM_PEER_KEYS,
     ),
     # An epoch takes half a minute on two cores.
-    "hippocampus": Task(
+    "hippocampus": RaceTask(
         words="MSD's hippocampus, fold 0",
-        dataset=lambda places: _real(places, "hippocampus"),
+        dataset=lambda folders: _real(folders, "hippocampus"),
         target_dice=0.86,
         epochs_per_validation=1,
     ),
-    "organs": Task(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
-    "openkbp": Task(
+    "organs": RaceTask(words="three organs of 20 head-and-neck CTs", dataset=_three_organs, target_dice=0.75),
+    "openkbp": RaceTask(
         words="seven organs of 20 head-and-neck CTs",
-        dataset=lambda places: _real(places, "openkbp_headneck_ct"),
+        dataset=lambda folders: _real(folders, "openkbp_headneck_ct"),
         target_dice=0.7,
         # The parotids have sides, and the scripts cannot swap labels when they flip.
         peer_keys={**PEER_KEYS, "data.augment.flip_probability": [0.0, 0.0, 0.0], "data.augment.swap_pairs": []},
     ),
     # No part of the recipe was ever tuned on these.
-    "bodies": Task(
-        words=f"{_BODIES.words} with six organs",
-        dataset=lambda places: phantom_table(_BODIES, places.work, places.work / "race-bodies.csv", num_held_out=12),
+    "bodies": RaceTask(
+        words=f"{SIX_ORGANS.words} with six organs",
+        dataset=lambda folders: phantom_table(
+            SIX_ORGANS, folders.work, folders.work / "race-bodies.csv", num_held_out=12
+        ),
         target_dice=0.85,
     ),
 }
@@ -215,8 +216,8 @@ def run_race(
     if settings.task not in TASKS:
         raise InputError(f"bench: unknown task '{settings.task}'{nearest(settings.task, TASKS)}")
     task = TASKS[settings.task]
-    places = Places(work=work_folder(work), data=real_data(data))
-    dataset = task.dataset(places)
+    folders = BenchFolders(work=work_folder(work), data=real_data(data))
+    dataset = task.dataset(folders)
     target_dice = 0.0 if settings.budget_s else task.target_dice
     limit_s = settings.budget_s or _LIMIT_S
     shared = {**LIMITS, "train.target_dice": target_dice, **task.keys, **(keys or {})}
@@ -224,7 +225,7 @@ def run_race(
     # Before anything is written: results may be files of the repository, which would then differ from the one measured.
     machine = {**environment(), "peers": versions()}
     records: list[Record] = []
-    with tempfile.TemporaryDirectory(prefix="race-", dir=places.work) as folder:
+    with tempfile.TemporaryDirectory(prefix="race-", dir=folders.work) as folder:
         race = Race(
             dataset=dataset,
             # Steps that this plan times are kept apart: `voxelocity train` must not find them done.

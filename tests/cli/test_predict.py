@@ -133,6 +133,25 @@ def test_a_prediction_is_not_replaced_unless_that_is_asked_for(predict, model, t
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.nii.gz", "b.nii.gz"]
 
 
+def test_a_command_that_was_interrupted_continues_with_the_scans_that_are_left(predict, model, tmp_path):
+    for name in ("a", "b", "c"):
+        scan(tmp_path / "p1" / f"{name}.nii.gz")
+    out = tmp_path / "out"
+    assert predict(model("CT"), tmp_path / "p1" / "b.nii.gz", out=out).status == 0
+    kept = out / "b.nii.gz"
+    before = kept.read_bytes(), kept.stat().st_mtime_ns
+    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
+    assert ended.status == 0, ended.err
+    assert "predicted 2 scans into" in ended.out
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
+    ended = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume"])
+    assert ended.status == 0, ended.err
+    assert "predicted 0 scans into" in ended.out
+    both = predict(tmp_path / "run", tmp_path / "p1", out=out, options=["--resume", "--overwrite"])
+    assert_refused(both, "--overwrite replaces predictions and --resume keeps them")
+
+
 def test_a_file_named_twice_is_predicted_once(predict, model, tmp_path):
     file = scan(tmp_path / "p1" / "c0.nii.gz")
     ended = predict(model("CT"), file, file, file.parent, out=tmp_path / "out")

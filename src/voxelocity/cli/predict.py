@@ -19,6 +19,9 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder for the predictions.")],
     device: options.Device = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace predictions that exist in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Predict only the scans without a prediction in --out.")
+    ] = False,
     network: Annotated[
         str, typer.Option("--network", help="Builder of the run's network, if it is your own: package.module:name.")
     ] = "",
@@ -73,6 +76,7 @@ def predict(
                 device=machine.torch_device,
                 num_threads=machine.num_cpus,
                 overwrite=overwrite,
+                resume=resume,
                 factory=network,
                 on_start=start,
                 on_case=show,

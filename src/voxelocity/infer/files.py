@@ -117,6 +117,7 @@ def predict_files(
     device: torch.device,
     num_threads: int,
     overwrite: bool = False,
+    resume: bool = False,
     factory: str = "",
     on_start: Callable[[int], None] = lambda num_scans: None,
     on_case: Callable[[PredictedScan], None] = lambda scan: None,
@@ -134,8 +135,10 @@ def predict_files(
         device: where the network runs.
         num_threads: scans decoded ahead, and threads that put a prediction back on its scan's grid.
         overwrite: whether to replace predictions of the same name, each file in one piece.
+        resume: whether to leave out scans whose predictions already exist, which are whole because each is moved into
+            place when it is complete.
         factory: if the run trained your own network, its `network.factory`.
-        on_start: called with the number of scans.
+        on_start: called with the number of scans to be predicted.
         on_case: called with each prediction that was written.
         on_failure: called with each case that cannot be predicted, and why, as soon as that is known.
         warn: called once for each scan that is unlike the training scans, for a run that was never validated, for files
@@ -147,10 +150,14 @@ def predict_files(
             the only scan cannot be used. Errors visible in names and headers are raised before the first prediction.
         UnpredictedError: some scans could not be predicted; all others were.
     """
+    if overwrite and resume:
+        raise InputError("predict: --overwrite replaces predictions and --resume keeps them; choose one of the two")
     network, spec = load_model(run, factory=factory)
     refs = find_scans(inputs, num_channels=len(spec.channels), warn=warn)
     _check_no_scan_is_replaced(refs, out)
-    if not overwrite:
+    if resume:
+        refs = tuple(ref for ref in refs if not os.path.lexists(out / _name(ref.case_id)))
+    elif not overwrite:
         _check_nothing_is_replaced(refs, out)
     for text in model_doubts(run, spec, device):
         warn(f"predict: {text}")
@@ -295,7 +302,7 @@ def _check_nothing_is_replaced(refs: Sequence[VolumeRef], out: Path) -> None:
     if there:
         raise OutputError(
             f"predict: {len(there)} of {len(refs)} predictions already exist, the first is {there[0]}; replace "
-            "them with --overwrite, or choose another folder with -o"
+            "them with --overwrite, predict only the others with --resume, or choose another folder with -o"
         )
 
 

@@ -12,7 +12,7 @@ from voxelocity.core.region import Index3
 from voxelocity.core.volume import Array, Volume
 from voxelocity.data.patch import grid_regions
 from voxelocity.data.pipeline import PreparedCases
-from voxelocity.data.prepare import restore_probabilities
+from voxelocity.data.prepare import is_resampled, restore_labels, restore_probabilities
 from voxelocity.infer import ModelSpec, Predictor, WindowConfig
 from voxelocity.metrics import case_score
 from voxelocity.observe import Clock
@@ -210,7 +210,10 @@ def _score_seconds(volume: Volume, spec: ModelSpec, *, surface: bool, clock: Clo
 
 
 def _restore_seconds(volume: Volume, num_classes: int, *, clock: Clock) -> float:
-    """Seconds to bring a prediction back onto the scan's grid, measured with two classes."""
+    """Seconds to bring a prediction back onto the scan's grid; probabilities are measured with two classes."""
+    if not is_resampled(volume.trace):
+        classes = np.zeros(volume.grid.shape, np.uint8)
+        return _seconds_again(lambda: restore_labels(classes, volume.trace), clock)
     probabilities = np.zeros((2, *volume.grid.shape), np.float32)
     return _seconds_again(lambda: restore_probabilities(probabilities, volume.trace), clock) * num_classes / 2
 

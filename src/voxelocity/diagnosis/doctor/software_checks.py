@@ -250,9 +250,8 @@ def _check_extra(extra: str, members: Iterable[Requirement], versions: Mapping[s
     gives = GIVES.get(extra, "")
     if not missing:
         return Check("packages", f"extra {extra}", joined([found, gives], ": "))
-    lacking = joined([f"not installed: {missing}", gives and f"for {gives}"], "; ")
-    cure = f"if you want it: pip install 'voxelocity[{extra}]'"
-    return Check("packages", f"extra {extra}", joined([found, lacking], "; "), cure=cure)
+    text = joined([found, f"not installed: {missing}", gives and f"for {gives}"], "; ")
+    return Check("packages", f"extra {extra}", text, cure=f"if you want it: pip install 'voxelocity[{extra}]'")
 
 
 def fits(version: str, specifier: str | SpecifierSet) -> bool | None:

@@ -80,34 +80,29 @@ def test_a_file_system_without_direct_access_is_read_past_its_pages_by_advice(tm
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("function", "number"), [("open", errno.EACCES), ("open", errno.EROFS), ("pwrite", errno.ENOSPC)]
+)
+def test_a_folder_that_cannot_be_written_is_reported_and_left_clean(tmp_path, monkeypatch, function, number):
     def refusing(*arguments):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "open", refusing)
-    assert probe_disk(tmp_path, **SMALL).not_measured == f"no file can be written there ({os.strerror(number)})"
-
-
-def test_a_disk_that_fills_meanwhile_is_told_and_left_clean(tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    assert "No space left on device" in probe_disk(tmp_path, **SMALL).not_measured
+    monkeypatch.setattr(os, function, refusing)
+    assert os.strerror(number) in probe_disk(tmp_path, **SMALL).not_measured
+    monkeypatch.undo()
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("turns", "kind"), [("1", "rotating"), ("0", "solid state")])
+@pytest.mark.parametrize(("rotational", "is_rotating"), [("1", True), ("0", False)])
 @pytest.mark.parametrize("is_partition", [False, True])
-def test_whether_the_disk_turns_is_read_from_its_queue(tmp_path, turns, kind, is_partition):
+def test_whether_the_disk_rotates_is_read_from_its_queue(tmp_path, rotational, is_rotating, is_partition):
     number = tmp_path.stat().st_dev
     queue = tmp_path / "sys/devices/sda/queue"
     queue.mkdir(parents=True)
-    (queue / "rotational").write_text(f"{turns}\n")
+    (queue / "rotational").write_text(f"{rotational}\n")
     place = queue.parent / "sda1" if is_partition else queue.parent
     place.mkdir(exist_ok=True)
     link = tmp_path / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
     link.parent.mkdir(parents=True)
     link.symlink_to(place)
-    assert probe_disk(tmp_path, **SMALL, root=tmp_path).device == kind
+    assert probe_disk(tmp_path, **SMALL, root=tmp_path).is_rotating is is_rotating

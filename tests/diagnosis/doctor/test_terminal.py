@@ -10,17 +10,13 @@ from voxelocity.diagnosis.doctor import Check, CheckUp, show
 
 LONG = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu130"
 CHECKS = [
-    Check(section="GPU", name="driver", level="ok", found="NVIDIA 580.65.06, CUDA up to 13.0; 1 GPU"),
-    Check(
-        section="GPU",
-        name="GPU 0 link",
-        level="warning",
-        found="PCIe x8 of x16",
-        costs="batches reach the GPU at 50% of the possible speed, and each step waits for them that much longer",
-        cure=LONG,
-        source="https://example.org/a-very-long-address/that-no-line-of-sixty-columns/can/hold.html",
+    Check("GPU", "driver", "NVIDIA 580.65.06, CUDA up to 13.0; 1 GPU"),
+    Check("GPU", "GPU 0 link", "PCIe x8 of x16").warning(
+        "batches reach the GPU at 50% of the possible speed, and each step waits for them that much longer",
+        LONG,
+        "https://example.org/a-very-long-address/that-no-line-of-sixty-columns/can/hold.html",
     ),
-    Check(section="variables", name="NAME", level="note", found="=[red]x[/red] \x1b[31m"),
+    Check("variables", "NAME", "=[red]x[/red] \x1b[31m").note(""),
 ]
 CHECK_UP = CheckUp(verdict="Training runs on one GPU. To look at: 1 warning, 1 note.", checks=CHECKS)
 
@@ -69,7 +65,7 @@ def test_color_repeats_the_words_and_no_color_turns_it_off(monkeypatch):
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_a_terminal_of_ascii_letters_shows_what_it_can(encoding):
     raw = io.BytesIO()
-    named = Check(section="disk", name="room", level="ok", found="1 GiB free below /home/jürgen")
+    named = Check("disk", "room", "1 GiB free below /home/jürgen")
     with io.TextIOWrapper(raw, encoding=encoding, write_through=True) as terminal:
         show(CheckUp(verdict="Fine.", checks=[named]), Console(file=terminal, width=80))
         written = raw.getvalue()

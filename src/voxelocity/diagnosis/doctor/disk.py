@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxelocity.diagnosis.doctor.records import Disk
-from voxelocity.observe import file_system_of, free_disk_bytes
+from voxelocity.observe.host import file_system_of, free_disk_bytes
+from voxelocity.observe.kernel_files import file_number
 
 FILE_BYTES = 256 * 2**20
 # With less free space, the test file could fill the disk.
@@ -21,11 +22,10 @@ MIN_FREE_BYTES = 8 * FILE_BYTES
 # The limit for writing, and again for reading; a slow disk is measured on what it manages in that time.
 MAX_S = 0.6
 _BLOCK_BYTES = 4 * 2**20
-_ROOT = Path("/")
 
 
 def probe_disk(
-    folder: Path, *, file_bytes: int = FILE_BYTES, min_free_bytes: int = MIN_FREE_BYTES, root: Path = _ROOT
+    folder: Path, *, file_bytes: int = FILE_BYTES, min_free_bytes: int = MIN_FREE_BYTES, root: Path = Path("/")
 ) -> Disk:
     """The disk that holds `folder`, or the nearest parent folder that exists.
 
@@ -40,11 +40,15 @@ def probe_disk(
     place = folder.absolute()
     while not place.is_dir():
         place = place.parent
+    number = place.stat().st_dev
+    device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
+    # A partition uses the queue of its disk.
+    queues = (device / "queue/rotational", device.resolve().parent / "queue/rotational")
     disk = Disk(
         folder=str(place),
         free_bytes=free_disk_bytes(place),
         file_system=file_system_of(place),
-        device=_device(place, root),
+        is_rotating=file_number(*queues) == 1,
     )
     if disk.free_bytes < min_free_bytes:
         return replace(disk, not_measured="too little free space to write a test file")
@@ -108,13 +112,3 @@ def _nameless_file(place: Path) -> Iterator[tuple[int, bool]]:
         yield descriptor, is_direct
     finally:
         os.close(descriptor)
-
-
-def _device(place: Path, root: Path) -> str:
-    """Whether the disk rotates, from its queue in /sys; a partition uses the queue of its disk."""
-    number = place.stat().st_dev
-    device = root / f"sys/dev/block/{os.major(number)}:{os.minor(number)}"
-    for queue in (device / "queue/rotational", device.resolve().parent / "queue/rotational"):
-        with contextlib.suppress(OSError):
-            return "rotating" if queue.read_text().strip() == "1" else "solid state"
-    return ""

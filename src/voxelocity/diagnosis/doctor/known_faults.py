@@ -6,19 +6,11 @@ them from their metadata.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from voxelocity.diagnosis.doctor.records import Level
-
-
-def _is_on(value: str) -> bool:
-    return value not in ("", "0", "false", "off", "no", "n")
-
-
-def _is(word: str) -> Callable[[str], bool]:
-    return lambda value: value == word
 
 
 @dataclass(frozen=True)
@@ -28,7 +20,8 @@ class Variable:
     Attributes:
         costs: what it costs, in plain words.
         source: where its authors document what it does; "" if we measured it.
-        hurts: whether a value, stripped and in lower case, hurts on a machine with `min_gpus` and `min_cores`.
+        hurts: the values, stripped and in lower case, that hurt on a machine with `min_gpus` and `min_cores`, as a
+            regular expression; by default all that switch something on.
         cure: the value to set instead of removing it.
     """
 
@@ -36,14 +29,14 @@ class Variable:
     level: Level
     costs: str
     source: str = ""
-    hurts: Callable[[str], bool] = _is_on
+    hurts: str = r"(?s)(?!(0|false|off|no|n)$).+"
     min_gpus: int = 0
     min_cores: int = 1
     cure: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
+@dataclass(frozen=True)
+class IncompatibleVersions:
     """Packages that conflict in these versions, all of which must match; "cudnn" is what torch loads, from anywhere."""
 
     versions: Mapping[str, str]
@@ -69,7 +62,7 @@ _with_gpus = partial(Variable, source=_NCCL, min_gpus=2)
 _on_cores = partial(
     Variable,
     costs="one core computes where several could: a step on the CPU takes several times as long",
-    hurts=_is("1"),
+    hurts="1",
     min_cores=2,
 )
 
@@ -81,9 +74,9 @@ VARIABLES = (
         "PYTORCH_NO_CUDA_MEMORY_CACHING",
         "warning",
         "torch gets each tensor from the driver and returns it, waiting for the GPU each time; for debugging",
-        hurts=bool,
+        hurts=".+",
     ),
-    _with_gpu("NVIDIA_TF32_OVERRIDE", "note", "float32 convolutions do not use the tensor cores", hurts=_is("0")),
+    _with_gpu("NVIDIA_TF32_OVERRIDE", "note", "float32 convolutions do not use the tensor cores", hurts="0"),
     _with_gpu(
         "CUDA_CACHE_DISABLE",
         "note",
@@ -102,10 +95,10 @@ VARIABLES = (
         "warning",
         "each collective operation is checked against the other ranks first",
         f"{_TORCH}/distributed.html#torch-distributed-debug",
-        hurts=_is("detail"),
+        "detail",
     ),
-    Variable("TORCH_COMPILE_DISABLE", "note", _NOT_COMPILED, f"{_DYNAMO}/config.py", hurts=_is("1")),
-    Variable("TORCHDYNAMO_DISABLE", "note", _NOT_COMPILED, f"{_DYNAMO}/eval_frame.py", hurts=_is("1")),
+    Variable("TORCH_COMPILE_DISABLE", "note", _NOT_COMPILED, f"{_DYNAMO}/config.py", "1"),
+    Variable("TORCHDYNAMO_DISABLE", "note", _NOT_COMPILED, f"{_DYNAMO}/eval_frame.py", "1"),
     Variable(
         "TRITON_INTERPRET",
         "warning",
@@ -121,9 +114,9 @@ VARIABLES = (
     _on_cores("NUMBA_NUM_THREADS", "note", source=_NUMBA),
     _on_cores("OMP_NUM_THREADS", "warning", source="https://www.openmp.org/spec-html/5.0/openmpch6.html"),
     _on_cores("MKL_NUM_THREADS", "warning", source=f"{_TORCH}/threading_environment_variables.html"),
-    Variable("OMP_WAIT_POLICY", "warning", _SPINS, hurts=_is("active"), cure="PASSIVE"),
-    Variable("KMP_BLOCKTIME", "warning", _SPINS, hurts=_is("infinite"), cure="1"),
-    Variable("PYTHONDEVMODE", "note", "Python runs extra checks everywhere", _PYTHON, hurts=bool),
+    Variable("OMP_WAIT_POLICY", "warning", _SPINS, hurts="active", cure="PASSIVE"),
+    Variable("KMP_BLOCKTIME", "warning", _SPINS, hurts="infinite", cure="1"),
+    Variable("PYTHONDEVMODE", "note", "Python runs extra checks everywhere", _PYTHON, ".+"),
     Variable(
         "PYTHONTRACEMALLOC",
         "warning",
@@ -132,48 +125,48 @@ VARIABLES = (
     ),
 )
 
-PAIRS = (
-    Pair(
-        versions={"torch": ">=2.9", "cudnn": "<9.15"},
-        level="warning",
-        costs="3-D convolutions in half precision bypass cuDNN: slower, with 2 to 17 times the memory of torch 2.8",
-        cure="use a build of torch for CUDA 13, or override torch's pin: pip install 'nvidia-cudnn-cu12>=9.15'",
-        source="https://github.com/pytorch/pytorch/issues/166643",
+INCOMPATIBLE = (
+    IncompatibleVersions(
+        {"torch": ">=2.9", "cudnn": "<9.15"},
+        "warning",
+        "3-D convolutions in half precision bypass cuDNN: slower, with 2 to 17 times the memory of torch 2.8",
+        "use a build of torch for CUDA 13, or override torch's pin: pip install 'nvidia-cudnn-cu12>=9.15'",
+        "https://github.com/pytorch/pytorch/issues/166643",
     ),
-    Pair(
-        versions={"nvidia-cudnn-cu13": "==9.20.0.48"},
-        level="note",
-        costs="if another cuDNN (9.23 or later) is installed for the whole machine, the two are mixed, and the "
+    IncompatibleVersions(
+        {"nvidia-cudnn-cu13": "==9.20.0.48"},
+        "note",
+        "if another cuDNN (9.23 or later) is installed for the whole machine, the two are mixed, and the "
         "first convolution ends with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
-        cure="if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or remove the other cuDNN from the loader's path",
-        source="https://github.com/pytorch/pytorch/issues/188892",
+        "if that happens: pip install 'nvidia-cudnn-cu13>=9.23', or remove the other cuDNN from the loader's path",
+        "https://github.com/pytorch/pytorch/issues/188892",
     ),
-    Pair(
-        versions={"numba": "==0.61.0", "numpy": ">=2.2"},
-        level="problem",
-        costs="`import numba` fails: no compiled resampling, crops or augmentation",
-        cure="pip install --upgrade numba",
-        source="https://github.com/numba/numba/issues/10033",
+    IncompatibleVersions(
+        {"numba": "==0.61.0", "numpy": ">=2.2"},
+        "problem",
+        "`import numba` fails: no compiled resampling, crops or augmentation",
+        "pip install --upgrade numba",
+        "https://github.com/numba/numba/issues/10033",
     ),
-    Pair(
-        versions={"nibabel": "<5.2", "numpy": ">=2"},
-        level="problem",
-        costs="NIfTI headers cannot be read: nibabel uses names that numpy 2 does not have",
-        cure="pip install 'nibabel>=5.3'",
-        source="https://github.com/nipy/nibabel/pull/1250",
+    IncompatibleVersions(
+        {"nibabel": "<5.2", "numpy": ">=2"},
+        "problem",
+        "NIfTI headers cannot be read: nibabel uses names that numpy 2 does not have",
+        "pip install 'nibabel>=5.3'",
+        "https://github.com/nipy/nibabel/pull/1250",
     ),
-    Pair(
-        versions={"pandas": "<2.2.2", "numpy": ">=2"},
-        level="warning",
-        costs="`import pandas` fails: numpy.dtype size changed, may indicate binary incompatibility",
-        cure="pip install 'pandas>=2.2.2'",
-        source="https://pandas.pydata.org/docs/whatsnew/v2.2.2.html",
+    IncompatibleVersions(
+        {"pandas": "<2.2.2", "numpy": ">=2"},
+        "warning",
+        "`import pandas` fails: numpy.dtype size changed, may indicate binary incompatibility",
+        "pip install 'pandas>=2.2.2'",
+        "https://pandas.pydata.org/docs/whatsnew/v2.2.2.html",
     ),
-    Pair(
-        versions={"tensorboard": "<2.21", "setuptools": ">=82"},
-        level="warning",
-        costs="TensorBoard does not start: No module named 'pkg_resources', which setuptools 82 no longer has",
-        cure="pip install 'tensorboard>=2.21'",
-        source="https://github.com/tensorflow/tensorboard/issues/7107",
+    IncompatibleVersions(
+        {"tensorboard": "<2.21", "setuptools": ">=82"},
+        "warning",
+        "TensorBoard does not start: No module named 'pkg_resources', which setuptools 82 no longer has",
+        "pip install 'tensorboard>=2.21'",
+        "https://github.com/tensorflow/tensorboard/issues/7107",
     ),
 )

@@ -1,16 +1,18 @@
 """What this machine has, without a judgment: GPUs, torch, cores, memory, limits, packages. `disk` measures the disk.
 
 What cannot be read stays unknown. torch is queried in its own process, because a broken torch must not end the doctor.
+Tests plant a file system with `proc` and `sys` as `root`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import importlib.metadata
 import json
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,45 +21,32 @@ from typing import Any
 
 import psutil
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
-from voxelocity.diagnosis.doctor.records import (
-    Conflict,
-    Driver,
-    Gpu,
-    Limits,
-    Memory,
-    Packages,
-    Processor,
-    Torch,
-    Wanted,
-)
-from voxelocity.observe import (
+from voxelocity.diagnosis.doctor.records import Driver, Gpu, Memory, Packages, Processor, ResourceLimits, Torch
+from voxelocity.observe.command import signal_name
+from voxelocity.observe.environment import checkout_project
+from voxelocity.observe.host import (
     allowed_cpus,
     available_memory_bytes,
     cpu_budget,
     cpu_has_fast_bfloat16,
     file_system_of,
+    first_field,
+    is_in_memory,
+    positive_variable,
     total_memory_bytes,
 )
-from voxelocity.observe.command import signal_name
-from voxelocity.observe.environment import checkout_project
-from voxelocity.observe.host import first_field, is_in_memory, positive_variable
 from voxelocity.observe.kernel_files import file_number, file_text
 from voxelocity.observe.memory_folders import memory_folders
-from voxelocity.observe.nvml import Nvml, NvmlError, text
+from voxelocity.observe.nvml import GpuName, Nvml, NvmlError, gpu_slices, text
 
 _ROOT = Path("/")
-_SHM = Path("/dev/shm")
 _NVIDIA = "0x10de"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")
 _COMPUTE_MODES = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
-_CHILD = Path(__file__).with_name("torch_child.py")
-_TIMEOUT_S = 60.0
-# Extras for developing Voxelocity, not for using it.
-_OF_DEVELOPERS = ("dev",)
+# -P: puts no folder in front of the installed packages, so that nothing shadows them.
+_CHILD = (sys.executable, "-P", str(Path(__file__).with_name("torch_child.py")))
 
 
 def probe_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -> Driver:
@@ -65,27 +54,29 @@ def probe_driver(load: Callable[[], Any] | None = None, *, root: Path = _ROOT) -
 
     Args:
         load: returns `pynvml` or a stand-in with its functions, for tests.
-        root: of the file system with `sys`, for tests.
+        root: of the file system.
     """
-    num_cards = _num_cards(root)
+    # The bus is hidden in some containers.
+    num_cards = sum(
+        file_text(device / "vendor") == _NVIDIA and file_text(device / "class").startswith(_DISPLAY_CLASSES)
+        for device in (root / "sys/bus/pci/devices").glob("*")
+    )
     try:
         nvml = Nvml(load)
     except NvmlError as refusal:
         return Driver(silence=refusal.reason, num_cards=num_cards)
-    try:
+    with contextlib.closing(nvml):
         cuda = nvml.answer("nvmlSystemGetCudaDriverVersion_v2")
-        gpus = tuple(_gpu(nvml, index) for index in range(nvml.answer("nvmlDeviceGetCount") or 0))
+        gpus = tuple(_probe_gpu(nvml, index) for index in range(nvml.answer("nvmlDeviceGetCount") or 0))
         return Driver(
             version=text(nvml.answer("nvmlSystemGetDriverVersion")),
             cuda=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
             gpus=gpus,
             num_cards=max(num_cards, len(gpus)),
         )
-    finally:
-        nvml.close()
 
 
-def _gpu(nvml: Nvml, index: int) -> Gpu:
+def _probe_gpu(nvml: Nvml, index: int) -> Gpu:
     handle = nvml.answer("nvmlDeviceGetHandleByIndex", index)
     if handle is None:
         return Gpu(index=index)
@@ -93,51 +84,38 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     def ask(name: str, *arguments: Any) -> Any:
         return nvml.answer(f"nvmlDeviceGet{name}", handle, *arguments)
 
+    def is_on(name: str) -> bool | None:
+        modes = ask(name)  # current and pending
+        return None if modes is None else bool(modes[0])
+
     memory, capability, persistence = ask("MemoryInfo"), ask("CudaComputeCapability"), ask("PersistenceMode")
-    mig, ecc = ask("MigMode"), ask("EccMode")
-    num_slices = None
-    if mig is not None and mig[0]:
-        slices = (ask("MigDeviceHandleByIndex", number) for number in range(ask("MaxMigDeviceCount") or 0))
-        num_slices = sum(handle is not None for handle in slices)
+    has_mig, has_ecc, num_slices = is_on("MigMode"), is_on("EccMode"), None
+    if has_mig:
+        with contextlib.suppress(NvmlError):  # the GPU fell off the bus
+            num_slices = len(gpu_slices(nvml, handle, GpuName(index=index)))
     return Gpu(
         index=index,
         name=text(ask("Name")),
         memory_bytes=None if memory is None else int(memory.total),
         memory_used_bytes=None if memory is None else int(memory.used),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        has_mig=None if mig is None else bool(mig[0]),
+        has_mig=has_mig,
         num_slices=num_slices,
         is_persistent=None if persistence is None else bool(persistence),
-        has_ecc=None if ecc is None else bool(ecc[0]),
+        has_ecc=has_ecc,
         # 1: errors that could not be corrected; 0: those since the driver was loaded.
-        num_uncorrected=ask("TotalEccErrors", 1, 0) if ecc is not None and ecc[0] else None,
+        num_uncorrected=ask("TotalEccErrors", 1, 0) if has_ecc else None,
         pcie_width=ask("CurrPcieLinkWidth"),
         pcie_width_max=ask("MaxPcieLinkWidth"),
         pcie_generation=ask("CurrPcieLinkGeneration"),
-        pcie_generation_max=ask("MaxPcieLinkGeneration"),
         compute_mode=_COMPUTE_MODES.get(ask("ComputeMode"), ""),
     )
 
 
-def _num_cards(root: Path) -> int:
-    """Number of NVIDIA graphics cards on the PCI bus; 0 if the bus is hidden, as in some containers."""
-    return sum(
-        file_text(device / "vendor") == _NVIDIA and file_text(device / "class").startswith(_DISPLAY_CLASSES)
-        for device in (root / "sys/bus/pci/devices").glob("*")
-    )
-
-
-def probe_torch(command: Sequence[str] | None = None, *, timeout_s: float = _TIMEOUT_S) -> Torch:
-    """Torch of this Python, imported in a fresh process that then asks it whether it can use a GPU.
-
-    Args:
-        command: that prints what `torch_child.py` prints, for tests.
-        timeout_s: after which the process is ended.
-    """
-    # -P: puts no folder in front of the installed packages, so that nothing shadows them.
-    wanted = [sys.executable, "-P", str(_CHILD)] if command is None else list(command)
+def probe_torch(command: Sequence[str] = _CHILD, *, timeout_s: float = 60.0) -> Torch:
+    """Torch of this Python, imported in a fresh process that then asks it whether it can use a GPU."""
     try:
-        ended = subprocess.run(wanted, capture_output=True, text=True, timeout=timeout_s, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         return Torch(error=f"`import torch` and asking for a GPU took more than {timeout_s:.0f} s")
     except OSError as error:
@@ -145,27 +123,19 @@ def probe_torch(command: Sequence[str] | None = None, *, timeout_s: float = _TIM
     if ended.returncode < 0:
         return Torch(error=f"the process that imports it ended by {signal_name(-ended.returncode)}")
     try:
-        values = json.loads(ended.stdout.strip().splitlines()[-1])
+        return Torch(**json.loads(ended.stdout.strip().splitlines()[-1]))
     except (IndexError, ValueError):
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         return Torch(error=f"the process that imports it ended with status {ended.returncode}: {last}")
-    known = {field.name for field in dataclasses.fields(Torch)}
-    plain: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Torch(**{key: value for key, value in plain.items() if key in known})
 
 
 def probe_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> Processor:
-    """Cores of the machine and of this process.
-
-    Args:
-        environ: variables that may hold SLURM's grant.
-        root: of the file system with `proc` and `sys`, for tests.
-    """
+    """Cores of the machine and of this process; `environ` may hold SLURM's grant."""
     affine = allowed_cpus()
     cpuinfo = root / "proc/cpuinfo"
     info = file_text(cpuinfo)
     load = file_text(root / "proc/loadavg").split()
-    nodes = [_cores(file_text(node / "cpulist")) for node in (root / "sys/devices/system/node").glob("node[0-9]*")]
+    nodes = (root / "sys/devices/system/node").glob("node[0-9]*")
     return Processor(
         name=first_field(info, "model name"),
         has_fast_bfloat16=cpu_has_fast_bfloat16(cpuinfo) if first_field(info, "flags") else None,
@@ -173,87 +143,64 @@ def probe_processor(*, environ: Mapping[str, str] = os.environ, root: Path = _RO
         num_affine=len(affine),
         num_granted=positive_variable("SLURM_CPUS_PER_TASK", environ),
         num_budget=cpu_budget(num_local_ranks=1, environ=environ, root=root),
-        num_nodes=sum(bool(cores & affine) for cores in nodes) or None,
+        num_nodes=sum(any((node / f"cpu{core}").exists() for core in affine) for node in nodes) or None,
         load=float(load[0]) if load else None,
     )
 
 
-def _cores(ranges: str) -> set[int]:
-    """The cores in one of Linux's lists: "0-3,8" is 0, 1, 2, 3 and 8."""
-    cores: set[int] = set()
-    for part in filter(None, ranges.split(",")):
-        first, _, last = part.partition("-")
-        cores |= set(range(int(first), int(last or first) + 1))
-    return cores
-
-
-def probe_memory(*, root: Path = _ROOT, shm: Path = _SHM) -> Memory:
+def probe_memory(*, root: Path = _ROOT, shm: Path = Path("/dev/shm")) -> Memory:
     """Main memory, swap and /dev/shm."""
-    try:
+    swap_bytes = swap_used_bytes = 0
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # where the system does not report swap
         swap = psutil.swap_memory()
         swap_bytes, swap_used_bytes = int(swap.total), int(swap.used)
-    except (OSError, ValueError, RuntimeError):  # without /proc/vmstat
-        swap_bytes = swap_used_bytes = 0
-    shm_bytes = shm_free_bytes = None
-    if shm.is_dir() and is_in_memory(file_system_of(shm)):
-        room = os.statvfs(shm)
-        shm_bytes, shm_free_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    left = [folder for folder in memory_folders() if not folder.is_used]
+    room = shutil.disk_usage(shm) if shm.is_dir() and is_in_memory(file_system_of(shm)) else None
     return Memory(
         machine_bytes=int(psutil.virtual_memory().total),
         total_bytes=total_memory_bytes(root=root),
         available_bytes=available_memory_bytes(root=root),
         swap_bytes=swap_bytes,
         swap_used_bytes=swap_used_bytes,
-        shm_bytes=shm_bytes,
-        shm_free_bytes=shm_free_bytes,
-        left_folders=tuple(str(folder.path) for folder in left),
-        left_bytes=sum(folder.num_bytes for folder in left),
+        shm_bytes=room and room.total,
+        shm_free_bytes=room and room.free,
+        left_behind=tuple(folder for folder in memory_folders() if not folder.is_used),
         overcommit=file_number(root / "proc/sys/vm/overcommit_memory"),
     )
 
 
-def probe_limits(*, root: Path = _ROOT) -> Limits:
+def probe_limits(*, root: Path = _ROOT) -> ResourceLimits:
     """Limits of this process, which its child processes inherit."""
-    files, files_hard = (_limit(value) for value in resource.getrlimit(resource.RLIMIT_NOFILE))
-    return Limits(
+
+    def limits(kind: int) -> tuple[int | None, ...]:
+        return tuple(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(kind))
+
+    files, files_hard = limits(resource.RLIMIT_NOFILE)
+    return ResourceLimits(
         open_files=files,
         open_files_hard=files_hard,
-        processes=_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0]),
+        processes=limits(resource.RLIMIT_NPROC)[0],
         group_processes=file_number(root / "sys/fs/cgroup/pids.max", root / "sys/fs/cgroup/pids/pids.max"),
-        locked_bytes=_limit(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+        locked_bytes=limits(resource.RLIMIT_MEMLOCK)[0],
         has_rdma=any((root / "sys/class/infiniband").glob("*")),
     )
 
 
-def _limit(value: int) -> int | None:
-    return None if value == resource.RLIM_INFINITY else value
-
-
 def probe_packages() -> Packages:
     """Packages of this Python, from their metadata alone."""
-    distributions = list(importlib.metadata.distributions())
-    versions: dict[str, str] = {}
-    for distribution in distributions:
-        # Python imports the first one on the path. Leftovers of a broken removal have no name.
-        if name := _name(distribution):
-            versions.setdefault(name, distribution.version)
-    wanted = tuple(wanted_packages(_own_requirements()))
-    ours = {package.name for package in wanted}
-    asks: dict[str, Iterable[str]] = {
-        name: distribution.requires or ()
-        for distribution in reversed(distributions)
-        if (name := _name(distribution)) in ours
-    }
+    # Python imports the first one on the path. Leftovers of a broken removal have no name.
+    found = reversed(list(importlib.metadata.distributions()))
+    installed = {name: distribution for distribution in found if (name := _normalized_name(distribution))}
+    wanted = _own_requirements()
+    ours = {requirement.name for requirements in wanted.values() for requirement in requirements}
     return Packages(
         python=platform.python_version(),
-        versions=versions,
+        versions={name: distribution.version for name, distribution in installed.items()},
         wanted=wanted,
-        conflicts=tuple(find_conflicts(versions, asks)),
+        requires={name: parse_requirements(one.requires or ()) for name, one in installed.items() if name in ours},
     )
 
 
-def _name(distribution: importlib.metadata.Distribution) -> str:
+def _normalized_name(distribution: importlib.metadata.Distribution) -> str:
     try:
         metadata = distribution.metadata
     except FileNotFoundError:
@@ -262,65 +209,31 @@ def _name(distribution: importlib.metadata.Distribution) -> str:
     return canonicalize_name(metadata["Name"]) if "Name" in metadata else ""
 
 
-def _own_requirements() -> list[str]:
-    """Requirements of the checkout this runs from, since the installed version may differ; else the package's."""
+def _own_requirements() -> dict[str, tuple[Requirement, ...]]:
+    """Those of the checkout this runs from, since the installed version may differ; else the package's."""
     if project := checkout_project():
-        extras = project["optional-dependencies"].items()
-        return [*project["dependencies"], *(_with_extra(text, extra) for extra, texts in extras for text in texts)]
-    try:
-        return importlib.metadata.requires("voxelocity") or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
-
-
-def _with_extra(requirement: str, extra: str) -> str:
-    plain, _, marker = requirement.partition(";")
-    condition = f"({marker.strip()}) and " if marker else ""
-    return f'{plain.strip()}; {condition}extra == "{extra}"'
-
-
-def wanted_packages(requirements: Iterable[str]) -> Iterable[Wanted]:
-    """The packages that a list of requirements, as in a package's metadata, asks for on this machine."""
-    for requirement in map(Requirement, requirements):
-        extra = _extra(requirement)
-        if extra not in _OF_DEVELOPERS and requirement.name != "voxelocity" and _applies(requirement, extra):
-            yield Wanted(name=canonicalize_name(requirement.name), versions=str(requirement.specifier), extra=extra)
-
-
-def find_conflicts(versions: Mapping[str, str], asks: Mapping[str, Iterable[str]]) -> Iterable[Conflict]:
-    """Installed packages whose own requirements another installed package does not meet.
-
-    Args:
-        versions: of installed packages.
-        asks: requirements by the package that declares them; those of extras are skipped.
-    """
-    for name, wanted in [(name, wanted) for name, texts in asks.items() for wanted in texts]:
+        texts = {"": project["dependencies"], **project["optional-dependencies"]}
+        wanted = {extra: parse_requirements(texts[extra]) for extra in texts}
+    else:
         try:
-            requirement = Requirement(wanted)
-        except InvalidRequirement:
-            continue
-        neighbor = canonicalize_name(requirement.name)
-        found = versions.get(neighbor)
-        if found is None or _extra(requirement) or not _applies(requirement, ""):
-            continue
-        if fits(found, str(requirement.specifier)) is False:
-            wants = f"{neighbor}{requirement.specifier}"
-            yield Conflict(name=name, version=versions[name], wants=wants, found=f"{neighbor} {found}")
+            metadata = importlib.metadata.metadata("voxelocity")
+        except importlib.metadata.PackageNotFoundError:
+            return {}
+        lines = metadata.get_all("Requires-Dist", [])
+        wanted = {"": parse_requirements(lines)}
+        for extra in metadata.get_all("Provides-Extra", []):
+            # Those without a marker hold for each extra too.
+            wanted[extra] = tuple(one for one in parse_requirements(lines, extra) if one not in wanted[""])
+    # An extra for developing Voxelocity is not for using it.
+    return {extra: requirements for extra, requirements in wanted.items() if requirements and extra != "dev"}
 
 
-def fits(version: str, specifier: str) -> bool | None:
-    """Whether a version is among those specified; None for a version that cannot be parsed."""
-    try:
-        return not specifier or SpecifierSet(specifier).contains(Version(version), prereleases=True)
-    except InvalidVersion:
-        return None
-
-
-def _extra(requirement: Requirement) -> str:
-    """The extra of a requirement, as metadata writes it: `...; extra == "lmdb"`."""
-    _, has_extra, rest = str(requirement.marker or "").partition("extra ==")
-    return rest.strip().strip("\"')").split('"')[0] if has_extra else ""
-
-
-def _applies(requirement: Requirement, extra: str) -> bool:
-    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+def parse_requirements(texts: Iterable[str], extra: str = "") -> tuple[Requirement, ...]:
+    """The requirements, as metadata writes them, that hold on this machine; what cannot be parsed is left out."""
+    found = []
+    for line in texts:
+        with contextlib.suppress(InvalidRequirement):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                found.append(Requirement(f"{canonicalize_name(requirement.name)}{requirement.specifier}"))
+    return tuple(requirement for requirement in found if requirement.name != "voxelocity")

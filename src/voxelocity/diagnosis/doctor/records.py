@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from packaging.requirements import Requirement
+
+from voxelocity.observe.memory_folders import MemoryFolder
+
 Level = Literal["ok", "note", "warning", "problem"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -27,7 +31,6 @@ class Gpu:
     pcie_width: int | None = None  # of its link now; `_max`: the most that GPU and slot support together
     pcie_width_max: int | None = None
     pcie_generation: int | None = None
-    pcie_generation_max: int | None = None
     compute_mode: str = ""  # "default", "exclusive" (one program at a time) or "prohibited" (none)
 
 
@@ -44,17 +47,16 @@ class Driver:
 
 @dataclass(frozen=True, kw_only=True)
 class Torch:
-    """torch as a fresh process finds it."""
+    """torch as a fresh process finds it; the fields are what `torch_child.py` prints."""
 
     version: str = ""
     error: str = ""  # why it cannot be imported
     cuda: str = ""  # that it was built with, "12.8"; a build for CPUs has neither `cuda` nor `hip` (ROCm)
     hip: str = ""
-    architectures: tuple[str, ...] = ()  # of its kernels: "sm_90", "compute_120"
+    architectures: Sequence[str] = ()  # of its kernels: "sm_90", "compute_120"
     cudnn: str = ""  # that it loads, "9.10.2"
-    sees_cuda: bool = False
     num_gpus: int = 0  # that it may use; fewer than there are if CUDA_VISIBLE_DEVICES or a scheduler hides some
-    warnings: tuple[str, ...] = ()  # that it printed while it looked for GPUs
+    warning: str = ""  # the last that it printed while it looked for GPUs
     num_threads: int | None = None
     import_s: float | None = None
     import_cpu_s: float | None = None
@@ -85,8 +87,7 @@ class Memory:
     swap_used_bytes: int = 0
     shm_bytes: int | None = None  # of /dev/shm; None if there is none or it is not in memory
     shm_free_bytes: int | None = None
-    left_folders: tuple[str, ...] = ()  # of prepared cases in memory that no process uses any more
-    left_bytes: int = 0
+    left_behind: tuple[MemoryFolder, ...] = ()  # prepared cases in memory that no process uses any more
     overcommit: int | None = None  # vm.overcommit_memory: 0 (default), 1 (always), 2 (never more than there is)
 
 
@@ -97,7 +98,7 @@ class Disk:
     folder: str
     free_bytes: int
     file_system: str = ""
-    device: str = ""  # "solid state" or "rotating"
+    is_rotating: bool = False  # as it reports itself
     write_bytes_per_s: float | None = None
     read_bytes_per_s: float | None = None
     past_page_cache: bool = True  # the speeds are those of the disk itself
@@ -105,7 +106,7 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ResourceLimits:
     """What a process may take. None means no limit."""
 
     open_files: int | None = None
@@ -117,32 +118,16 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A package that Voxelocity requires, always or for an extra, in versions such as ">=2.11" ("": any)."""
-
-    name: str
-    versions: str = ""
-    extra: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Conflict:
-    """An installed package that requires a version of another package that is not installed."""
-
-    name: str
-    version: str
-    wants: str
-    found: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Packages:
-    """Installed packages by their normalized names, what Voxelocity wants, and conflicts among what it uses."""
+    """Installed packages by their normalized names, and what is required of them on this machine.
+
+    Requirements have normalized names, and neither markers nor extras.
+    """
 
     python: str
     versions: Mapping[str, str] = field(default_factory=dict)
-    wanted: tuple[Wanted, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
+    wanted: Mapping[str, Sequence[Requirement]] = field(default_factory=dict)  # by Voxelocity: by extra; "" for always
+    requires: Mapping[str, Sequence[Requirement]] = field(default_factory=dict)  # by each installed one of `wanted`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +139,14 @@ class Observations:
     processor: Processor
     memory: Memory
     disk: Disk
-    limits: Limits
+    limits: ResourceLimits
     packages: Packages
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
-    """One judged item.
+    """One judged item, at first ok. `note`, `warning` and `problem` return it with that level and what it costs.
 
     Attributes:
         section: the group it belongs to: "GPU", "torch", "CPU", "memory", "disk", "limits", "variables", "packages".
@@ -177,26 +162,24 @@ class Check:
 
     section: str
     name: str
-    level: Level = "ok"
+    level: Level = field(default="ok", kw_only=True)
     found: str
     costs: str = ""
     cure: str = ""
     source: str = ""
     stops_training: bool = False
 
-    def note(self, costs: str, cure: str = "", source: str = "") -> Check:
-        return replace(self, level="note", costs=costs, cure=cure, source=source)
+    def note(self, costs: str, cure: str = "", source: str = "", *, when: bool = True) -> Check:
+        """The item as a note; unchanged if not `when`."""
+        return replace(self, level="note", costs=costs, cure=cure, source=source) if when else self
 
-    def warning(self, costs: str, cure: str = "", source: str = "") -> Check:
-        return replace(self, level="warning", costs=costs, cure=cure, source=source)
+    def warning(self, costs: str, cure: str = "", source: str = "", *, when: bool = True) -> Check:
+        """The item as a warning; unchanged if not `when`."""
+        return replace(self.note(costs, cure, source), level="warning") if when else self
 
     def problem(self, costs: str, cure: str = "", source: str = "", *, stops_training: bool = False) -> Check:
-        return replace(self, level="problem", costs=costs, cure=cure, source=source, stops_training=stops_training)
-
-
-def item(section: str, name: str, found: str) -> Check:
-    """An item that is ok; its methods return the same item with a worse level and what it costs."""
-    return Check(section=section, name=name, found=found)
+        """The item as a problem."""
+        return replace(self.note(costs, cure, source), level="problem", stops_training=stops_training)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,21 +31,20 @@ def examine(folder: Path, *, environ: Mapping[str, str] = os.environ) -> CheckUp
 
 def probe(folder: Path, *, environ: Mapping[str, str] = os.environ) -> Observations:
     """Everything that the probes find."""
-    # A separate process imports torch meanwhile. The disk comes last and alone, because its speed is measured.
     with ThreadPoolExecutor(max_workers=1) as waiting:
         torch = waiting.submit(probes.probe_torch)
-        driver, packages, limits = probes.probe_driver(), probes.probe_packages(), probes.probe_limits()
-        processor, memory = probes.probe_processor(environ=environ), probes.probe_memory()
-    return Observations(
-        driver=driver,
-        torch=torch.result(),
-        processor=processor,
-        memory=memory,
-        disk=disk.probe_disk(folder),
-        limits=limits,
-        packages=packages,
-        environ=dict(environ),
-    )
+        return Observations(
+            driver=probes.probe_driver(),
+            processor=probes.probe_processor(environ=environ),
+            memory=probes.probe_memory(),
+            limits=probes.probe_limits(),
+            packages=probes.probe_packages(),
+            environ=dict(environ),
+            # All others are probed while a separate process imports torch; the disk last and alone, because its speed
+            # is measured.
+            torch=torch.result(),
+            disk=disk.probe_disk(folder),
+        )
 
 
 def judge(observed: Observations) -> CheckUp:
@@ -81,10 +80,10 @@ def verdict(observed: Observations, checks: Sequence[Check]) -> str:
 def _place(observed: Observations) -> str:
     driver, torch = observed.driver, observed.torch
     cores = count_text(observed.processor.num_budget, "CPU core")
-    if torch.sees_cuda and driver.gpus:
+    if torch.num_gpus and driver.gpus:
         shown = f" ({torch.num_gpus} of these available)" if len(driver.gpus) > torch.num_gpus else ""
         return f"Training runs on {_gpus_text(driver)}{shown}, with {cores} to make batches."
-    if torch.sees_cuda:
+    if torch.num_gpus:
         return f"Training runs on a GPU that its driver does not describe, with {cores} to make batches."
     if driver.num_cards or driver.gpus:
         return f"Training runs on {cores}, and not on the GPU of this machine."

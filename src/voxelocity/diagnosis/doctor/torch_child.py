@@ -16,32 +16,25 @@ def _seen() -> dict[str, object]:
     import_s, import_cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        sees_cuda = torch.cuda.is_available()
-        num_gpus = torch.cuda.device_count() if sees_cuda else 0
+        num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    try:
+        number = torch.backends.cudnn.version() or 0
+        size = 10_000 if number >= 90_000 else 1_000
+        cudnn = f"{number // size}.{number % size // 100}.{number % 100}" if number else ""
+    except RuntimeError as error:  # not the cuDNN that torch was built for
+        cudnn = f"unusable: {error}"
     return {
         "version": str(torch.__version__),
         "cuda": torch.version.cuda or "",
         "hip": torch.version.hip or "",
         "architectures": torch.cuda.get_arch_list(),
-        "cudnn": _cudnn(torch),
-        "sees_cuda": sees_cuda,
+        "cudnn": cudnn,
         "num_gpus": num_gpus,
-        "warnings": [str(warning.message) for warning in said],
+        "warning": str(said[-1].message) if said else "",
         "num_threads": torch.get_num_threads(),
         "import_s": import_s,
         "import_cpu_s": import_cpu_s,
     }
-
-
-def _cudnn(torch: object) -> str:
-    try:
-        number = torch.backends.cudnn.version()  # type: ignore[attr-defined]
-    except RuntimeError as error:  # not the cuDNN that torch was built for
-        return f"unusable: {error}"
-    if number is None:
-        return ""
-    size = 10_000 if number >= 90_000 else 1_000
-    return f"{number // size}.{number % size // 100}.{number % 100}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from voxelocity.core.quantities import count_text, duration_text, joined
 from voxelocity.diagnosis.doctor.hardware_checks import COSTS_OF_IDLE_GPU
 from voxelocity.diagnosis.doctor.known_faults import INCOMPATIBLE, VARIABLES
-from voxelocity.diagnosis.doctor.records import Check, Driver, Packages, Processor, Torch
+from voxelocity.diagnosis.doctor.records import Check, Driver, Level, Packages, Processor, Torch
 
 # The oldest driver for each major version of CUDA.
 _COMPATIBILITY = "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html"
@@ -189,7 +189,7 @@ def check_packages(packages: Packages, torch: Torch) -> Iterator[Check]:
         version = versions.get(requirement.name)
         if version is not None and fits(version, requirement.specifier) is False:
             pair = f"{name} {versions[name]} requires {requirement}, and {requirement.name} {version} is installed"
-            level = "warning" if any(name == one.name for one in required) else "note"
+            level: Level = "warning" if any(name == one.name for one in required) else "note"
             yield Check(
                 "packages",
                 name,

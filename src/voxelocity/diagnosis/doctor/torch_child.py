@@ -18,7 +18,7 @@ def _seen() -> dict[str, object]:
         warnings.simplefilter("always")
         num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     try:
-        number = torch.backends.cudnn.version() or 0
+        number = torch.backends.cudnn.version() or 0  # type: ignore[no-untyped-call]
         size = 10_000 if number >= 90_000 else 1_000
         cudnn = f"{number // size}.{number % size // 100}.{number % 100}" if number else ""
     except RuntimeError as error:  # not the cuDNN that torch was built for

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from voxelocity.core.quantities import count_text
 from voxelocity.diagnosis.doctor import disk, hardware_checks, probes, software_checks
-from voxelocity.diagnosis.doctor.records import LEVELS, Check, CheckUp, Driver, Observations
+from voxelocity.diagnosis.doctor.records import LEVELS, Check, CheckUp, Observations
 
 # A loader with more is rare, however many cores there are.
 _MAX_WORKERS = 16
@@ -49,20 +49,18 @@ def probe(folder: Path, *, environ: Mapping[str, str] = os.environ) -> Observati
 
 def judge(observed: Observations) -> CheckUp:
     """What was observed, in judged lines and one verdict. Pure."""
-    checks = tuple(_checks(observed))
-    return CheckUp(verdict=verdict(observed, checks), checks=checks)
-
-
-def _checks(observed: Observations) -> Iterator[Check]:
     num_gpus, num_cores = len(observed.driver.gpus), observed.processor.num_budget
-    yield from hardware_checks.check_gpus(observed.driver)
-    yield from software_checks.check_torch(observed.torch, observed.driver, observed.processor, observed.environ)
-    yield from hardware_checks.check_processor(observed.processor, num_gpus=num_gpus)
-    yield from hardware_checks.check_memory(observed.memory, num_workers=min(num_cores, _MAX_WORKERS))
-    yield from hardware_checks.check_disk(observed.disk)
-    yield from hardware_checks.check_limits(observed.limits)
-    yield from software_checks.check_variables(observed.environ, num_cores=num_cores, num_gpus=num_gpus)
-    yield from software_checks.check_packages(observed.packages, observed.torch)
+    checks = (
+        *hardware_checks.check_gpus(observed.driver),
+        *software_checks.check_torch(observed.torch, observed.driver, observed.processor, observed.environ),
+        *hardware_checks.check_processor(observed.processor, num_gpus=num_gpus),
+        *hardware_checks.check_memory(observed.memory, num_workers=min(num_cores, _MAX_WORKERS)),
+        *hardware_checks.check_disk(observed.disk),
+        *hardware_checks.check_limits(observed.limits),
+        *software_checks.check_variables(observed.environ, num_cores=num_cores, num_gpus=num_gpus),
+        *software_checks.check_packages(observed.packages, observed.torch),
+    )
+    return CheckUp(verdict=verdict(observed, checks), checks=checks)
 
 
 def verdict(observed: Observations, checks: Sequence[Check]) -> str:
@@ -74,22 +72,17 @@ def verdict(observed: Observations, checks: Sequence[Check]) -> str:
         return f"Training cannot run here: {first.section}, {first.name}: {first.found}.{more}"
     counts = Counter(check.level for check in checks)
     parts = [count_text(counts[level], level) for level in reversed(LEVELS) if level != "ok" and counts[level]]
-    return f"{_place(observed)} " + (f"To look at: {', '.join(parts)}." if parts else "Nothing to fix.")
+    outlook = f"To look at: {', '.join(parts)}." if parts else "Nothing to fix."
+    return f"Training runs on {_place(observed)}. {outlook}"
 
 
 def _place(observed: Observations) -> str:
-    driver, torch = observed.driver, observed.torch
+    gpus, num_seen = observed.driver.gpus, observed.torch.num_gpus
     cores = count_text(observed.processor.num_budget, "CPU core")
-    if torch.num_gpus and driver.gpus:
-        shown = f" ({torch.num_gpus} of these available)" if len(driver.gpus) > torch.num_gpus else ""
-        return f"Training runs on {_gpus_text(driver)}{shown}, with {cores} to make batches."
-    if torch.num_gpus:
-        return f"Training runs on a GPU that its driver does not describe, with {cores} to make batches."
-    if driver.num_cards or driver.gpus:
-        return f"Training runs on {cores}, and not on the GPU of this machine."
-    return f"Training runs on {cores}; there is no GPU."
-
-
-def _gpus_text(driver: Driver) -> str:
-    kinds = Counter(gpu.name or "GPU" for gpu in driver.gpus)
-    return " and ".join(name if count == 1 else f"{count} x {name}" for name, count in kinds.items())
+    if not num_seen:
+        has_gpu = observed.driver.num_cards or gpus
+        return f"{cores}, and not on the GPU of this machine" if has_gpu else f"{cores}; there is no GPU"
+    kinds = Counter(gpu.name or "GPU" for gpu in gpus)
+    named = " and ".join(name if count == 1 else f"{count} x {name}" for name, count in kinds.items())
+    shown = f" ({num_seen} of these available)" if len(gpus) > num_seen else ""
+    return f"{named or 'a GPU that its driver does not describe'}{shown}, with {cores} to make batches"

@@ -6,19 +6,17 @@ Not with `report`, whose import needs numpy: a broken numpy is one of the doctor
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
 from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
 
 from voxelocity.core.terminal_text import printable, wrapped
-from voxelocity.diagnosis.doctor.records import Check, CheckUp, Level
+from voxelocity.diagnosis.doctor.records import CheckUp, Level
 
 _STYLES: dict[Level, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 # Longer lines are hard to read, however wide the terminal is.
 _MAX_COLUMNS = 110
-_HEAD_COLUMNS = 11
 
 
 def show(check_up: CheckUp, console: Console) -> None:
@@ -30,22 +28,16 @@ def show(check_up: CheckUp, console: Console) -> None:
     for section, checks in groupby(check_up.checks, key=lambda check: check.section):
         lines += [Text(), Text(section, style="bold")]
         for check in checks:
-            lines += _check_lines(check, columns)
+            found = check.found if check.found.startswith("=") else f": {check.found}"
+            first, *rest = _wrapped(f"{check.name}{found}", f"  {check.level:<9}", columns)
+            lines += [Text.assemble("  ", (check.level, _STYLES[check.level]), first[2 + len(check.level) :])]
+            for label, words in (("costs: ", check.costs), ("do:    ", check.cure), ("see:   ", check.source)):
+                rest += _wrapped(words, f"{'':<11}{label}", columns)
+            lines += map(Text, rest)
     for line in lines:
         line.plain = printable(line.plain).encode(encoding, errors="replace").decode(encoding)
         # A command that is longer than a line stays in one piece, so that you can copy it.
         console.print(line, soft_wrap=True, highlight=False)
-
-
-def _check_lines(check: Check, columns: int) -> Iterator[Text]:
-    head = f"  {check.level:<{_HEAD_COLUMNS - 2}}"
-    found = check.found if check.found.startswith("=") else f": {check.found}"
-    first, *rest = _wrapped(f"{check.name}{found}", head, columns)
-    yield Text.assemble(head[:2], (check.level, _STYLES[check.level]), first[2 + len(check.level) :])
-    yield from map(Text, rest)
-    for label, words in (("costs: ", check.costs), ("do:    ", check.cure), ("see:   ", check.source)):
-        if words:
-            yield from map(Text, _wrapped(words, " " * _HEAD_COLUMNS + label, columns))
 
 
 def _wrapped(words: str, head: str, columns: int) -> list[str]:

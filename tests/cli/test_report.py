@@ -127,7 +127,7 @@ def test_two_diagnoses_as_json_are_plain_data_and_no_page(voxelocity, diagnoses,
 def test_two_monitors_are_compared_on_a_page_and_in_short(voxelocity, monitors, tmp_path):
     told = voxelocity("report", *monitors, "-o", tmp_path / "both.html")
     assert told.status == 0, told.err
-    words = "It took 6.0 s instead of 12 s; cores were busy 100.0 % instead of 50.0 %."
+    words = "It took 6.0 s (before: 12 s); cores were busy 100.0 % (before: 50.0 %)."
     assert told.out.startswith(words)
     assert told.out.endswith(f"see {tmp_path / 'both.html'}\n")
     assert words.replace(" s ", "\N{NO-BREAK SPACE}s ")[:8] in (tmp_path / "both.html").read_text()

@@ -86,7 +86,7 @@ def test_one_that_fails_is_told_of_and_the_others_go_on(tmp_path: Path, monkeypa
     beside.start()
     beside.stop()
     assert written(writer) == ["files"]
-    assert "Transforms failed in start" in (tmp_path / "errors.txt").read_text()
+    assert "TransformTimer failed in start" in (tmp_path / "errors.txt").read_text()
 
 
 def test_why_looking_at_stacks_ended_is_told(tmp_path: Path) -> None:
